@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytriton: serve Python functions over Triton's HTTP and gRPC protocols."""

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of tensor datatypes, and the byte layout of BYTES tensors. The only place that knows either."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Buffer = bytes | bytearray | memoryview
+
+
+class DataType:
+    """One row of the table; rows are compared by identity."""
+
+    __slots__ = ("_numpy", "config_name", "itemsize", "name", "number")
+
+    def __init__(self, number: int, name: str, numpy_name: str, itemsize: int) -> None:
+        self.number = number  # in the ModelConfig message and in channel frames
+        self.name = name  # in the KServe protocol
+        self.config_name = "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"
+        self.itemsize = itemsize  # 0 for BYTES, whose elements vary
+        self._numpy = None if name == "BF16" else np.dtype(numpy_name)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype of an array of this type; bytes objects for BYTES."""
+        if self._numpy is None:
+            # numpy has no bfloat16 of its own; the package costs 3 MiB, so only its users pay.
+            import ml_dtypes
+
+            self._numpy = np.dtype(ml_dtypes.bfloat16)
+        return self._numpy
+
+    def __repr__(self) -> str:
+        return f"<DataType {self.name}>"
+
+
+BOOL = DataType(1, "BOOL", "bool", 1)
+UINT8 = DataType(2, "UINT8", "uint8", 1)
+UINT16 = DataType(3, "UINT16", "<u2", 2)
+UINT32 = DataType(4, "UINT32", "<u4", 4)
+UINT64 = DataType(5, "UINT64", "<u8", 8)
+INT8 = DataType(6, "INT8", "int8", 1)
+INT16 = DataType(7, "INT16", "<i2", 2)
+INT32 = DataType(8, "INT32", "<i4", 4)
+INT64 = DataType(9, "INT64", "<i8", 8)
+FP16 = DataType(10, "FP16", "<f2", 2)
+FP32 = DataType(11, "FP32", "<f4", 4)
+FP64 = DataType(12, "FP64", "<f8", 8)
+BYTES = DataType(13, "BYTES", "object", 0)
+BF16 = DataType(14, "BF16", "bfloat16", 2)
+
+_ALL = (
+    BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BYTES, BF16,
+)  # fmt: skip
+
+BY_NAME: dict[str, DataType] = {dtype.name: dtype for dtype in _ALL}
+BY_CONFIG_NAME: dict[str, DataType] = {dtype.config_name: dtype for dtype in _ALL}
+BY_NUMBER: dict[int, DataType] = {dtype.number: dtype for dtype in _ALL}
+_BY_NUMPY_STR: dict[str, DataType] = {dtype.numpy.str: dtype for dtype in _ALL if dtype is not BF16}
+
+
+def from_numpy(dtype: np.dtype[Any]) -> DataType | None:
+    """The datatype of arrays with `dtype`; None where the protocol has none."""
+    if dtype.kind in "OSU":
+        return BYTES
+    if dtype.name == "bfloat16":
+        return BF16
+    return _BY_NUMPY_STR.get(dtype.newbyteorder("<").str)
+
+
+_LENGTH = struct.Struct("<I")
+
+
+def encode_bytes(elements: Iterable[bytes]) -> bytes:
+    """BYTES elements as the protocol lays them out: for each a little-endian length, then its bytes."""
+    pack = _LENGTH.pack
+    parts: list[bytes] = []
+    for element in elements:
+        parts.append(pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def decode_bytes(data: Buffer) -> list[bytes]:
+    """The elements of a BYTES buffer; ValueError where it ends inside an element."""
+    unpack = _LENGTH.unpack_from
+    raw = bytes(data)
+    end = len(raw)
+    elements = []
+    at = 0
+    while at < end:
+        if end - at < 4:
+            message = f"expected a 4-byte length at offset {at}, got {end - at} bytes"
+            raise ValueError(message)
+        start = at + 4
+        at = start + unpack(raw, at)[0]
+        if at > end:
+            message = f"element at offset {start - 4} needs {at - start} bytes, got {end - start}"
+            raise ValueError(message)
+        elements.append(raw[start:at])
+    return elements
+
+
+def array_to_bytes_elements(array: NDArray[Any]) -> list[bytes]:
+    """The elements of an object, 'S' or 'U' array as bytes; str is encoded as UTF-8."""
+    if array.dtype.kind == "U":
+        array = np.char.encode(array, "utf-8")
+    flat: list[Any] = array.ravel().tolist()
+    return [element.encode() if isinstance(element, str) else bytes(element) for element in flat]
+
+
+def bytes_elements_to_array(elements: list[bytes], shape: tuple[int, ...]) -> NDArray[np.object_]:
+    """An object array of `shape` that holds `elements`."""
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)

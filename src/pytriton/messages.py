@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records that front ends, engine and instances hand each other: tensors, requests, responses.
+
+They know neither HTTP nor gRPC nor the channel. A tensor's data is any C-contiguous buffer in the protocol's byte layout
+(little-endian, row-major; BYTES with length prefixes); whoever passes a tensor on passes the reference, not the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from pytriton.dtypes import DataType  # noqa: TC001  msgspec resolves annotations at run time
+
+if TYPE_CHECKING:
+    from pytriton.errors import ServerError
+
+ParameterValue = bool | int | float | str
+
+
+class InferTensor(msgspec.Struct, gc=False):
+    """A named tensor of a request or of a response."""
+
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...]
+    data: Any  # bytes, bytearray or memoryview
+
+
+class InferRequest(msgspec.Struct, eq=False):
+    """One inference, from the moment it is parsed to its final response.
+
+    A front end fills the first group and calls `Engine.infer`; the engine fills the second.
+    """
+
+    model_name: str
+    inputs: dict[str, InferTensor]
+    sink: ResponseSink
+    model_version: str = ""
+    id: str = ""
+    outputs: tuple[str, ...] | None = None  # requested names; None asks for all
+    parameters: dict[str, ParameterValue] = {}
+    priority: int = 0
+    timeout_us: int = 0
+    received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
+
+    model: Any = None  # the engine's model; set once the request was accepted
+    rows: int = 1  # batch dimension; 1 where the model has none
+    batch_key: Any = None  # only requests with equal keys share a batch
+    queued_ns: int = 0
+    deadline_ns: int = 0  # 0: none
+    is_cancelled: bool = False
+
+
+class InferResponse(msgspec.Struct, gc=False):
+    """One response; a coupled model sends exactly one to each request, a decoupled one any number."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[InferTensor]
+    parameters: dict[str, ParameterValue] | None = None
+
+
+class ResponseSink(Protocol):
+    """Where the responses of a request go: a front end's exchange, an ensemble step, a test."""
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Take a response; None with `final` ends a decoupled request without a tensor."""
+
+    def on_error(self, error: ServerError) -> None:
+        """Take the error that ends the request."""
