@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hot path needs to know of a model, read once from its ModelConfig message when it is loaded."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from pytriton.dtypes import DataType  # noqa: TC001  msgspec resolves annotations at run time
+
+
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An input or output as configured."""
+
+    name: str
+    dtype: DataType
+    dims: tuple[int, ...]  # without the batch dimension; -1 is variable
+    shape: tuple[int, ...]  # as metadata shows it: with a leading -1 where the model batches
+    optional: bool = False
+    has_variable_dims: bool = False
+    label_filename: str = ""
+
+
+class TimeoutAction(enum.IntEnum):
+    """What happens to a request that waited longer than its queue allows."""
+
+    REJECT = 0
+    DELAY = 1
+
+
+class QueuePolicySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How one priority level's queue treats its requests."""
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_us: int = 0  # 0: none
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0  # 0: unlimited
+
+
+class BatcherSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The dynamic batcher's settings."""
+
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0  # 0: one level
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicySpec = QueuePolicySpec()
+    queue_policies: dict[int, QueuePolicySpec] = {}  # by level, where it differs from the default
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A model version as the engine serves it."""
+
+    name: str
+    version: int
+    platform: str  # what metadata calls the platform: the backend where no platform is set
+    max_batch_size: int  # 0: the model does not batch
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+    required_inputs: frozenset[str]
+    batcher: BatcherSpec | None  # None: each request is an execution of its own
+    decoupled: bool = False
+    response_cache: bool = False
