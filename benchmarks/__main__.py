@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures every available system in turn and prints one table: python -m benchmarks --help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+
+import msgspec
+
+from benchmarks import loads, servers, table
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--systems", default="ours,pytriton,triton", help="which, comma-separated")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
+    parser.add_argument("--rounds", type=int, default=1, help="the table shows the median of these")
+    parser.add_argument("--port", type=int, default=18000, help="first of three loopback ports")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all raw figures here")
+    return parser.parse_args()
+
+
+def chosen_systems(names: str, port: int) -> list[servers.System]:
+    folder = os.environ.get("PEERS_DIR")
+    peers = pathlib.Path(folder).expanduser().resolve() if folder else None
+    known = {system.key: system for system in servers.known_systems(peers, port)}
+    for name in names.split(","):
+        if name not in known:
+            print(f"skipping {name}: not installed (PEERS_DIR={folder})", file=sys.stderr)
+    return [known[name] for name in names.split(",") if name in known]
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if shutil.which("wrk") is None:
+        print("wrk is needed: see scripts/setup-tools", file=sys.stderr)
+        return 1
+    # A shell starts background jobs with SIGINT ignored, and servers would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    systems = chosen_systems(arguments.systems, arguments.port)
+    rounds: dict[str, list[list[loads.Measurement]]] = {system.title: [] for system in systems}
+    for number in range(1, arguments.rounds + 1):
+        for system in systems:
+            print(f"round {number}: {system.title}", file=sys.stderr)
+            with servers.running(system, arguments.port) as server:
+                rounds[system.title].append(loads.measure(server, arguments.seconds))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(msgspec.to_builtins(rounds), indent=1) + "\n")
+    results = {title: table.median_of_rounds(figures) for title, figures in rounds.items()}
+    print(table.render(results, subject="pytriton (this project)"))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each measured system is started, found ready, and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+HERE = pathlib.Path(__file__).resolve().parent
+MODELS = ("AddSub", "Ident")
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True)
+class System:
+    """A server that can be measured: what to run, and under which name it appears in the table."""
+
+    key: str
+    title: str
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A system that answers: its root process, its HTTP port and how long the start took."""
+
+    system: System
+    pid: int
+    port: int
+    start_to_ready_s: float
+
+    @property
+    def grpc_port(self) -> int:
+        return self.port + 1
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def has_grpc(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.grpc_port)) == 0
+
+
+def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
+    """Ours first, then the peers that are installed under `peers`."""
+    serve = str(HERE / "serve_models.py")
+    systems = [System("ours", "pytriton (this project)", [sys.executable, serve, str(port)])]
+    python = peers / "venv" / "bin" / "python" if peers else None
+    if peers is None or python is None or not python.exists():
+        return systems
+    environment = {
+        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "VIRTUAL_ENV": str(python.parent.parent),
+    }
+    systems.append(
+        System("pytriton", "NVIDIA PyTriton", [str(python), serve, str(port)], environment)
+    )
+    systems.append(_triton(peers, python, port, environment))
+    return systems
+
+
+def _triton(
+    peers: pathlib.Path, python: pathlib.Path, port: int, environment: dict[str, str]
+) -> System:
+    """The Triton binary that NVIDIA PyTriton carries, with its own Python backend."""
+    query = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    site = subprocess.run([str(python), "-c", query], check=True, capture_output=True, text=True)
+    packages = pathlib.Path(site.stdout.strip())
+    command = [
+        str(packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"),
+        f"--backend-directory={peers / 'backends'}",
+        f"--model-repository={HERE / 'model_repository'}",
+        f"--http-port={port}",
+        f"--grpc-port={port + 1}",
+        f"--metrics-port={port + 2}",
+    ]
+    libraries = f"{packages / 'nvidia_pytriton.libs'}:/usr/lib/x86_64-linux-gnu"
+    extra = {"PYTHONPATH": str(packages), "LD_LIBRARY_PATH": libraries}
+    return System("triton", "Triton + python_backend", command, {**environment, **extra})
+
+
+@contextlib.contextmanager
+def running(system: System, port: int) -> Iterator[RunningServer]:
+    """Runs a system for the length of the block; its output is shown only if it fails to start."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    with tempfile.TemporaryFile() as log:
+        begin = time.perf_counter()
+        process = subprocess.Popen(
+            system.command,
+            env={**environment, **system.environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            try:
+                _wait_ready(process, port)
+            except RuntimeError as error:
+                log.seek(0)
+                tail = log.read()[-4000:].decode(errors="replace")
+                raise RuntimeError(
+                    f"{system.title}: {error}; its output ends with:\n{tail}"
+                ) from error
+            yield RunningServer(system, process.pid, port, time.perf_counter() - begin)
+        finally:
+            _stop(process)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    paths = ["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in MODELS)]
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not all(_answers_ok(f"http://127.0.0.1:{port}{path}") for path in paths):
+        if process.poll() is not None:
+            raise RuntimeError(f"ended with exit code {process.returncode} before it was ready")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not ready after {START_TIMEOUT_S:.0f} s")
+        time.sleep(0.01)
+
+
+def _answers_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGINT first, as from a terminal; whatever is left of the process group is killed."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the figures of all systems as one Markdown table with ratios."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from benchmarks.loads import Measurement
+
+Rounds = Sequence[Sequence[Measurement]]
+
+
+def median_of_rounds(rounds: Rounds) -> dict[str, Measurement]:
+    """One measurement per row: the median over the rounds."""
+    by_row: dict[str, list[Measurement]] = {}
+    for figures in rounds:
+        for figure in figures:
+            by_row.setdefault(figure.row, []).append(figure)
+    return {
+        row: Measurement(
+            row,
+            statistics.median(figure.value for figure in figures),
+            figures[0].unit,
+            figures[0].higher_is_better,
+        )
+        for row, figures in by_row.items()
+    }
+
+
+def render(results: Mapping[str, Mapping[str, Measurement]], subject: str) -> str:
+    """The table: a row for each measurement, a column for each system, then `subject`'s ratios.
+
+    Args:
+        results: for each system's title its figures by row.
+        subject: the title whose figures are divided by, or into, those of the others.
+    """
+    others = [title for title in results if title != subject] if subject in results else []
+    rows: dict[str, None] = {}
+    for figures in results.values():
+        rows.update(dict.fromkeys(figures))
+    lines = [["", *results, *(f"vs {title}" for title in others)]]
+    for row in rows:
+        cells = [figures.get(row) for figures in results.values()]
+        ratios = [_ratio(results[subject].get(row), results[title].get(row)) for title in others]
+        lines.append([_label(row, cells), *(_number(cell) for cell in cells), *ratios])
+    return _markdown(lines)
+
+
+def _label(row: str, cells: Sequence[Measurement | None]) -> str:
+    unit = next(cell.unit for cell in cells if cell is not None)
+    return f"{row} [{unit}]"
+
+
+def _number(cell: Measurement | None) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell.value:,.0f}" if cell.value >= 100 else f"{cell.value:.3g}"
+
+
+def _ratio(ours: Measurement | None, theirs: Measurement | None) -> str:
+    """How many times better ours is, whichever direction is better."""
+    if ours is None or theirs is None:
+        return "-"
+    better, worse = (ours, theirs) if ours.higher_is_better else (theirs, ours)
+    return f"{better.value / worse.value:.2g}x" if worse.value else "-"
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    aligned = [
+        [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+        for line in [lines[0], rule, *lines[1:]]
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
