@@ -21,7 +21,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--systems", default="ours,pytriton,triton", help="which, comma-separated")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--rounds", type=int, default=1, help="the table shows the median of these")
-    parser.add_argument("--port", type=int, default=18000, help="first of three loopback ports")
+    parser.add_argument("--port", type=int, default=28000, help="first of three loopback ports")
     parser.add_argument("--json", type=pathlib.Path, help="also write all raw figures here")
     return parser.parse_args()
 
