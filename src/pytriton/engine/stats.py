@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model version has done since it was loaded: counts and durations, recorded by the engine.
+
+Recording adds to plain integers, once per batch; readers get them as the durations of Triton's
+statistics messages. All times come in from the caller.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+# A stream may have any number of responses; those beyond the last index are counted there.
+MAX_RESPONSE_INDEXES = 1024
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed, as the `reason` label of the failure metric names it."""
+
+    REJECTED = "REJECTED"  # its time in the queue ran out
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"  # the model answered with an error
+    OTHER = "OTHER"
+
+
+class ResponseOutcome(enum.Enum):
+    """How one response of a decoupled request ended."""
+
+    SUCCESS = "success"
+    FAIL = "fail"
+    EMPTY = "empty_response"  # flags and no tensor
+    CANCEL = "cancel"
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often something happened and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        """Add `count` events that took `ns` together."""
+        self.count += count
+        self.ns += ns
+
+
+@dataclass(slots=True)
+class InferenceDurations:
+    """Durations over all requests; the compute times of a batch count for each of its requests."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    cache_miss: Duration
+
+
+@dataclass(slots=True)
+class BatchDurations:
+    """Durations over the executions of one batch size."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+@dataclass(slots=True)
+class ResponseDurations:
+    """Durations over the responses of one index, their running number inside a request."""
+
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty_response: Duration = field(default_factory=Duration)
+    cancel: Duration = field(default_factory=Duration)
+
+
+class BatchRecord(msgspec.Struct, gc=False):
+    """One execution: when its phases began, and sums over those of its requests that succeeded."""
+
+    rows: int  # of all its requests, whatever became of them
+    input_start_ns: int = 0
+    infer_start_ns: int = 0
+    output_start_ns: int = 0
+    end_ns: int = 0
+    succeeded: int = 0
+    succeeded_rows: int = 0
+    succeeded_ns: int = 0  # from receipt to answer, summed
+    queue_ns: int = 0  # summed
+
+
+@dataclass(slots=True)
+class _ComputeTotals:
+    """Sums of the compute phases over `count` executions, or over `count` requests."""
+
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def durations(self) -> tuple[Duration, Duration, Duration]:
+        count = self.count
+        return (
+            Duration(count, self.input_ns),
+            Duration(count, self.infer_ns),
+            Duration(count, self.output_ns),
+        )
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ModelStatistics:
+    """The account of one loaded model version; a reload starts a new one."""
+
+    inference_count: int = 0  # rows of the successful requests that ran
+    execution_count: int = 0
+    last_inference_ms: int = 0  # since the epoch; 0: none yet
+    pending_count: int = 0  # requests queued and not yet executing; the scheduler moves it
+    load_ns: int = 0
+    fail: Duration = field(default_factory=Duration)
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
+    failures: dict[FailureReason, int] = field(
+        default_factory=lambda: dict.fromkeys(FailureReason, 0)
+    )
+    responses: list[ResponseDurations] = field(default_factory=list)  # by index
+    _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
+    _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
+    _success_ns: int = 0
+    _queue_ns: int = 0
+
+    def record_batch(self, record: BatchRecord, now_ms: int) -> None:
+        """Count one execution and its successful requests; the others go to `record_failures`."""
+        infer_start_ns = record.infer_start_ns
+        output_start_ns = record.output_start_ns
+        input_ns = infer_start_ns - record.input_start_ns
+        infer_ns = output_start_ns - infer_start_ns
+        output_ns = record.end_ns - output_start_ns
+        self.execution_count += 1
+        batch = self._batches.get(record.rows)
+        if batch is None:
+            batch = self._batches[record.rows] = _ComputeTotals()
+        batch.count += 1
+        batch.input_ns += input_ns
+        batch.infer_ns += infer_ns
+        batch.output_ns += output_ns
+        succeeded = record.succeeded
+        if succeeded:
+            self.inference_count += record.succeeded_rows
+            self.last_inference_ms = now_ms
+            self._success_ns += record.succeeded_ns
+            self._queue_ns += record.queue_ns
+            executed = self._executed
+            executed.count += succeeded
+            executed.input_ns += succeeded * input_ns
+            executed.infer_ns += succeeded * infer_ns
+            executed.output_ns += succeeded * output_ns
+
+    def record_failures(self, count: int, ns: int, reason: FailureReason) -> None:
+        """Count requests that failed after `ns` in all.
+
+        One refused because its queue is full is not among them: Triton does not count it either.
+        """
+        self.fail.add(ns, count)
+        self.failures[reason] += count
+
+    def record_cache_hit(self, lookup_ns: int, request_ns: int, now_ms: int) -> None:
+        """Count a request that the cache answered: a success that neither waited nor ran."""
+        self.last_inference_ms = now_ms
+        self._success_ns += request_ns
+        self.cache_hit.add(lookup_ns)
+
+    def record_cache_miss(self, ns: int) -> None:
+        """Count a miss; `ns` is the lookup and, where the response was stored, the insertion."""
+        self.cache_miss.add(ns)
+
+    def record_response(
+        self, index: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int = 0
+    ) -> None:
+        """Count one response of a decoupled request; `output_ns` is 0 where it has no tensor."""
+        responses = self.responses
+        index = min(index, MAX_RESPONSE_INDEXES - 1)
+        while len(responses) <= index:
+            responses.append(ResponseDurations())
+        response = responses[index]
+        if outcome is not ResponseOutcome.CANCEL:
+            response.compute_infer.add(infer_ns)
+            if outcome is ResponseOutcome.SUCCESS or output_ns:
+                response.compute_output.add(output_ns)
+        whole: Duration = getattr(response, outcome.value)
+        whole.add(infer_ns + output_ns)
+
+    @property
+    def success_count(self) -> int:
+        """Requests answered without an error, those from the cache included."""
+        return self._executed.count + self.cache_hit.count
+
+    def inference_durations(self) -> InferenceDurations:
+        """The durations over all requests."""
+        return InferenceDurations(
+            Duration(self.success_count, self._success_ns),
+            self.fail,
+            Duration(self.success_count, self._queue_ns),
+            *self._executed.durations(),
+            self.cache_hit,
+            self.cache_miss,
+        )
+
+    def batch_durations(self) -> list[BatchDurations]:
+        """The durations of each batch size that was executed, in ascending order."""
+        return [
+            BatchDurations(rows, *self._batches[rows].durations()) for rows in sorted(self._batches)
+        ]
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy in Triton's layout: members of the JSON object, keywords of the gRPC message."""
+        return {
+            "last_inference": self.last_inference_ms,
+            "inference_count": self.inference_count,
+            "execution_count": self.execution_count,
+            "inference_stats": msgspec.to_builtins(self.inference_durations()),
+            "response_stats": {
+                str(index): msgspec.to_builtins(durations)
+                for index, durations in enumerate(self.responses)
+            },
+            "batch_stats": msgspec.to_builtins(self.batch_durations()),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModelStatistics {self.success_count} succeeded, {self.fail.count} failed, "
+            f"{self.pending_count} pending, {self.execution_count} executions>"
+        )
