@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the package is installed, and how."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import pathlib
+
+_DISTRIBUTION_NAME = "pytriton"
+
+
+def get_root_module_path() -> pathlib.Path:
+    """The folder of the `pytriton` package."""
+    return pathlib.Path(__file__).resolve().parent.parent
+
+
+def is_editable_install() -> bool:
+    """Whether the package runs from a source tree instead of from an installed copy."""
+    try:
+        distribution = importlib.metadata.distribution(_DISTRIBUTION_NAME)
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    origin = distribution.read_text("direct_url.json")
+    return origin is not None and bool(json.loads(origin).get("dir_info", {}).get("editable"))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from pytriton.triton_config import TritonConfig
+from pytriton.utils.endpoint_utils import get_endpoint
+
+
+@pytest.mark.parametrize(
+    "endpoint, expected",
+    [
+        ("http", "http://127.0.0.1:8000"),
+        ("grpc", "grpc://127.0.0.1:8001"),
+        ("metrics", "http://127.0.0.1:8002"),
+    ],
+)
+def test_default_endpoint_is_local(endpoint, expected):
+    assert get_endpoint(TritonConfig(), endpoint) == expected
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "0.00.00.000", "", "::"])
+def test_any_address_is_reached_over_loopback(address):
+    assert get_endpoint(TritonConfig(http_address=address), "http") == "http://127.0.0.1:8000"
+
+
+def test_configured_address_and_port_are_kept():
+    config = TritonConfig(http_address="10.0.0.1", http_port=1, grpc_port=2, metrics_port=3)
+
+    assert get_endpoint(config, "http") == "http://10.0.0.1:1"
+    assert get_endpoint(config, "grpc") == "grpc://127.0.0.1:2"
+    assert get_endpoint(config, "metrics") == "http://10.0.0.1:3"
+
+
+def test_metrics_address_of_its_own_wins():
+    config = TritonConfig(http_address="10.0.0.1", metrics_address="10.0.0.2")
+
+    assert get_endpoint(config, "metrics") == "http://10.0.0.2:8002"
