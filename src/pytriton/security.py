@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which endpoints of a server ask for an access token."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+
+from pytriton.exceptions import PyTritonValidationError
+
+TRITON_ACCESS_HEADER = "triton-access-token"
+
+VALID_TRITON_ENDPOINTS = {
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+}
+
+DEFAULT_PROTECTED_ENDPOINTS = [
+    "shared-memory",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+]
+
+_TOKEN_BYTES = 32
+
+
+@dataclasses.dataclass
+class TritonSecurityConfig:
+    """Which endpoints answer only requests that carry the access token.
+
+    Args:
+        access_token: token to expect; a random one is made where endpoints are restricted and none
+            is given.
+        restricted_endpoints: names out of `VALID_TRITON_ENDPOINTS`. None restricts
+            `DEFAULT_PROTECTED_ENDPOINTS`, an empty list restricts nothing.
+
+    Raises:
+        PyTritonValidationError: for names of endpoints that do not exist, or an empty token.
+    """
+
+    access_token: str | None = dataclasses.field(default=None, repr=False)
+    restricted_endpoints: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.restricted_endpoints is None:
+            self.restricted_endpoints = list(DEFAULT_PROTECTED_ENDPOINTS)
+        unknown = sorted(set(self.restricted_endpoints) - VALID_TRITON_ENDPOINTS)
+        if unknown:
+            raise PyTritonValidationError(
+                f"Invalid endpoint names: {', '.join(unknown)}. "
+                f"Valid endpoints are: {', '.join(sorted(VALID_TRITON_ENDPOINTS))}"
+            )
+        if not self.restricted_endpoints:
+            return
+        if self.access_token is None:
+            self.access_token = secrets.token_urlsafe(_TOKEN_BYTES)
+        elif not self.access_token:
+            raise PyTritonValidationError("Expected a non-empty access token, got an empty string")
+
+    def restriction(self) -> str | None:
+        """The restriction as the server's options take it; None where nothing is restricted."""
+        if not self.restricted_endpoints:
+            return None
+        endpoints = ",".join(self.restricted_endpoints)
+        return f"{endpoints}:{TRITON_ACCESS_HEADER}={self.access_token}"

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's settings as users give them: in code, in a dictionary or in the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+import pathlib
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.utils.dataclasses import kwonly_dataclass
+
+logger = logging.getLogger(__name__)
+
+ENVIRONMENT_PREFIX = "PYTRITON_TRITON_CONFIG_"
+
+# Names that guides show for a field that is called otherwise.
+_ALIASES = {"log_verbosity": "log_verbose"}
+_RESPONSE_CACHE_ALIAS = "response_cache_byte_size"
+_LIST_ELEMENT = re.compile(r"(?P<name>.+)_(?P<index>\d+)")
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True} | {
+    "false": False, "0": False, "no": False, "off": False,
+}  # fmt: skip
+
+
+@kwonly_dataclass
+@dataclasses.dataclass(kw_only=True)
+class TritonConfig:
+    """Settings of the server; each is given by keyword, and None leaves the choice to the server.
+
+    Args:
+        model_repository: folder with further models to load; default is a folder of the workspace.
+        id: name of the server; default is triton.
+        log_verbose: level of verbose logging; 0 is off.
+        log_file: file that takes the server's log.
+        exit_timeout_secs: seconds that requests in flight get when the server stops; default 30.
+        exit_on_error: whether an error at start ends the server; default True.
+        strict_readiness: whether the server is ready only once all its models are; default True.
+        allow_http: whether HTTP requests are served; default True.
+        http_address: address to listen on for HTTP; default 0.0.0.0.
+        http_port: port for HTTP; default 8000.
+        http_header_forward_pattern: regular expression of the headers to pass on as parameters.
+        http_thread_count: threads for HTTP; default 8.
+        http_restricted_api: groups of endpoints that ask for a header, `<APIs>:<key>=<value>`.
+        allow_grpc: whether gRPC requests are served; default True.
+        grpc_address: address to listen on for gRPC; default 0.0.0.0.
+        grpc_port: port for gRPC; default 8001.
+        grpc_header_forward_pattern: regular expression of the metadata to pass on as parameters.
+        grpc_infer_allocation_pool_size: request objects kept for reuse; default 8.
+        grpc_use_ssl: whether gRPC is encrypted; default False.
+        grpc_use_ssl_mutual: whether gRPC clients have to show a certificate; default False.
+        grpc_server_cert: PEM file with the server's certificate.
+        grpc_server_key: PEM file with the server's key.
+        grpc_root_cert: PEM file with the authorities that clients' certificates come from.
+        grpc_infer_response_compression_level: none, low, medium or high; default none.
+        grpc_keepalive_time: milliseconds between keepalive pings; default 7200000.
+        grpc_keepalive_timeout: milliseconds to wait for the answer to one; default 20000.
+        grpc_keepalive_permit_without_calls: whether to ping when no call is open; default False.
+        grpc_http2_max_pings_without_data: pings sent before data has to follow; default 2.
+        grpc_http2_min_recv_ping_interval_without_data: milliseconds that have to lie between a
+            client's pings when it sends nothing else; default 300000.
+        grpc_http2_max_ping_strikes: bad pings after which a client is cut off; default 2.
+        grpc_restricted_protocol: groups of calls that ask for a header, `<groups>:<key>=<value>`.
+        allow_metrics: whether metrics are served; default True.
+        allow_gpu_metrics: whether metrics of GPUs are collected; default True.
+        allow_cpu_metrics: whether metrics of the CPU are collected; default True.
+        metrics_interval_ms: milliseconds between two collections; default 2000.
+        metrics_port: port for metrics; default 8002.
+        metrics_address: address to listen on for metrics; default is the HTTP one.
+        allow_sagemaker: whether SageMaker requests are served; default False.
+        sagemaker_port: port for SageMaker; default 8080.
+        sagemaker_safe_port_range: range that the other ports have to keep to under SageMaker.
+        sagemaker_thread_count: threads for SageMaker; default 8.
+        allow_vertex_ai: whether Vertex AI requests are served; default False.
+        vertex_ai_port: port for Vertex AI; default 8080.
+        vertex_ai_thread_count: threads for Vertex AI; default 8.
+        vertex_ai_default_model: model that a Vertex AI request goes to unless it names another.
+        metrics_config: settings `<setting>=<value>` of the metrics.
+        trace_config: settings `<mode>,<setting>=<value>` or `<setting>=<value>` of the traces.
+        cache_config: settings `<cache>,<setting>=<value>` of the response caches.
+        cache_directory: folder with cache implementations.
+        buffer_manager_thread_count: threads that copy tensors; default 0.
+        response_cache_byte_size: size of the local response cache, the same as
+            `cache_config=["local,size=<bytes>"]`; not a field.
+
+    Raises:
+        PyTritonValidationError: where neither HTTP nor gRPC is allowed, or where
+            `response_cache_byte_size` and `cache_config` are given together.
+    """
+
+    model_repository: pathlib.Path | None = None
+    id: str | None = None
+    log_verbose: int | None = None
+    log_file: pathlib.Path | None = None
+    exit_timeout_secs: int | None = None
+    exit_on_error: bool | None = None
+    strict_readiness: bool | None = None
+    allow_http: bool | None = None
+    http_address: str | None = None
+    http_port: int | None = None
+    http_header_forward_pattern: str | None = None
+    http_thread_count: int | None = None
+    http_restricted_api: str | None = None
+    allow_grpc: bool | None = None
+    grpc_address: str | None = None
+    grpc_port: int | None = None
+    grpc_header_forward_pattern: str | None = None
+    grpc_infer_allocation_pool_size: int | None = None
+    grpc_use_ssl: bool | None = None
+    grpc_use_ssl_mutual: bool | None = None
+    grpc_server_cert: pathlib.Path | None = None
+    grpc_server_key: pathlib.Path | None = None
+    grpc_root_cert: pathlib.Path | None = None
+    grpc_infer_response_compression_level: str | None = None
+    grpc_keepalive_time: int | None = None
+    grpc_keepalive_timeout: int | None = None
+    grpc_keepalive_permit_without_calls: bool | None = None
+    grpc_http2_max_pings_without_data: int | None = None
+    grpc_http2_min_recv_ping_interval_without_data: int | None = None
+    grpc_http2_max_ping_strikes: int | None = None
+    grpc_restricted_protocol: str | None = None
+    allow_metrics: bool | None = None
+    allow_gpu_metrics: bool | None = None
+    allow_cpu_metrics: bool | None = None
+    metrics_interval_ms: int | None = None
+    metrics_port: int | None = None
+    metrics_address: str | None = None
+    allow_sagemaker: bool | None = None
+    sagemaker_port: int | None = None
+    sagemaker_safe_port_range: str | None = None
+    sagemaker_thread_count: int | None = None
+    allow_vertex_ai: bool | None = None
+    vertex_ai_port: int | None = None
+    vertex_ai_thread_count: int | None = None
+    vertex_ai_default_model: str | None = None
+    metrics_config: list[str] | None = None
+    trace_config: list[str] | None = None
+    cache_config: list[str] | None = None
+    cache_directory: str | None = None
+    buffer_manager_thread_count: int | None = None
+    response_cache_byte_size: dataclasses.InitVar[int | None] = None
+
+    def __post_init__(self, response_cache_byte_size: int | None) -> None:
+        if response_cache_byte_size is not None:
+            if self.cache_config is not None:
+                raise PyTritonValidationError(
+                    f"Expected either `{_RESPONSE_CACHE_ALIAS}` or `cache_config`, got both: "
+                    f"{response_cache_byte_size} and {self.cache_config}"
+                )
+            self.cache_config = [f"local,size={response_cache_byte_size}"]
+        if self.allow_http not in (True, None) and self.allow_grpc not in (True, None):
+            raise PyTritonValidationError("The `http` or `grpc` endpoint has to be allowed.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields with their values, None included."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> TritonConfig:
+        """Build a configuration from names and values.
+
+        Args:
+            config: values by field; text is converted to the field's type. A name that is no field
+                is logged as a warning and left out.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            PyTritonValidationError: where a value cannot be converted to the field's type.
+        """
+        converters = _converters()
+        known: dict[str, Any] = {}
+        for given_name, value in config.items():
+            name = _ALIASES.get(given_name, given_name)
+            if name not in converters:
+                logger.warning(
+                    "Ignoring %s=%s as could not find matching config field. Available fields: %s",
+                    given_name,
+                    value,
+                    ", ".join(converters),
+                )
+            elif value is not None:
+                known[name] = _converted(given_name, value, converters[name])
+        return cls(**known)
+
+    @classmethod
+    def from_env(cls) -> TritonConfig:
+        """Build a configuration from the environment.
+
+        A variable is called `PYTRITON_TRITON_CONFIG_` and the name of a field in capitals. Elements
+        of a list field are numbered, as in `..._CACHE_CONFIG_0`; without a number the value is the
+        only or first element.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            PyTritonValidationError: where a value cannot be converted to the field's type.
+        """
+        converters = _converters()
+        values: dict[str, Any] = {}
+        elements: dict[str, dict[int, str]] = {}
+        for variable, value in os.environ.items():
+            if not variable.startswith(ENVIRONMENT_PREFIX):
+                continue
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            element = _LIST_ELEMENT.fullmatch(name)
+            if converters.get(name) is _as_list:
+                elements.setdefault(name, {})[-1] = value
+            elif element and converters.get(element["name"]) is _as_list:
+                elements.setdefault(element["name"], {})[int(element["index"])] = value
+            else:
+                values[name] = value
+        for name, by_index in elements.items():
+            values[name] = [by_index[index] for index in sorted(by_index)]
+        return cls.from_dict(values)
+
+    def with_defaults(self, defaults: TritonConfig) -> TritonConfig:
+        """This configuration with its Nones filled from another one.
+
+        Args:
+            defaults: where the values of fields that are None here come from.
+
+        Returns:
+            A new configuration.
+        """
+        own = {name: value for name, value in self.to_dict().items() if value is not None}
+        return TritonConfig(**(defaults.to_dict() | own))
+
+    @classmethod
+    def resolved(cls, config: TritonConfig | None = None) -> TritonConfig:
+        """The configuration to use: what `config` sets, else the environment, else None.
+
+        Args:
+            config: what was given in code, if anything.
+
+        Returns:
+            A new configuration.
+        """
+        environment = cls.from_env()
+        return config.with_defaults(environment) if config is not None else environment
+
+
+def _as_bool(value: Any) -> bool:
+    if isinstance(value, str):
+        return _BOOLEANS[value.strip().lower()]
+    return bool(value)
+
+
+def _as_list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(element) for element in value]
+
+
+@functools.cache
+def _converters() -> dict[str, Callable[[Any], Any]]:
+    """How a value of each field is made from text."""
+    special = {bool: _as_bool, list[str]: _as_list}
+    hints = typing.get_type_hints(TritonConfig)
+    field_types = {
+        field.name: typing.get_args(hints[field.name])[0]
+        for field in dataclasses.fields(TritonConfig)
+    }
+    converters = {name: special.get(kind, kind) for name, kind in field_types.items()}
+    return converters | {_RESPONSE_CACHE_ALIAS: int}
+
+
+def _converted(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    try:
+        return convert(value)
+    except (KeyError, TypeError, ValueError) as error:
+        expected = "list" if convert is _as_list else convert.__name__.removeprefix("_as_")
+        raise PyTritonValidationError(
+            f"Expected a value of type {expected} for `{name}`, got {value!r}"
+        ) from error

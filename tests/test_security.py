@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+import secrets
+
+import pytest
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.security import (
+    DEFAULT_PROTECTED_ENDPOINTS,
+    TRITON_ACCESS_HEADER,
+    VALID_TRITON_ENDPOINTS,
+    TritonSecurityConfig,
+)
+
+
+def test_default_restricts_the_default_endpoints_with_a_random_token(monkeypatch):
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda size: f"random{size}")
+
+    config = TritonSecurityConfig()
+
+    assert config.access_token == "random32"
+    assert config.restricted_endpoints == DEFAULT_PROTECTED_ENDPOINTS
+    assert config.restricted_endpoints is not DEFAULT_PROTECTED_ENDPOINTS
+
+
+def test_two_configs_have_different_tokens():
+    assert TritonSecurityConfig().access_token != TritonSecurityConfig().access_token
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_empty_list_restricts_nothing(token):
+    config = TritonSecurityConfig(access_token=token, restricted_endpoints=[])
+
+    assert config.access_token == token
+    assert config.restriction() is None
+
+
+def test_restriction_reads_as_the_server_takes_it():
+    config = TritonSecurityConfig("secret", ["trace", "logging"])
+
+    assert config.restriction() == "trace,logging:triton-access-token=secret"
+    assert TRITON_ACCESS_HEADER == "triton-access-token"
+
+
+def test_unknown_endpoints_are_named_in_order():
+    with pytest.raises(PyTritonValidationError, match="Invalid endpoint names: aa, zz") as caught:
+        TritonSecurityConfig(restricted_endpoints=["zz", "trace", "aa"])
+
+    assert str(caught.value).endswith(", ".join(sorted(VALID_TRITON_ENDPOINTS)))
+
+
+def test_empty_token_is_refused():
+    with pytest.raises(PyTritonValidationError, match="non-empty access token"):
+        TritonSecurityConfig(access_token="")
+
+
+def test_token_is_not_shown():
+    assert "secret" not in repr(TritonSecurityConfig(access_token="secret"))
