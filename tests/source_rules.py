@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on source text, checked on its syntax tree: which imports, calls and symbols it may use."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+LEAVES = frozenset(
+    {
+        "constants",
+        "dtypes",
+        "engine.model_spec",  # plain records that every layer reads
+        "errors",
+        "exceptions",
+        "lifecycle",
+        "messages",
+        "model_config",
+        "security",
+        "triton_config",
+        "utils",
+    }
+)
+CHAIN = ("transport", "backend", "executor", "engine", "server", "triton")
+BESIDE_THE_CHAIN = {
+    "wire": LEAVES,
+    "proxy": LEAVES,
+    "decorators": LEAVES | {"proxy"},
+    "client": LEAVES | {"wire"},
+}
+EXTRA = {
+    "backend": frozenset({"decorators", "proxy"}),
+    "server": frozenset({"wire"}),
+    "triton": frozenset({"client", "decorators", "proxy"}),
+}
+TOP = frozenset({"", "__main__", "check"})
+
+UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
+UNSAFE_CALLS = frozenset({"eval", "exec", "os.popen", "os.system"})
+LINUX_ONLY = frozenset(
+    {
+        "os.MFD_CLOEXEC",
+        "os.eventfd",
+        "os.memfd_create",
+        "os.pidfd_open",
+        "os.sched_setaffinity",
+        "select.epoll",
+        "signal.pidfd_send_signal",
+        "socket.SOCK_SEQPACKET",
+    }
+)
+
+
+def unit_of(module: str) -> str:
+    """The layer a module belongs to: `pytriton.server.http` is in `server`."""
+    if module == "pytriton.engine.model_spec":
+        return "engine.model_spec"
+    return [*module.split("."), ""][1]
+
+
+def allowed_imports(unit: str) -> frozenset[str] | None:
+    """The units that `unit` may import beside itself; None for those that may import all.
+
+    Raises:
+        KeyError: nobody has said yet where the unit belongs.
+    """
+    if unit in TOP:
+        return None
+    if unit in LEAVES:
+        return LEAVES
+    if unit in BESIDE_THE_CHAIN:
+        return BESIDE_THE_CHAIN[unit]
+    if unit not in CHAIN:
+        raise KeyError(
+            f"{unit} has no place in tests/source_rules.py: is it a leaf, or in a layer?"
+        )
+    below = CHAIN[: CHAIN.index(unit) + 1]
+    return LEAVES.union(below, *(EXTRA.get(layer, frozenset()) for layer in below))
+
+
+def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Each imported module, with its line; `from a import b` counts as `a.b`, which may be one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield "." * node.level + (node.module or ""), node.lineno
+            else:
+                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def upward_imports(module: str, source: str) -> list[str]:
+    """Imports that point up or sideways, and relative ones, whose direction nobody can read."""
+    unit = unit_of(module)
+    allowed = allowed_imports(unit)
+    problems = []
+    for name, line in imported_modules(ast.parse(source)):
+        if name.startswith("."):
+            problems.append(f"{module}:{line} imports {name} relatively")
+        elif name.split(".")[0] == "pytriton" and allowed is not None:
+            target = unit_of(name)
+            if target != unit and target not in allowed:
+                problems.append(f"{module}:{line} imports {name}, but {unit} is below {target}")
+    return problems
+
+
+def hidden_imports(module: str, source: str) -> list[str]:
+    """Imports of our own modules inside functions, which usually hide a cycle."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return [
+        f"{module}:{line} imports {name} inside a function"
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, functions)
+        for name, line in imported_modules(function)
+        if name.split(".")[0] == "pytriton"
+    ]
+
+
+def unsafe_uses(module: str, source: str) -> list[str]:
+    """Ways for data to become code: unpickling, evaluating, and shells."""
+    tree = ast.parse(source)
+    problems = [
+        f"{module}:{line} imports {name}"
+        for name, line in imported_modules(tree)
+        if name.split(".")[0] in UNSAFE_MODULES
+    ]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if ast.unparse(node.func) in UNSAFE_CALLS:
+            problems.append(f"{module}:{node.lineno} calls {ast.unparse(node.func)}")
+        for keyword in node.keywords:
+            is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+            if keyword.arg == "shell" and not is_false:
+                problems.append(f"{module}:{node.lineno} runs a shell")
+    return problems
+
+
+def linux_only_at_import(module: str, source: str) -> list[str]:
+    """Linux-only names that are looked up when the module is imported and not behind a guard."""
+    problems = []
+    for node in _run_at_import(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in LINUX_ONLY:
+            problems.append(f"{module}:{node.lineno} uses {ast.unparse(node)} at import")
+        elif isinstance(node, ast.ImportFrom):
+            problems += [
+                f"{module}:{node.lineno} imports {node.module}.{alias.name}"
+                for alias in node.names
+                if f"{node.module}.{alias.name}" in LINUX_ONLY
+            ]
+    return problems
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported: no function bodies, nothing an `if` or `try` guards."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If | ast.IfExp | ast.Try):
+            continue
+        yield child
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in (*child.decorator_list, child.args):
+                yield from _run_at_import(part)
+        elif not isinstance(child, ast.Lambda):
+            yield from _run_at_import(child)

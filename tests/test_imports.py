@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's import directions and forbidden constructs, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests import source_rules
+
+SOURCE = pathlib.Path(__file__).parent.parent / "src"
+
+
+def module_name(path: pathlib.Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+PACKAGE = {name: path for name, path in MODULES.items() if name.split(".")[0] == "pytriton"}
+
+
+@pytest.fixture(params=sorted(PACKAGE))
+def module(request) -> str:
+    return request.param
+
+
+def test_module_imports_only_downwards(module):
+    source = PACKAGE[module].read_text()
+
+    assert source_rules.upward_imports(module, source) == []
+
+
+def test_module_hides_no_import_of_ours_in_a_function(module):
+    source = PACKAGE[module].read_text()
+
+    assert source_rules.hidden_imports(module, source) == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module_turns_no_data_into_code(name):
+    assert source_rules.unsafe_uses(name, MODULES[name].read_text()) == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module_imports_on_other_systems_than_linux(name):
+    assert source_rules.linux_only_at_import(name, MODULES[name].read_text()) == []
+
+
+def imports_of_ours(path: pathlib.Path) -> Iterator[str]:
+    for name, _ in source_rules.imported_modules(run_time_part(ast.parse(path.read_text()))):
+        known = name if name in PACKAGE else name.rpartition(".")[0]
+        if known in PACKAGE and known != module_name(path):
+            yield known
+
+
+def run_time_part(tree: ast.Module) -> ast.Module:
+    def is_for_types(node: ast.stmt) -> bool:
+        return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+    return ast.Module([node for node in tree.body if not is_for_types(node)], [])
+
+
+def test_modules_import_each_other_without_a_cycle():
+    graph = {name: set(imports_of_ours(path)) for name, path in PACKAGE.items()}
+
+    order = list(graphlib.TopologicalSorter(graph).static_order())
+
+    assert set(order) == set(PACKAGE)
+
+
+@pytest.mark.parametrize(
+    "importer,imported",
+    [
+        ("pytriton.dtypes", "pytriton.transport.frames"),
+        ("pytriton.transport.channel", "pytriton.backend.worker"),
+        ("pytriton.backend.worker", "pytriton.executor"),
+        ("pytriton.executor.process", "pytriton.engine.scheduler"),
+        ("pytriton.engine.engine", "pytriton.server.http"),
+        ("pytriton.engine.engine", "pytriton.wire.kserve_json"),
+        ("pytriton.server.server", "pytriton.triton"),
+        ("pytriton.wire.kserve_json", "pytriton.engine.stats"),
+        ("pytriton.decorators", "pytriton.backend"),
+    ],
+)
+def test_import_rule_rejects_upward(importer, imported):
+    assert source_rules.upward_imports(importer, f"import {imported}") != []
+    parent, _, name = imported.rpartition(".")
+    assert source_rules.upward_imports(importer, f"from {parent} import {name}") != []
+
+
+@pytest.mark.parametrize(
+    "importer,imported",
+    [
+        ("pytriton.triton", "pytriton.server.server"),
+        ("pytriton.server.http", "pytriton.wire.kserve_json"),
+        ("pytriton.engine.engine", "pytriton.errors"),
+        ("pytriton.wire.kserve_json", "pytriton.engine.model_spec"),
+        ("pytriton.engine.scheduler", "pytriton.engine.batcher"),
+    ],
+)
+def test_import_rule_accepts_downward(importer, imported):
+    assert source_rules.upward_imports(importer, f"import {imported}") == []
+
+
+def test_import_rule_asks_for_a_place_for_every_new_module():
+    with pytest.raises(KeyError, match="no place"):
+        source_rules.upward_imports("pytriton.novelty", "import os")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import marshal",
+        "eval('1')",
+        "exec(text)",
+        "os.system('ls')",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run('ls', shell=flag)",
+    ],
+)
+def test_unsafe_rule_finds(source):
+    assert source_rules.unsafe_uses("sample", source) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "flag = os.MFD_CLOEXEC",
+        "from os import memfd_create",
+        "def f(kind=socket.SOCK_SEQPACKET): ...",
+        "class A:\n    epoll = select.epoll",
+    ],
+)
+def test_linux_rule_finds(source):
+    assert source_rules.linux_only_at_import("sample", source) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    return os.memfd_create('x')",
+        "if hasattr(os, 'memfd_create'):\n    flag = os.MFD_CLOEXEC",
+        "try:\n    from os import memfd_create\nexcept ImportError:\n    memfd_create = None",
+    ],
+)
+def test_linux_rule_accepts_guarded(source):
+    assert source_rules.linux_only_at_import("sample", source) == []
