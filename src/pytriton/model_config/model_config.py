@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a bound model is served, beyond its inputs and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pytriton.model_config.common import DynamicBatcher, ModelWarmup
+
+
+@dataclasses.dataclass
+class ModelConfig:
+    """How a bound model is served.
+
+    Args:
+        batching: whether tensors have a leading batch dimension and requests may be joined.
+        max_batch_size: largest number of rows that the model takes at once.
+        batcher: how requests are joined; None executes each request alone.
+        response_cache: whether equal requests are answered from the cache; the server needs a cache
+            configured too.
+        decoupled: whether the model sends any number of responses to a request.
+        model_warmup: requests that the model gets before it is ready.
+    """
+
+    batching: bool = True
+    max_batch_size: int = 4
+    batcher: DynamicBatcher | None = dataclasses.field(default_factory=DynamicBatcher)
+    response_cache: bool = False
+    decoupled: bool = False
+    model_warmup: list[ModelWarmup] | None = None
