@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the channel between the server and an instance: typed records, and where their tensors' bytes are.
+
+On the wire a message is a 4-byte length, the record in MessagePack, padding, then the bytes of tensors that are small
+enough to travel inside it. Larger tensors are references into an arena. New fields are appended last.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from pytriton.messages import ParameterValue  # noqa: TC001  msgspec resolves annotations at run time
+
+INLINE_ALIGNMENT = 16
+_LENGTH = struct.Struct("<I")
+
+
+class TensorRef(msgspec.Struct, array_like=True, gc=False):
+    """A tensor and where its bytes are: at `offset` of the message's payload, or of an arena's block."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+    block: int = 0  # 0: inside the message
+    pieces: list[int] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
+
+
+class BlockRef(msgspec.Struct, array_like=True, gc=False):
+    """A block of the sender's arena that this message uses."""
+
+    id: int
+    segment: int
+    offset: int
+    size: int
+
+
+class SegmentRef(msgspec.Struct, array_like=True, gc=False):
+    """A segment whose descriptor comes along with this message."""
+
+    id: int
+    size: int
+
+
+class MemoryNotes(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What the sender says about shared memory, riding on whatever message goes next."""
+
+    blocks: list[BlockRef] = []
+    segments: list[SegmentRef] = []
+    dropped_segments: list[int] = []
+    released_blocks: list[int] = []  # of the receiver's arena
+
+
+class Execute(msgspec.Struct, tag="execute", array_like=True):
+    """Server to instance: run these requests together. Positions below are indices into `rows`."""
+
+    batch: int
+    rows: list[int]  # batch dimension of each request
+    inputs: list[TensorRef]  # each holds the whole batch
+    ids: dict[int, str] = {}
+    parameters: dict[int, dict[str, ParameterValue]] = {}
+    outputs: dict[int, list[str]] = {}  # requested names, where not all
+    memory: MemoryNotes | None = None
+
+
+class Cancel(msgspec.Struct, tag="cancel", array_like=True):
+    """Server to instance: nobody waits for this request any more."""
+
+    batch: int
+    position: int
+    memory: MemoryNotes | None = None
+
+
+class Credit(msgspec.Struct, tag="credit", array_like=True):
+    """Server to instance: the client of this request took so many more responses."""
+
+    batch: int
+    position: int
+    count: int
+    memory: MemoryNotes | None = None
+
+
+class Notes(msgspec.Struct, tag="notes", array_like=True):
+    """Either way: only what is said about memory."""
+
+    memory: MemoryNotes | None = None
+
+
+class BatchResult(msgspec.Struct, tag="batch", array_like=True):
+    """Instance to server: one response to every request of a batch, outputs still in one piece."""
+
+    batch: int
+    started_ns: int
+    finished_ns: int
+    outputs: list[TensorRef]
+    memory: MemoryNotes | None = None
+
+
+class ResponseItem(msgspec.Struct, array_like=True):
+    """One response, or the error or bare end that takes its place."""
+
+    batch: int
+    position: int
+    outputs: list[TensorRef] | None = None
+    is_final: bool = True
+    error: str | None = None
+    error_code: int = 0
+    parameters: dict[str, ParameterValue] | None = None
+
+
+class Responses(msgspec.Struct, tag="responses", array_like=True):
+    """Instance to server: responses that were ready together, of one batch or of several."""
+
+    started_ns: int
+    finished_ns: int
+    items: list[ResponseItem]
+    memory: MemoryNotes | None = None
+
+
+class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
+    """Instance to server: every request of the batch that is still open failed."""
+
+    batch: int
+    started_ns: int
+    finished_ns: int
+    error: str
+    error_code: int
+    memory: MemoryNotes | None = None
+
+
+class Spill(msgspec.Struct, tag="spill", array_like=True):
+    """Either way: the message itself is in a block because it is too large for the socket."""
+
+    block: int
+    size: int
+    memory: MemoryNotes | None = None
+
+
+Frame = Execute | Cancel | Credit | Notes | BatchResult | Responses | BatchFailure | Spill
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The message up to where its payload begins."""
+    record = _encoder.encode(frame)
+    length = len(record)
+    padding = -(4 + length) % INLINE_ALIGNMENT
+    return _LENGTH.pack(length) + record + bytes(padding)
+
+
+def decode_frame(message: memoryview) -> tuple[Frame, int]:
+    """The record of a message, and where its payload begins."""
+    (length,) = _LENGTH.unpack_from(message)
+    frame = _decoder.decode(message[4 : 4 + length])
+    return frame, 4 + length + (-(4 + length) % INLINE_ALIGNMENT)

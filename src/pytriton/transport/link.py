@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole messages, with descriptors, over a Unix socket. Knows nothing of what a message says.
+
+SOCK_SEQPACKET keeps message boundaries in the kernel. Where it does not exist, a stream with a length before each
+message does the same.
+"""
+
+from __future__ import annotations
+
+import array
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pytriton.transport.memory import is_portable_forced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A message of this size fits the default send buffer of every Linux; larger ones go through the arena.
+MAX_MESSAGE_BYTES = 128 << 10
+MAX_DESCRIPTORS = 64
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+_LENGTH = struct.Struct("<I")
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets of the best kind that this system has."""
+    if hasattr(socket, "SOCK_SEQPACKET") and not is_portable_forced():
+        try:
+            return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:  # macOS defines the constant but not the socket
+            pass
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+class Link:
+    """One end of a socket pair that carries messages.
+
+    On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues what does not fit (call `flush`
+    when the socket is writable) and `receive` answers None when there is nothing.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._scratch = bytearray(MAX_MESSAGE_BYTES + 4)
+        self._scratch_view = memoryview(self._scratch)
+        self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._descriptors: list[int] = []
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `flush` has something left to do."""
+        return bool(self._unsent)
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send one message, after those that are still queued."""
+        self._unsent.append((memoryview(self._framed(message)), descriptors))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the socket takes it."""
+        unsent = self._unsent
+        while unsent:
+            data, descriptors = unsent[0]
+            try:
+                sent = self._send(data, descriptors)
+            except BlockingIOError:
+                return
+            if sent == len(data):
+                unsent.popleft()
+            else:
+                unsent[0] = (data[sent:], ())
+
+    def receive(self) -> bytearray | None:
+        """The next message, empty at the end of the connection; None where a non-blocking socket has none."""
+        size = self._read_into(self._scratch)
+        return None if size < 0 else bytearray(self._scratch_view[:size])
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """Descriptors that came with the messages received so far, in order; the caller owns them."""
+        taken = self._descriptors[:count]
+        del self._descriptors[:count]
+        return taken
+
+    def close(self) -> None:
+        """Close the socket; what was not sent is lost."""
+        self._unsent.clear()
+        self.socket.close()
+
+    def _framed(self, message: bytes) -> bytes:
+        return message
+
+    def _send(self, data: memoryview, descriptors: Sequence[int]) -> int:
+        if not descriptors:
+            return self.socket.send(data)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        return self.socket.sendmsg([data], ancillary)
+
+    def _read_into(self, buffer: bytearray | memoryview) -> int:
+        """Bytes read; 0 at the end of the connection, -1 where there is nothing to read."""
+        try:
+            size, ancillary, _, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES)
+        except BlockingIOError:
+            return -1
+        except ConnectionResetError:
+            return 0
+        for _, _, data in ancillary:
+            received = array.array("i")
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+            self._descriptors.extend(received)
+        return size
+
+
+class StreamLink(Link):
+    """Messages over SOCK_STREAM, each behind its length."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._received = bytearray()
+
+    def receive(self) -> bytearray | None:
+        """See `Link.receive`."""
+        received = self._received
+        while True:
+            if len(received) >= 4:
+                end = 4 + _LENGTH.unpack_from(received)[0]
+                if len(received) >= end:
+                    message = received[4:end]
+                    del received[:end]
+                    return message
+            size = self._read_into(self._scratch)
+            if size < 0:
+                return None
+            if size == 0:
+                return bytearray()
+            received += self._scratch_view[:size]
+
+    def _framed(self, message: bytes) -> bytes:
+        return _LENGTH.pack(len(message)) + message
+
+
+def make_link(sock: socket.socket) -> Link:
+    """The link that fits the kind of the socket."""
+    kind = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
+    return StreamLink(sock) if kind == socket.SOCK_STREAM else Link(sock)
