@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests that wait for an execution: priority levels, queue policies and deadlines.
+
+It knows who waits, in which order and until when; what makes a batch is the batcher's matter.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain
+
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.errors import UnavailableError
+from pytriton.messages import InferRequest
+
+# The requests of one FIFO, each with the token of its deadline. An ordered dictionary because a
+# cancelled request leaves from the middle in O(1) and takes its tensors along; a deque would need
+# a scan, or would hold them until their turn. Both ends cost about what a deque's do.
+Fifo = OrderedDict[InferRequest, int]
+
+_NO_DEADLINE = 0
+_STALE_ENTRIES_KEPT = 64
+
+
+class DeadlineHeap:
+    """The deadlines of waiting requests, earliest first.
+
+    An entry whose request left stays in the heap, without a reference to the request, until the
+    stale entries outnumber the live ones; then all of them go. So the heap is never larger than
+    twice the queue and a bit, however many requests with far deadlines have passed through it.
+    """
+
+    __slots__ = ("_entries", "_last_token", "_requests")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int]] = []  # deadline and token
+        self._requests: dict[int, InferRequest] = {}  # by token
+        self._last_token = _NO_DEADLINE
+
+    def add(self, request: InferRequest) -> int:
+        """Watch the request's deadline; the token ends it."""
+        self._last_token = token = self._last_token + 1
+        self._requests[token] = request
+        if len(self._entries) > 2 * len(self._requests) + _STALE_ENTRIES_KEPT:
+            self._entries = [entry for entry in self._entries if entry[1] in self._requests]
+            heapq.heapify(self._entries)
+        heapq.heappush(self._entries, (request.deadline_ns, token))
+        return token
+
+    def discard(self, token: int) -> None:
+        """Forget a deadline; `_NO_DEADLINE` is no error."""
+        self._requests.pop(token, None)
+
+    def earliest_ns(self) -> int:
+        """The next deadline; 0 when there is none."""
+        entries = self._entries
+        while entries:
+            deadline_ns, token = entries[0]
+            if token in self._requests:
+                return deadline_ns
+            heapq.heappop(entries)
+        return 0
+
+    def pop_expired(self, now_ns: int) -> list[InferRequest]:
+        """Take the requests whose deadline has come, in the order of their deadlines."""
+        expired = []
+        while 0 < self.earliest_ns() <= now_ns:
+            _, token = heapq.heappop(self._entries)
+            expired.append(self._requests.pop(token))
+        return expired
+
+    @property
+    def entry_count(self) -> int:
+        """The size of the heap, with the stale entries."""
+        return len(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __repr__(self) -> str:
+        return f"<DeadlineHeap {len(self)} live of {self.entry_count} entries>"
+
+
+class PriorityLevel:
+    """The requests of one level: those on time, and behind them those that DELAY put back."""
+
+    __slots__ = ("delayed", "fifos", "has_policy", "policy", "waiting")
+
+    def __init__(self, policy: QueuePolicySpec) -> None:
+        self.policy = policy
+        self.has_policy = bool(policy.default_timeout_us or policy.max_queue_size)
+        self.waiting: Fifo = OrderedDict()
+        self.delayed: Fifo = OrderedDict()
+        delays = policy.default_timeout_us and policy.timeout_action is TimeoutAction.DELAY
+        self.fifos = (self.waiting, self.delayed) if delays else (self.waiting,)
+
+    def is_full(self) -> bool:
+        limit = self.policy.max_queue_size
+        return 0 < limit <= len(self.waiting) + len(self.delayed)
+
+    def timeout_us(self, request: InferRequest) -> int:
+        """How long the request may wait; it can shorten the level's time but not extend it."""
+        default_us = self.policy.default_timeout_us
+        if self.policy.allow_timeout_override and 0 < request.timeout_us < default_us:
+            return request.timeout_us
+        return default_us
+
+
+class RequestQueue:
+    """All requests of a model that wait, in the order in which they are to run.
+
+    A batcher is such a queue with a `next` that decides what leaves it for an execution.
+    """
+
+    __slots__ = (
+        "_deadlines",
+        "_default_level",
+        "_fifos",
+        "_has_timeouts",
+        "_levels",
+        "_rejected",
+        "_spec",
+    )
+
+    def __init__(self, spec: BatcherSpec) -> None:
+        self._spec = spec
+        self._levels: dict[int, PriorityLevel] = {}
+        self._fifos: list[Fifo] = []  # in the order of execution
+        self._deadlines = DeadlineHeap()
+        self._has_timeouts = False
+        self._rejected: list[InferRequest] = []  # out of the queue, not yet handed to the caller
+        self._default_level = self._open_level(spec.default_priority_level)
+
+    def add(self, request: InferRequest, now_ns: int) -> None:
+        """Append a request to its level and stamp its `queued_ns` and `deadline_ns`.
+
+        Raises:
+            UnavailableError: The level is full.
+        """
+        level = self._level_of(request) if request.priority else self._default_level
+        if level.has_policy:
+            self._add_under_policy(level, request, now_ns)
+        else:
+            request.queued_ns = now_ns
+            level.waiting[request] = _NO_DEADLINE
+
+    def remove(self, request: InferRequest) -> bool:
+        """Take out a request that waits; False where it does not."""
+        level = self._level_of(request)
+        token = level.waiting.pop(request, None)
+        if token is None:
+            token = level.delayed.pop(request, None)
+        if token:
+            self._deadlines.discard(token)
+        return token is not None
+
+    def expire(self, now_ns: int) -> list[InferRequest]:
+        """Apply the timeout actions that are due; returns the requests to be rejected."""
+        self._apply_timeouts(now_ns)
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def next_deadline_ns(self) -> int:
+        """When `expire` has something to do; 0: never."""
+        return self._rejected[0].deadline_ns if self._rejected else self._deadlines.earliest_ns()
+
+    def _in_order(self) -> Iterator[InferRequest]:
+        """The waiting requests as they are to run; the queue must not change meanwhile."""
+        fifos = self._fifos
+        return iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
+
+    def _drop_first(self, requests: list[InferRequest]) -> None:
+        """Take out what `_in_order` gave first."""
+        if self._has_timeouts:
+            for request in requests:
+                self.remove(request)
+            return
+        left = requests
+        for fifo in self._fifos:
+            if len(left) < len(fifo):
+                for request in left:
+                    del fifo[request]
+                return
+            left = left[len(fifo) :] if len(left) > len(fifo) else []
+            fifo.clear()
+
+    def _apply_timeouts(self, now_ns: int) -> bool:
+        """Reject or delay what is due; True where that was anything."""
+        expired = self._deadlines.pop_expired(now_ns)
+        for request in expired:
+            level = self._level_of(request)
+            del level.waiting[request]
+            if level.policy.timeout_action is TimeoutAction.DELAY:
+                request.deadline_ns = 0
+                level.delayed[request] = _NO_DEADLINE
+            else:
+                self._rejected.append(request)
+        return bool(expired)
+
+    def _add_under_policy(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> None:
+        if level.is_full():
+            request_id = request.id or "<id_unknown>"
+            raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
+        request.queued_ns = now_ns
+        timeout_us = level.timeout_us(request)
+        request.deadline_ns = now_ns + 1000 * timeout_us if timeout_us else 0
+        level.waiting[request] = self._deadlines.add(request) if timeout_us else _NO_DEADLINE
+
+    def _level_of(self, request: InferRequest) -> PriorityLevel:
+        priority = request.priority
+        if 0 < priority <= self._spec.priority_levels:
+            return self._levels.get(priority) or self._open_level(priority)
+        return self._default_level
+
+    def _open_level(self, number: int) -> PriorityLevel:
+        """A new level, made when it is first needed: a configuration may allow any number."""
+        policy = self._spec.queue_policies.get(number, self._spec.default_queue_policy)
+        self._levels[number] = opened = PriorityLevel(policy)
+        self._has_timeouts = self._has_timeouts or policy.default_timeout_us > 0
+        in_order = [self._levels[number] for number in sorted(self._levels)]
+        self._fifos = [fifo for level in in_order for fifo in level.fifos]
+        return opened
+
+    def __len__(self) -> int:
+        return sum(map(len, self._fifos))
+
+    def __repr__(self) -> str:
+        delayed = sum(len(level.delayed) for level in self._levels.values())
+        return (
+            f"<{type(self).__name__} {len(self)} waiting, {delayed} of them delayed, "
+            f"{len(self._deadlines)} with a deadline>"
+        )
