@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's configuration: reading it, filling in what it leaves open, printing it as Triton does.
+
+Inside the engine it is Triton's `ModelConfig` message; what the hot path needs of it is a
+`ModelSpec`. The rules that it has to keep are in `pytriton.engine.config_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from google.protobuf import json_format, text_format
+
+from pytriton.dtypes import BY_NUMBER
+from pytriton.engine.config_rules import ENSEMBLE
+from pytriton.engine.model_spec import (
+    BatcherSpec,
+    ModelSpec,
+    QueuePolicySpec,
+    TensorSpec,
+    TimeoutAction,
+)
+from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.protos import model_config_pb2
+
+_DEFAULT_SEQUENCE_IDLE_US = 1_000_000
+# Triton prints 64-bit integers as numbers and overlooks these three.
+_PRINTED_AS_STRINGS = frozenset(
+    {
+        "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+        "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+        "inference.ModelSequenceBatching.InitialState.dims",
+    }
+)
+
+
+def config_from_dict(values: Mapping[str, Any]) -> Any:
+    """Read a configuration in protobuf's JSON form, as the load call and `bind` give it.
+
+    Args:
+        values: the decoded JSON object.
+
+    Returns:
+        The ModelConfig message, neither validated nor normalised.
+
+    Raises:
+        InvalidArgumentError: for a field that does not exist or a value of another type.
+    """
+    if not isinstance(values, Mapping):
+        raise InvalidArgumentError(
+            f"model configuration must be a JSON object, got {type(values).__name__}"
+        )
+    try:
+        return json_format.ParseDict(dict(values), model_config_pb2.ModelConfig())
+    except json_format.ParseError as exc:
+        raise InvalidArgumentError(f"model configuration is not valid: {exc}") from exc
+
+
+def config_from_text(text: str, source: str) -> Any:
+    """Read a configuration in protobuf's text form, the one of `config.pbtxt`.
+
+    Args:
+        text: what the file holds.
+        source: the file's path, for the error.
+
+    Returns:
+        The ModelConfig message, neither validated nor normalised.
+
+    Raises:
+        InvalidArgumentError: where the text is no model configuration.
+    """
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as exc:
+        raise InvalidArgumentError(f"failed to read text proto from {source}: {exc}") from exc
+
+
+def normalise_config(config: Any, gpu_ids: Sequence[int] = ()) -> Any:
+    """Fill in what Triton fills in for a model of the Python backend.
+
+    Args:
+        config: a ModelConfig message; it stays as it is.
+        gpu_ids: the devices that instances may be placed on.
+
+    Returns:
+        A new message with every default that clients get to see.
+    """
+    normal = model_config_pb2.ModelConfig()
+    normal.CopyFrom(config)
+    if normal.version_policy.WhichOneof("policy_choice") is None:
+        normal.version_policy.latest.num_versions = 1
+    if normal.platform == ENSEMBLE:
+        normal.model_transaction_policy.SetInParent()
+        return normal
+    for pinned in ("input_pinned_memory", "output_pinned_memory"):
+        if not normal.optimization.HasField(pinned):
+            getattr(normal.optimization, pinned).enable = True
+    if normal.backend == "python" and not normal.default_model_filename:
+        normal.default_model_filename = "model.py"
+    _normalise_scheduling(normal)
+    _normalise_instance_groups(normal, gpu_ids)
+    return normal
+
+
+def _normalise_scheduling(config: Any) -> None:
+    batcher = None
+    if config.HasField("dynamic_batching"):
+        batcher = config.dynamic_batching
+    elif config.HasField("sequence_batching"):
+        sequence = config.sequence_batching
+        if not sequence.max_sequence_idle_microseconds:
+            sequence.max_sequence_idle_microseconds = _DEFAULT_SEQUENCE_IDLE_US
+        if sequence.HasField("oldest"):
+            batcher = sequence.oldest
+    if batcher is not None and not batcher.preferred_batch_size and config.max_batch_size > 0:
+        batcher.preferred_batch_size.append(config.max_batch_size)
+
+
+def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int]) -> None:
+    kinds = model_config_pb2.ModelInstanceGroup
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        group.count = max(group.count, 1)
+        if group.kind == kinds.KIND_AUTO:
+            group.kind = kinds.KIND_GPU if gpu_ids else kinds.KIND_CPU
+        if group.kind == kinds.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpu_ids)
+
+
+def spec_from_config(config: Any, version: int) -> ModelSpec:
+    """What the engine serves a version of a model by.
+
+    Args:
+        config: the normalised and validated message.
+        version: the version that is loaded.
+
+    Returns:
+        The record that front ends and scheduler read.
+
+    Raises:
+        UnsupportedError: where the configuration asks for a scheduler or a conversion that this
+            server does not have.
+    """
+    scheduler = config.WhichOneof("scheduling_choice")
+    if scheduler in ("sequence_batching", "ensemble_scheduling"):
+        raise UnsupportedError(
+            f"model '{config.name}' asks for {scheduler}, this server supports dynamic_batching"
+        )
+    batches = config.max_batch_size > 0
+    inputs = _tensor_specs(config.name, config.input, batches=batches)
+    return ModelSpec(
+        name=config.name,
+        version=version,
+        platform=config.platform or config.backend,
+        max_batch_size=config.max_batch_size,
+        inputs=inputs,
+        outputs=_tensor_specs(config.name, config.output, batches=batches),
+        required_inputs=frozenset(name for name, spec in inputs.items() if not spec.optional),
+        batcher=_batcher_spec(config.dynamic_batching) if scheduler else None,
+        decoupled=config.model_transaction_policy.decoupled,
+        response_cache=config.response_cache.enable,
+    )
+
+
+def _tensor_specs(model: str, tensors: Iterable[Any], *, batches: bool) -> dict[str, TensorSpec]:
+    specs = {}
+    for tensor in tensors:
+        if tensor.HasField("reshape"):
+            raise UnsupportedError(
+                f"tensor '{tensor.name}' of model '{model}' asks for a reshape, "
+                "this server passes tensors on in the shape that clients send"
+            )
+        dims = tuple(tensor.dims)
+        specs[tensor.name] = TensorSpec(
+            name=tensor.name,
+            dtype=BY_NUMBER[tensor.data_type],
+            dims=dims,
+            shape=(-1, *dims) if batches else dims,
+            optional=getattr(tensor, "optional", False),  # outputs have no such field
+            has_variable_dims=-1 in dims,
+            label_filename=getattr(tensor, "label_filename", ""),  # nor inputs this one
+        )
+    return specs
+
+
+def _batcher_spec(batching: Any) -> BatcherSpec:
+    return BatcherSpec(
+        preferred_batch_sizes=tuple(batching.preferred_batch_size),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=_queue_policy_spec(batching.default_queue_policy),
+        queue_policies={
+            level: _queue_policy_spec(policy)
+            for level, policy in batching.priority_queue_policy.items()
+        },
+    )
+
+
+def _queue_policy_spec(policy: Any) -> QueuePolicySpec:
+    return QueuePolicySpec(
+        timeout_action=TimeoutAction(policy.timeout_action),
+        default_timeout_us=policy.default_timeout_microseconds,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )
+
+
+def config_to_json(config: Any) -> bytes:
+    """The configuration as Triton's HTTP endpoint prints it.
+
+    protobuf's own printer writes 64-bit integers as strings and names the option for defaults
+    differently in each major version, so this walks the fields itself.
+
+    Args:
+        config: a ModelConfig message.
+
+    Returns:
+        Compact JSON: every primitive field, and those sub-messages that are set.
+    """
+    return orjson.dumps(_message_to_dict(config))
+
+
+def _message_to_dict(message: Any) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_repeated(field):
+            members[field.name] = _repeated_to_plain(field, value)
+        elif not field.has_presence or message.HasField(field.name):
+            members[field.name] = _value_to_plain(field, value)
+    return members
+
+
+def _is_repeated(field: Any) -> bool:
+    # protobuf 6 deprecates `label`, versions before it have nothing else.
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)
+
+
+def _repeated_to_plain(field: Any, value: Any) -> dict[str, Any] | list[Any]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        element = field.message_type.fields_by_name["value"]
+        return {str(key): _value_to_plain(element, value[key]) for key in sorted(value)}
+    return [_value_to_plain(field, element) for element in value]
+
+
+def _value_to_plain(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return _message_to_dict(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    if isinstance(value, float):
+        if value.is_integer():
+            return int(value)
+        return float(str(np.float32(value))) if field.type == field.TYPE_FLOAT else value
+    return str(value) if field.full_name in _PRINTED_AS_STRINGS else value
