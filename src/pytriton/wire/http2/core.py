@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the receiving and the sending half of a connection share, and the ways in which a stream ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.wire.http2 import frames
+from pytriton.wire.http2.defences import Allowance
+from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
+from pytriton.wire.http2.events import ConnectionTerminated, StreamReset
+from pytriton.wire.http2.inflow import Inflow
+from pytriton.wire.http2.outbox import Outbox
+from pytriton.wire.http2.settings import PeerSettings
+from pytriton.wire.http2.states import StreamInput, StreamState, next_state
+from pytriton.wire.http2.streams import StreamTable
+
+if TYPE_CHECKING:
+    from pytriton.wire.http2.events import Event
+    from pytriton.wire.http2.limits import Limits
+    from pytriton.wire.http2.outbox import Buffer
+    from pytriton.wire.http2.streams import Stream
+
+SHUTDOWN_PING = b"shutdown"
+_MAX_DEBUG_BYTES = 256
+
+
+class ConnectionCore:
+    """The state of one connection."""
+
+    __slots__ = (
+        "events",
+        "inflow",
+        "is_refusing",
+        "is_shutting_down",
+        "is_terminated",
+        "limits",
+        "now_ns",
+        "outbox",
+        "peer",
+        "resets",
+        "streams",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.streams = StreamTable(limits.max_closed_streams)
+        self.outbox = Outbox(limits)
+        self.inflow = Inflow(limits, self.outbox)
+        self.peer = PeerSettings()
+        self.resets = Allowance(limits.reset_burst, limits.resets_per_second)
+        self.events: list[Event] = []
+        self.now_ns = 0
+        self.is_shutting_down = False  # the first GOAWAY of a shutdown was sent
+        self.is_refusing = False  # the last one was sent
+        self.is_terminated = False
+
+    def close(self, stream_id: int, state: StreamState) -> None:
+        """Forget a stream and give back what it never acknowledged."""
+        stream = self.streams.close(stream_id, state)
+        if stream is not None and stream.unacknowledged:
+            self.inflow.discard(stream.unacknowledged)
+            stream.unacknowledged = 0
+
+    def end_sent(self, stream: Stream, output: list[Buffer]) -> None:
+        """Our half is done. A client that still sends is asked to stop, as nobody will read it."""
+        state = next_state(stream.id, stream.state, StreamInput.SEND_END)
+        if state is StreamState.HALF_CLOSED_LOCAL:
+            output.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+            state = StreamState.RESET_BY_US
+        assert state is not None
+        self.close(stream.id, state)
+
+    def reset_by_peer(self, stream: Stream, code: int) -> None:
+        """The peer gave an open stream up."""
+        self._charge_reset()
+        self.close(stream.id, StreamState.RESET_BY_PEER)
+        message = f"the client reset the stream with code {code}"
+        self.events.append(StreamReset(stream.id, code, by_peer=True, message=message))
+
+    def reset_violated(self, violation: StreamViolation) -> None:
+        """End a stream whose rules the peer broke; the peer pays for it as for a reset of its own.
+
+        Otherwise it could make us start and drop work without end, without ever sending RST_STREAM.
+        """
+        stream_id = violation.stream_id
+        if self.streams.state_of(stream_id) is StreamState.IDLE:
+            raise ConnectionViolation(violation.code, violation.message)
+        self._charge_reset()
+        self.outbox.reply(frames.rst_stream(stream_id, violation.code))
+        was_open = stream_id in self.streams.open
+        self.close(stream_id, StreamState.RESET_BY_US)
+        if was_open:
+            code, message = violation.code, violation.message
+            self.events.append(StreamReset(stream_id, code, by_peer=False, message=message))
+
+    def terminate(self, code: ErrorCode, message: str) -> None:
+        """End the connection with GOAWAY; the text goes into it for the peer's log."""
+        if self.is_terminated:
+            return
+        self.is_terminated = True
+        debug = message.encode("utf-8", "replace")[:_MAX_DEBUG_BYTES]
+        self.outbox.frames.append(frames.goaway(self.streams.last_id, code, debug))
+        for stream_id in list(self.streams.open):
+            self.streams.close(stream_id, StreamState.CLOSED)
+        self.events.append(ConnectionTerminated(code, message))
+
+    def begin_shutdown(self) -> None:
+        """Announce that the connection will end; a ping tells when the client has read that."""
+        if self.is_shutting_down or self.is_terminated:
+            return
+        self.is_shutting_down = True
+        self.outbox.frames.append(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
+        self.outbox.frames.append(frames.ping(SHUTDOWN_PING))
+
+    def finish_shutdown(self) -> None:
+        """Name the last stream that is served."""
+        if self.is_refusing or self.is_terminated:
+            return
+        self.is_shutting_down = True
+        self.is_refusing = True
+        self.outbox.frames.append(frames.goaway(self.streams.last_id, ErrorCode.NO_ERROR))
+
+    def _charge_reset(self) -> None:
+        if not self.resets.use(self.now_ns):
+            message = f"expected at most {self.limits.resets_per_second} reset streams a second"
+            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a connection tells its owner, in the order in which it happened."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pytriton.wire.http2.errors import ErrorCode  # noqa: TC001  msgspec resolves annotations
+from pytriton.wire.http2.header_rules import Field, RequestHead  # noqa: TC001  as above
+
+
+class RequestReceived(msgspec.Struct, gc=False):
+    """A stream was opened; with `end_stream` the request has no body."""
+
+    stream_id: int
+    head: RequestHead
+    end_stream: bool
+
+
+class DataReceived(msgspec.Struct, gc=False):
+    """A part of a request's body, to be given back with `Connection.acknowledge` once it is used.
+
+    Small frames of one `receive` come as one event. A memoryview keeps the bytes given to `receive` alive.
+    """
+
+    stream_id: int
+    data: bytes | bytearray | memoryview
+    end_stream: bool
+
+
+class TrailersReceived(msgspec.Struct, gc=False):
+    """The request ended with trailers."""
+
+    stream_id: int
+    fields: tuple[Field, ...]
+
+
+class StreamReset(msgspec.Struct, gc=False):
+    """An open stream is gone, by the peer's RST_STREAM or by ours after the peer broke a rule of it."""
+
+    stream_id: int
+    code: int
+    by_peer: bool
+    message: str
+
+
+class WriteResumed(msgspec.Struct, gc=False):
+    """The queue of a stream whose `send_data` asked for a pause has drained."""
+
+    stream_id: int
+
+
+class PingAcknowledged(msgspec.Struct, gc=False):
+    """The peer answered a ping."""
+
+    payload: bytes
+
+
+class GoAwayReceived(msgspec.Struct, gc=False):
+    """The peer is going to leave; its open streams go on."""
+
+    last_stream_id: int
+    code: int
+    debug: bytes
+
+
+class ConnectionTerminated(msgspec.Struct, gc=False):
+    """The connection ended with a GOAWAY of ours: write what is left, then close. No event follows."""
+
+    code: ErrorCode
+    message: str
+
+
+Event = (
+    RequestReceived
+    | DataReceived
+    | TrailersReceived
+    | StreamReset
+    | WriteResumed
+    | PingAcknowledged
+    | GoAwayReceived
+    | ConnectionTerminated
+)

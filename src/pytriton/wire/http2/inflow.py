@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flow control of what the peer sends: windows shrink as data comes and grow again as it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.wire.http2 import frames
+from pytriton.wire.http2.errors import (
+    ConnectionViolation,
+    ErrorCode,
+    LocalProtocolError,
+    StreamViolation,
+)
+from pytriton.wire.http2.states import StreamState
+
+if TYPE_CHECKING:
+    from pytriton.wire.http2.limits import Limits
+    from pytriton.wire.http2.outbox import Outbox
+    from pytriton.wire.http2.streams import Stream
+
+_RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
+
+
+class Inflow:
+    """The receive windows. One half of a window is announced at a time, to send few WINDOW_UPDATE frames."""
+
+    __slots__ = ("_connection_step", "_credit", "_outbox", "_stream_step", "_window")
+
+    def __init__(self, limits: Limits, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._window = max(limits.connection_window_bytes, frames.DEFAULT_WINDOW)
+        self._connection_step = self._window // 2
+        self._stream_step = max(limits.stream_window_bytes // 2, 1)
+        self._credit = 0
+
+    def take(self, size: int) -> None:
+        """Book DATA of any stream, padding included."""
+        self._window -= size
+        if self._window < 0:
+            message = f"the peer sent {-self._window} bytes more than the connection window allows"
+            raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
+
+    def take_stream(self, stream: Stream, size: int, padding: int) -> None:
+        """Book DATA of an open stream; its padding is given back at once."""
+        stream.receive_window -= size + padding
+        stream.unacknowledged += size + padding
+        if stream.receive_window < 0:
+            message = f"the peer sent {-stream.receive_window} bytes more than the window allows"
+            raise StreamViolation(stream.id, ErrorCode.FLOW_CONTROL_ERROR, message)
+        if padding:
+            self.acknowledge(stream, padding)
+
+    def acknowledge(self, stream: Stream, size: int) -> None:
+        """Give back what was used of a stream's data."""
+        if not 0 <= size <= stream.unacknowledged:
+            message = f"expected to acknowledge up to {stream.unacknowledged} bytes, got {size}"
+            raise LocalProtocolError(message)
+        stream.unacknowledged -= size
+        stream.credit += size
+        if stream.credit >= self._stream_step and stream.state in _RECEIVING:
+            self._outbox.frames.append(frames.window_update(stream.id, stream.credit))
+            stream.receive_window += stream.credit
+            stream.credit = 0
+        self.discard(size)
+
+    def discard(self, size: int) -> None:
+        """Give back data that no stream holds any more."""
+        self._credit += size
+        if self._credit >= self._connection_step:
+            self._outbox.frames.append(frames.window_update(0, self._credit))
+            self._window += self._credit
+            self._credit = 0

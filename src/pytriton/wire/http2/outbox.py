@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What waits to be written: finished frames, and the queued data of streams under the peer's flow control.
+
+Data stays in its stream's queue until `take` is called, so a writer that is not called (a socket that does not
+drain) makes queues grow, and full queues ask their writers to pause.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pytriton.wire.http2 import frames
+from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, LocalProtocolError
+from pytriton.wire.http2.header_encoding import EMPTY_TABLE_UPDATE
+from pytriton.wire.http2.settings import DEFAULT_HEADER_TABLE_BYTES
+
+if TYPE_CHECKING:
+    from pytriton.wire.http2.limits import Limits
+    from pytriton.wire.http2.streams import Stream
+
+Buffer = bytes | bytearray | memoryview
+
+_INLINE_BYTES = (
+    64 << 10
+)  # up to here a copy into one buffer is cheaper than a second one in the gather
+_MAX_INLINE_WAITING = 256 << 10  # beyond this, data is queued so that its stream's queue shows it
+_MAX_TURN_BYTES = 1 << 20  # what a stream may send before it is the next one's turn
+
+
+class Outbox:
+    """The sending half of a connection. `frames` goes out first, then the queues, stream by stream."""
+
+    __slots__ = (
+        "_limits",
+        "_needs_table_update",
+        "_pending_replies",
+        "_turns",
+        "activity",
+        "ended",
+        "frames",
+        "inline_waiting",
+        "max_frame",
+        "resumed",
+        "window",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.frames: list[Buffer] = []
+        self.window = frames.DEFAULT_WINDOW  # of the connection
+        self.max_frame = frames.DEFAULT_MAX_FRAME
+        self.activity = 0  # counts HEADERS and DATA sent, for the ping policy
+        self.inline_waiting = 0  # bytes of DATA in `frames`
+        self.ended: list[Stream] = []  # streams whose last queued frame went out
+        self.resumed: list[Stream] = []  # streams whose writer may go on
+        self._turns: deque[Stream] = deque()  # streams with queued data and an open window
+        self._pending_replies = 0
+        self._needs_table_update = False
+
+    def has_output(self) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self.frames) or (bool(self._turns) and self.window > 0)
+
+    def reply(self, frame: bytes) -> None:
+        """Add a frame that the peer made us send; a peer that does not read its replies is cut off."""
+        self._pending_replies += 1
+        if self._pending_replies > self._limits.max_pending_replies:
+            message = f"expected replies to be read, got {self._pending_replies} that wait"
+            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+        self.frames.append(frame)
+
+    def limit_header_table(self, size: int) -> None:
+        """Take the peer's HEADER_TABLE_SIZE. We use no table, but less than the default wants an answer."""
+        if size < DEFAULT_HEADER_TABLE_BYTES:
+            self._needs_table_update = True
+
+    def add_header_block(self, stream_id: int, block: bytes, *, is_end: bool) -> None:
+        """Add HEADERS with an encoded block."""
+        self._write_header_block(stream_id, block, self.frames, is_end=is_end)
+
+    def add_data(self, stream: Stream, data: Buffer, *, is_end: bool) -> None:
+        """Add DATA that fits inline."""
+        size = len(data)
+        flags = frames.END_STREAM if is_end else 0
+        header = frames.pack_header(size << 8 | frames.DATA, flags, stream.id)
+        self.frames.append(b"".join((header, data)))
+        self.charge(stream, size)
+
+    def fits_one_frame(self, head: bytes, trailers: bytes) -> bool:
+        """Whether header blocks can be sent as they are."""
+        return (
+            not self._needs_table_update
+            and len(head) <= self.max_frame
+            and len(trailers) <= self.max_frame
+        )
+
+    def fits_inline(self, stream: Stream, size: int) -> bool:
+        """Whether a DATA frame of `size` may go out now, in one buffer with its header."""
+        return (
+            size <= _INLINE_BYTES
+            and size <= self.window
+            and size <= stream.send_window
+            and size <= self.max_frame
+            and not stream.queue
+            and self.inline_waiting < _MAX_INLINE_WAITING
+        )
+
+    def charge(self, stream: Stream, size: int) -> None:
+        """Book `size` bytes of DATA that were added to `frames`."""
+        self.window -= size
+        stream.send_window -= size
+        stream.sent_bytes += size
+        self.inline_waiting += size
+        self.activity += 1
+
+    def enqueue(self, stream: Stream, data: Buffer) -> None:
+        """Queue data of a stream; the buffer is sent as it is, so it must not change until then."""
+        if stream.queued_bytes >= self._limits.max_queued_bytes:
+            message = f"stream {stream.id} has {stream.queued_bytes} bytes queued and takes no more"
+            raise LocalProtocolError(message)
+        if stream.queue is None:
+            stream.queue = deque()
+        view = memoryview(data).cast("B")
+        stream.queue.append(view)
+        stream.queued_bytes += len(view)
+        self.schedule(stream)
+
+    def schedule(self, stream: Stream) -> None:
+        """Give the stream a turn if it has something to send and may."""
+        if stream.queue and stream.send_window > 0 and not stream.is_scheduled:
+            stream.is_scheduled = True
+            self._turns.append(stream)
+
+    def take(self, max_bytes: int) -> list[Buffer]:
+        """What to write now: all finished frames, and about `max_bytes` of queued data at most."""
+        output = self.frames
+        self.frames = []
+        self._pending_replies = 0
+        self.inline_waiting = 0
+        turns = self._turns
+        while turns and self.window > 0 and max_bytes > 0:
+            stream = turns.popleft()
+            stream.is_scheduled = False
+            if stream.queue:  # a stream that was reset meanwhile has none
+                max_bytes -= self._send_turn(stream, output)
+                self.schedule(stream)
+        return output
+
+    def _send_turn(self, stream: Stream, output: list[Buffer]) -> int:
+        """Send one DATA frame of a stream; returns its size."""
+        assert stream.queue is not None
+        size = min(
+            stream.queued_bytes, stream.send_window, self.window, self.max_frame, _MAX_TURN_BYTES
+        )
+        self.window -= size
+        stream.send_window -= size
+        stream.sent_bytes += size
+        stream.queued_bytes -= size
+        is_drained = not stream.queued_bytes
+        if is_drained:
+            stream.stall_mark_ns = 0
+        flags = 0
+        if is_drained and stream.is_end_queued and stream.trailers is None:
+            flags = frames.END_STREAM
+        output.append(frames.pack_header(size << 8 | frames.DATA, flags, stream.id))
+        _move(stream.queue, size, output)
+        self.activity += 1
+        if is_drained and stream.is_end_queued:
+            if stream.trailers is not None:
+                self._write_header_block(stream.id, stream.trailers, output, is_end=True)
+            self.ended.append(stream)
+        elif stream.is_paused and stream.queued_bytes <= self._limits.low_water_bytes:
+            stream.is_paused = False
+            self.resumed.append(stream)
+        return size
+
+    def _write_header_block(
+        self, stream_id: int, block: bytes, output: list[Buffer], *, is_end: bool
+    ) -> None:
+        if self._needs_table_update:
+            self._needs_table_update = False
+            block = EMPTY_TABLE_UPDATE + block
+        flags = frames.END_STREAM if is_end else 0
+        output.append(frames.header_frames(stream_id, block, flags, self.max_frame))
+        self.activity += 1
+
+
+def _move(queue: deque[memoryview], size: int, output: list[Buffer]) -> None:
+    """Move the first `size` bytes of a queue to `output` without copying them."""
+    while size:
+        view = queue[0]
+        if len(view) > size:
+            output.append(view[:size])
+            queue[0] = view[size:]
+            return
+        output.append(view)
+        queue.popleft()
+        size -= len(view)

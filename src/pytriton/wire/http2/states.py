@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a stream (RFC 9113, section 5.1) as one table; the connection asks it and holds no second opinion.
+
+A server of gRPC pushes nothing, so the reserved states do not exist; "closed" is split by who closed, which decides
+how late frames are taken.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pytriton.wire.http2.errors import (
+    ConnectionViolation,
+    ErrorCode,
+    LocalProtocolError,
+    StreamViolation,
+)
+
+
+class StreamState(enum.IntEnum):
+    """Where a stream stands, seen from the server."""
+
+    IDLE = 0
+    OPEN = 1
+    HALF_CLOSED_LOCAL = 2
+    HALF_CLOSED_REMOTE = 3
+    CLOSED = 4
+    RESET_BY_US = 5
+    RESET_BY_PEER = 6
+
+
+class StreamInput(enum.IntEnum):
+    """What happens to a stream; `_END` carries END_STREAM."""
+
+    RECV_HEADERS = 0
+    RECV_HEADERS_END = 1
+    RECV_DATA = 2
+    RECV_DATA_END = 3
+    RECV_WINDOW_UPDATE = 4
+    RECV_RESET = 5
+    SEND_HEADERS = 6
+    SEND_DATA = 7
+    SEND_END = 8
+    SEND_RESET = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An input that a state does not allow."""
+
+    code: ErrorCode
+    ends_connection: bool
+
+
+class _Special(enum.Enum):
+    IGNORE = enum.auto()  # late but harmless
+    MISUSE = enum.auto()  # our own mistake
+
+
+Outcome = StreamState | Refusal | _Special
+
+_IGNORE = _Special.IGNORE
+_MISUSE = _Special.MISUSE
+_IDLE = StreamState.IDLE
+_OPEN = StreamState.OPEN
+_LOCAL = StreamState.HALF_CLOSED_LOCAL
+_REMOTE = StreamState.HALF_CLOSED_REMOTE
+_CLOSED = StreamState.CLOSED
+_OURS = StreamState.RESET_BY_US
+_PEERS = StreamState.RESET_BY_PEER
+_BAD = Refusal(ErrorCode.PROTOCOL_ERROR, ends_connection=False)
+_SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=False)
+_FATAL_BAD = Refusal(ErrorCode.PROTOCOL_ERROR, ends_connection=True)
+_FATAL_SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=True)
+
+# A row for each state; its columns are the inputs in the order of `StreamInput`: six that the peer sends, then
+# four that we send. HEADERS on an open stream are trailers, which must carry END_STREAM.
+# fmt: off
+_ROWS: dict[StreamState, tuple[Outcome, ...]] = {
+    #          HEADERS      HEADERS_END  DATA         DATA_END     WINDOW_UPDATE RESET
+    #          HEADERS      DATA         END          RESET
+    _IDLE:   (_OPEN,       _REMOTE,     _FATAL_BAD,  _FATAL_BAD,  _FATAL_BAD,  _FATAL_BAD,
+              _MISUSE,     _MISUSE,     _MISUSE,     _MISUSE),
+    _OPEN:   (_BAD,        _REMOTE,     _OPEN,       _REMOTE,     _OPEN,       _PEERS,
+              _OPEN,       _OPEN,       _LOCAL,      _OURS),
+    _LOCAL:  (_BAD,        _CLOSED,     _LOCAL,      _CLOSED,     _LOCAL,      _PEERS,
+              _MISUSE,     _MISUSE,     _MISUSE,     _OURS),
+    _REMOTE: (_SHUT,       _SHUT,       _SHUT,       _SHUT,       _REMOTE,     _PEERS,
+              _REMOTE,     _REMOTE,     _CLOSED,     _OURS),
+    _CLOSED: (_FATAL_SHUT, _FATAL_SHUT, _FATAL_SHUT, _FATAL_SHUT, _IGNORE,     _IGNORE,
+              _MISUSE,     _MISUSE,     _MISUSE,     _MISUSE),
+    _OURS:   (_IGNORE,     _IGNORE,     _IGNORE,     _IGNORE,     _IGNORE,     _IGNORE,
+              _MISUSE,     _MISUSE,     _MISUSE,     _MISUSE),
+    _PEERS:  (_SHUT,       _SHUT,       _SHUT,       _SHUT,       _IGNORE,     _IGNORE,
+              _MISUSE,     _MISUSE,     _MISUSE,     _OURS),
+}
+# fmt: on
+TRANSITIONS = tuple(_ROWS[state] for state in StreamState)
+
+
+def next_state(stream_id: int, state: StreamState, event: StreamInput) -> StreamState | None:
+    """The state after `event`; None where the frame is to be ignored.
+
+    Raises:
+        ConnectionViolation: If the peer must not do this, at the cost of the connection.
+        StreamViolation: If the peer must not do this, at the cost of the stream.
+        LocalProtocolError: If we must not do this.
+    """
+    outcome = TRANSITIONS[state][event]
+    if outcome.__class__ is StreamState:
+        return outcome
+    if outcome is _IGNORE:
+        return None
+    message = f"{event.name} is not allowed on stream {stream_id}, which is {state.name}"
+    if isinstance(outcome, Refusal):
+        if outcome.ends_connection:
+            raise ConnectionViolation(outcome.code, message)
+        raise StreamViolation(stream_id, outcome.code, message)
+    raise LocalProtocolError(message)
