@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the code blocks of a Markdown page."""
+"""Finds the code blocks of a Markdown page, and runs the Python ones in a process of their own."""
 
 from __future__ import annotations
 
+import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 
+from tests.free_ports import free_ports
+
+PAGE_TIMEOUT_S = 180
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\s*$")
 
 
@@ -26,6 +33,31 @@ class Snippet:
 def snippets(page: pathlib.Path, language: str) -> list[Snippet]:
     """All blocks of one language, in the page's order."""
     return [block for block in _blocks(page) if block.language == language]
+
+
+def run_python_blocks(page: pathlib.Path, results: pathlib.Path) -> dict[str, str | None]:
+    """Runs a page's Python blocks as `tests/run_page.py` says; gives each one's error by line.
+
+    Raises:
+        RuntimeError: the process ended before the first block did.
+    """
+    environment = dict(os.environ)
+    names = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
+    for name, port in zip(names, free_ports(len(names)), strict=True):
+        environment[f"PYTRITON_TRITON_CONFIG_{name}"] = str(port)
+    runner = pathlib.Path(__file__).with_name("run_page.py")
+    process = subprocess.run(
+        [sys.executable, str(runner), str(page), str(results)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PAGE_TIMEOUT_S,
+        check=False,
+    )
+    if not results.exists():
+        raise RuntimeError(f"no block of {page.name} was run:\n{process.stdout}\n{process.stderr}")
+    outcomes: dict[str, str | None] = json.loads(results.read_text())
+    return outcomes
 
 
 def _blocks(page: pathlib.Path) -> list[Snippet]:

@@ -16,6 +16,7 @@ LEAVES = frozenset(
         "lifecycle",
         "messages",
         "model_config",
+        "protos",
         "security",
         "triton_config",
         "utils",
@@ -53,9 +54,10 @@ LINUX_ONLY = frozenset(
 
 def unit_of(module: str) -> str:
     """The layer a module belongs to: `pytriton.server.http` is in `server`."""
-    if module == "pytriton.engine.model_spec":
+    parts = module.split(".")
+    if parts[1:3] == ["engine", "model_spec"]:
         return "engine.model_spec"
-    return [*module.split("."), ""][1]
+    return [*parts, ""][1]
 
 
 def allowed_imports(unit: str) -> frozenset[str] | None:

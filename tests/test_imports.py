@@ -104,6 +104,7 @@ def test_import_rule_rejects_upward(importer, imported):
 )
 def test_import_rule_accepts_downward(importer, imported):
     assert source_rules.upward_imports(importer, f"import {imported}") == []
+    assert source_rules.upward_imports(importer, f"from {imported} import Name") == []
 
 
 def test_import_rule_asks_for_a_place_for_every_new_module():

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import pathlib
-import socket
 
 import pytest
+
+from tests.free_ports import free_ports
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -16,16 +17,6 @@ def guides_folder() -> pathlib.Path:
     """The guides are other people's text, so they lie beside the checkout and not in it."""
     default = REPOSITORY.parent / "shared" / "guides"
     return pathlib.Path(os.environ.get("PYTRITON_GUIDES", default))
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 @pytest.fixture

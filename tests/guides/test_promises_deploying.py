@@ -19,8 +19,9 @@ from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
+from tests.free_ports import free_ports
 from tests.guides import http_calls
-from tests.guides.conftest import REPOSITORY, free_ports
+from tests.guides.conftest import REPOSITORY
 
 pytestmark = [pytest.mark.guide, pytest.mark.e2e]
 

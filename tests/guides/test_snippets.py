@@ -3,20 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-from tests.guides.conftest import free_ports, guides_folder
-from tests.snippets import Snippet, snippets
+from tests.guides.conftest import guides_folder
+from tests.snippets import Snippet, run_python_blocks, snippets
 
 PAGES = ("binding_models.md", "deploying_models.md")
 GUIDES = guides_folder()
-PAGE_TIMEOUT_S = 180
 
 pytestmark = [
     pytest.mark.guide,
@@ -41,32 +34,12 @@ def outcome_of_page(tmp_path_factory):
 
     def outcome(page: str) -> dict[str, str | None]:
         if page not in outcomes:
-            outcomes[page] = run_page(GUIDES / page, tmp_path_factory.mktemp("page") / "results")
+            outcomes[page] = run_python_blocks(
+                GUIDES / page, tmp_path_factory.mktemp("page") / "results"
+            )
         return outcomes[page]
 
     return outcome
-
-
-def run_page(page: pathlib.Path, results: pathlib.Path) -> dict[str, str | None]:
-    http, grpc, metrics = free_ports(3)
-    environment = {
-        **os.environ,
-        "PYTRITON_TRITON_CONFIG_HTTP_PORT": str(http),
-        "PYTRITON_TRITON_CONFIG_GRPC_PORT": str(grpc),
-        "PYTRITON_TRITON_CONFIG_METRICS_PORT": str(metrics),
-    }
-    runner = pathlib.Path(__file__).with_name("run_page.py")
-    process = subprocess.run(
-        [sys.executable, str(runner), str(page), str(results)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PAGE_TIMEOUT_S,
-        check=False,
-    )
-    if not results.exists():
-        pytest.fail(f"no block of {page.name} was run:\n{process.stdout}\n{process.stderr}")
-    return json.loads(results.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES)

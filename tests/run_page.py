@@ -34,7 +34,7 @@ def stand_in_model(*inputs: np.ndarray, **named: np.ndarray) -> np.ndarray:
 def provide_torch() -> None:
     """Real torch where it is installed, with "cuda" meaning the CPU where there is no GPU."""
     if importlib.util.find_spec("torch") is None:
-        from tests.guides import torch_stand_in  # noqa: PLC0415  only where torch is missing
+        from tests import torch_stand_in  # noqa: PLC0415  only where torch is missing
 
         sys.modules["torch"] = torch_stand_in  # type: ignore[assignment]
         return
@@ -89,7 +89,7 @@ def run_block(text: str, name: str, namespace: dict[str, Any]) -> str | None:
 
 def main() -> None:
     page, results_path = map(pathlib.Path, sys.argv[1:3])
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
     from tests.snippets import snippets  # noqa: PLC0415  needs the path above
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
