@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the values of the server's flags, one at a time, and refuses a bad one by its name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+
+_BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+
+
+class Flags:
+    """The values that were given, by flag with underscores; None is the same as not given."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {name: value for name, value in values.items() if value is not None}
+        self._unread = set(self._values)
+
+    def _take(self, name: str) -> Any:
+        self._unread.discard(name)
+        return self._values.get(name)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        """A yes or no; text is read as Triton's command line reads it."""
+        value = self._take(name)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        as_text = str(value).lower()
+        if as_text not in _BOOLEANS:
+            raise bad_value(name, "true, on, 1, false, off or 0", value)
+        return _BOOLEANS[as_text]
+
+    def optional_integer(self, name: str, minimum: int = 0, maximum: int = 2**63 - 1) -> int | None:
+        """A whole number in a range; None where it was not given."""
+        value = self._take(name)
+        if value is None:
+            return None
+        number = _integer(value)
+        if number is None or not minimum <= number <= maximum:
+            raise bad_value(name, f"an integer from {minimum} to {maximum}", value)
+        return number
+
+    def integer(self, name: str, default: int, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
+        """A whole number in a range."""
+        number = self.optional_integer(name, minimum, maximum)
+        return default if number is None else number
+
+    def port(self, name: str, default: int) -> int:
+        """A port; 0 lets the system choose one."""
+        return self.integer(name, default, maximum=65535)
+
+    def positive_number(self, name: str, default: float) -> float:
+        """A number greater than 0."""
+        value = self._take(name)
+        if value is None:
+            return default
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = 0.0
+        if not 0 < number < float("inf"):
+            raise bad_value(name, "a number greater than 0", value)
+        return number
+
+    def text(self, name: str, default: str) -> str:
+        """A text that must not be empty."""
+        value = self.optional_text(name)
+        return default if value is None else value
+
+    def optional_text(self, name: str) -> str | None:
+        """A text that must not be empty; None where it was not given."""
+        value = self._take(name)
+        if value is None:
+            return None
+        as_text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+        if not as_text or not isinstance(as_text, str):
+            raise bad_value(name, "text", value)
+        return as_text
+
+    def choice(self, name: str, default: str, choices: Collection[str]) -> str:
+        """One of several words."""
+        value = self.text(name, default)
+        if value not in choices:
+            raise bad_value(name, f"one of {', '.join(choices)}", value)
+        return value
+
+    def pattern(self, name: str) -> str | None:
+        """A regular expression, as text."""
+        value = self.optional_text(name)
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as exc:
+                raise bad_value(name, f"a regular expression ({exc})", value) from exc
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The values of a flag that may be repeated; a single one may come without a list."""
+        value = self._take(name)
+        if value is None:
+            return ()
+        if isinstance(value, str | os.PathLike):
+            value = [value]
+        if not isinstance(value, list | tuple):
+            raise bad_value(name, "a list of texts", value)
+        return tuple(os.fspath(element) for element in value)
+
+    def settings(self, name: str) -> dict[str, str]:
+        """The `<setting>=<value>` pairs of a flag that may be repeated; the last one wins."""
+        pairs = {}
+        for text in self.texts(name):
+            setting, equals, value = text.partition("=")
+            if not (setting and equals):
+                raise PyTritonValidationError(
+                    f"{flag_of(name)} option format is <setting>=<value>. Got {text}"
+                )
+            pairs[setting] = value
+        return pairs
+
+    def grouped_settings(self, name: str, group_noun: str) -> dict[str, dict[str, str]]:
+        """The `<group>,<setting>=<value>` entries of a flag that may be repeated, by group."""
+        groups: dict[str, dict[str, str]] = {}
+        for text in self.texts(name):
+            group, _, pair = text.partition(",")
+            setting, equals, value = pair.partition("=")
+            if not (group and setting and equals):
+                raise PyTritonValidationError(
+                    f"No {group_noun} specified. {flag_of(name)} option format is "
+                    f"<{group_noun} name>,<setting>=<value>. Got {text}"
+                )
+            groups.setdefault(group, {})[setting] = value
+        return groups
+
+    def ignore(self, *names: str) -> None:
+        """Accept flags that have no effect here."""
+        self._unread.difference_update(names)
+
+    def refuse_unread(self) -> None:
+        """Refuse the flags that nobody asked for.
+
+        Raises:
+            PyTritonValidationError: where there are any.
+        """
+        if self._unread:
+            names = ", ".join(flag_of(name) for name in sorted(self._unread))
+            raise PyTritonValidationError(f"Expected flags of the server, got {names}")
+
+
+def flag_of(name: str) -> str:
+    """A flag as it is written on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def bad_value(name: str, expected: str, value: Any) -> PyTritonValidationError:
+    """The error for a value that is not what a flag takes."""
+    return PyTritonValidationError(f"Expected {expected} for {flag_of(name)}, got {value!r}")
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
+        return int(value)
+    return None
