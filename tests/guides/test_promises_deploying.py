@@ -123,25 +123,23 @@ def test_blocking_mode_serves_until_stopped(ports):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda item: item.name)
 def test_signal_ends_a_serving_script_and_all_its_processes(ports, number):
-    script = REPOSITORY / "examples" / "demo_server.py"
-    first = max(free_ports(1)[0], 1024)
-    process = subprocess.Popen([sys.executable, str(script), str(first)])
-    try:
-        ready = f"/v2/models/Linear{READY.removeprefix('/v2/health')}"
-        assert http_calls.eventually(
-            lambda: http_calls.answers(first) and http_calls.get(first, ready)[0] == 200
-        )
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(number)
-        process.wait(http_calls.DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait()
+    settings = {f"PYTRITON_TRITON_CONFIG_{name.upper()}": str(port) for name, port in ports.items()}
+    command = [sys.executable, "-m", "tests.guides.serving_script"]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert any(line == "serving\n" for line in process.stdout)
+            family = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(number)
+            process.wait(http_calls.DEADLINE_S)
+        finally:
+            process.kill()
 
-    if number == signal.SIGINT:
-        assert process.returncode == 0
     _, alive = psutil.wait_procs(family, timeout=http_calls.DEADLINE_S)
     assert alive == []
+    if number == signal.SIGINT:
+        assert process.returncode == 0
 
 
 def test_background_mode_does_not_block(ports):
