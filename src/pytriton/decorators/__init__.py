@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decorators that give an inference callable its inputs in a more convenient form.
+
+From the outside in: decorators of request lists (`group_by_keys`, `fill_optionals`), then one that
+turns the list into keyword arguments (`batch`, `sample`), then those of keyword arguments
+(`group_by_values`, `pad_batch`, `first_value`), and `triton_context` last.
+"""
+
+from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
+from pytriton.decorators.batching import (
+    InferenceRequest,
+    InferenceRequests,
+    InferenceResult,
+    InferenceResults,
+    InputNames,
+    batch,
+    convert_output,
+    get_inference_request_batch_size,
+    group_by_keys,
+    sample,
+    whole_batch_callable,
+)
+from pytriton.decorators.context import (
+    ModelConfigDict,
+    TritonContext,
+    get_model_config,
+    get_triton_context,
+    triton_context,
+)
+from pytriton.decorators.grouping import ConstantPadder, group_by_values
+from pytriton.decorators.inputs import fill_optionals, first_value, pad_batch
+
+__all__ = [
+    "TRITON_CONTEXT_FIELD_NAME",
+    "ConstantPadder",
+    "InferenceRequest",
+    "InferenceRequests",
+    "InferenceResult",
+    "InferenceResults",
+    "InputNames",
+    "ModelConfigDict",
+    "TritonContext",
+    "batch",
+    "convert_output",
+    "fill_optionals",
+    "first_value",
+    "get_inference_request_batch_size",
+    "get_model_config",
+    "get_triton_context",
+    "group_by_keys",
+    "group_by_values",
+    "pad_batch",
+    "sample",
+    "triton_context",
+    "whole_batch_callable",
+]

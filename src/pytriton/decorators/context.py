@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bound callable can learn of the models that it serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
+from pytriton.decorators.wrapping import InferFunc, decorated
+from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+CONTEXT_ATTRIBUTE = "__triton_context__"
+
+
+class ModelConfigDict(MutableMapping[InferFunc, TritonModelConfig]):
+    """Model configurations by the callable that serves the model.
+
+    All layers of a decorated callable are one key, and so are an object and its `__call__`.
+    """
+
+    def __init__(self) -> None:
+        # The callable is kept with its configuration, so that its id stays its own.
+        self._entries: dict[tuple[int, str], tuple[InferFunc, TritonModelConfig]] = {}
+
+    def __getitem__(self, infer_callable: InferFunc) -> TritonModelConfig:
+        try:
+            return self._entries[_key(infer_callable)][1]
+        except KeyError:
+            raise KeyError(infer_callable) from None
+
+    def __setitem__(self, infer_callable: InferFunc, model_config: TritonModelConfig) -> None:
+        self._entries[_key(infer_callable)] = (infer_callable, model_config)
+
+    def __delitem__(self, infer_callable: InferFunc) -> None:
+        del self._entries[_key(infer_callable)]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[InferFunc]:
+        return (infer_callable for infer_callable, _ in self._entries.values())
+
+    def __repr__(self) -> str:
+        return f"ModelConfigDict({dict(self._entries.values())!r})"
+
+
+def _key(infer_callable: Any) -> tuple[int, str]:
+    function = getattr(infer_callable, "__func__", None)
+    if function is None:
+        return id(inspect.unwrap(infer_callable)), ""
+    name = getattr(function, "__name__", "")
+    return id(infer_callable.__self__), "" if name == "__call__" else name
+
+
+@dataclasses.dataclass
+class TritonContext:
+    """What a `Triton` object tells the callables bound to it.
+
+    Args:
+        model_configs: configurations of its models by callable.
+    """
+
+    model_configs: ModelConfigDict = dataclasses.field(default_factory=ModelConfigDict)
+
+    @property
+    def model_config(self) -> TritonModelConfig:
+        """The configuration of the calling model.
+
+        Raises:
+            PyTritonRuntimeError: where it is not known which of several models calls.
+        """
+        if len(self.model_configs) != 1:
+            raise PyTritonRuntimeError(
+                f"Expected a context of one model, got {len(self.model_configs)}: "
+                "use model_configs[callable] to name one"
+            )
+        return next(iter(self.model_configs.values()))
+
+
+@dataclasses.dataclass
+class _CallableContext(TritonContext):
+    """The context as one of several callables sees it."""
+
+    infer_callable: Any = None
+
+    @property
+    def model_config(self) -> TritonModelConfig:
+        return self.model_configs[self.infer_callable]
+
+
+def inject_triton_context(context: TritonContext, infer_callable: InferFunc) -> InferFunc:
+    """Give a callable its context: to all its layers, or to the object that a method belongs to.
+
+    Args:
+        context: context of the `Triton` object.
+        infer_callable: callable to bind.
+
+    Returns:
+        The same callable.
+
+    Raises:
+        PyTritonValidationError: where the callable takes no attributes.
+    """
+    layer: Any = infer_callable
+    if hasattr(layer, "__func__"):
+        layer = layer.__self__
+    while layer is not None:
+        try:
+            setattr(layer, CONTEXT_ATTRIBUTE, context)
+        except (AttributeError, TypeError) as error:
+            raise PyTritonValidationError(
+                f"Expected a callable that attributes can be set on, got {infer_callable!r}"
+            ) from error
+        layer = getattr(layer, "__wrapped__", None)
+    return infer_callable
+
+
+def get_triton_context(wrapped: InferFunc, instance: Any) -> TritonContext:
+    """Look up the context inside a decorator.
+
+    Args:
+        wrapped: what the decorator wraps.
+        instance: object that the wrapped method belongs to, or None.
+
+    Returns:
+        The context that the callable was bound with.
+
+    Raises:
+        PyTritonValidationError: where the callable was not bound.
+    """
+    caller = wrapped if instance is None else instance
+    context: TritonContext | None = getattr(caller, CONTEXT_ATTRIBUTE, None)
+    if context is None:
+        raise PyTritonValidationError(
+            f"Wrapped function or object must bound with triton to get  {CONTEXT_ATTRIBUTE}"
+        )
+    return context
+
+
+def get_model_config(wrapped: InferFunc, instance: Any) -> TritonModelConfig:
+    """Look up the configuration of the calling model inside a decorator.
+
+    Args:
+        wrapped: what the decorator wraps.
+        instance: object that the wrapped method belongs to, or None.
+
+    Returns:
+        The configuration of the model.
+
+    Raises:
+        PyTritonValidationError: where the callable was not bound.
+    """
+    return get_triton_context(wrapped, instance).model_configs[wrapped]
+
+
+def triton_context(infer_func: InferFunc) -> InferFunc:
+    """Pass the context as the keyword argument `triton_context`; to be placed innermost.
+
+    Args:
+        infer_func: callable that takes keyword arguments.
+
+    Returns:
+        The decorated callable.
+    """
+    return decorated(infer_func, _call_with_context)
+
+
+def _call_with_context(
+    wrapped: InferFunc, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    context = get_triton_context(wrapped, instance)
+    if isinstance(context, TritonContext) and len(context.model_configs) > 1:
+        context = _CallableContext(context.model_configs, wrapped)
+    kwargs[TRITON_CONTEXT_FIELD_NAME] = context
+    return wrapped(*args, **kwargs)

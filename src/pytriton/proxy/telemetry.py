@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans of OpenTelemetry around inference callables.
+
+OpenTelemetry is optional and loaded only once a trace configuration or a tracer asks for it:
+without a tracer every function here does nothing, at the cost of one comparison.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+_TRACER_NAME = "pytriton"
+_BACKEND_SPAN_NAME = "python_backend_execute"
+_NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
+
+_tracer: Any = None
+
+
+def _opentelemetry(module: str) -> Any:
+    try:
+        return importlib.import_module(f"opentelemetry.{module}")
+    except ImportError as error:
+        raise ImportError(
+            "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
+            "opentelemetry-exporter-otlp"
+        ) from error
+
+
+def raise_if_no_telemetry() -> None:
+    """Check that OpenTelemetry is installed.
+
+    Raises:
+        ImportError: where it is not; the text says what to install.
+    """
+    for module in ("trace", "sdk.trace", "exporter.otlp.proto.http.trace_exporter"):
+        _opentelemetry(module)
+
+
+def set_telemetry_tracer(tracer: Any) -> None:
+    """Set the tracer of this process; it can be set once.
+
+    Args:
+        tracer: an OpenTelemetry tracer.
+
+    Raises:
+        ValueError: where a tracer is set already.
+    """
+    global _tracer  # noqa: PLW0603  one tracer for a process is OpenTelemetry's own rule
+    if _tracer is not None:
+        raise ValueError("Telemetry tracer is already set")
+    _tracer = tracer
+
+
+def get_telemetry_tracer() -> Any:
+    """The tracer of this process.
+
+    Returns:
+        The tracer that was set, or None.
+    """
+    return _tracer
+
+
+def parse_trace_config(trace_config_list: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Read what a trace configuration says of OpenTelemetry.
+
+    Args:
+        trace_config_list: settings as `TritonConfig.trace_config` holds them.
+
+    Returns:
+        The URL that spans go to, and the attributes of the resource that they describe.
+
+    Raises:
+        ValueError: where the mode is another one or the URL is missing.
+    """
+    mode, url, attributes = "", "", {}
+    for setting in trace_config_list:
+        name, _, value = setting.partition("=")
+        if name == "mode":
+            mode = value
+        elif name == "opentelemetry,url":
+            url = value
+        elif name == "opentelemetry,resource":
+            pairs = (pair.partition("=") for pair in value.split(","))
+            attributes.update({key: text for key, _, text in pairs})
+    if mode != "opentelemetry":
+        raise ValueError(f"Only opentelemetry mode is supported, got mode={mode or None}")
+    if not url:
+        raise ValueError(f"opentelemetry,url is required, got {list(trace_config_list)}")
+    return url, attributes
+
+
+def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:
+    """Make a tracer that exports over OTLP as a trace configuration says.
+
+    Args:
+        trace_config: settings as `TritonConfig.trace_config` holds them.
+
+    Returns:
+        An OpenTelemetry tracer.
+
+    Raises:
+        ValueError: where the configuration is not one for OpenTelemetry.
+        ImportError: where OpenTelemetry is not installed.
+    """
+    url, attributes = parse_trace_config(trace_config)
+    raise_if_no_telemetry()
+    sdk = _opentelemetry("sdk.trace")
+    exporter = _opentelemetry("exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter(url)
+    resource = _opentelemetry("sdk.resources").Resource.create(attributes)
+    provider = sdk.TracerProvider(resource=resource)
+    provider.add_span_processor(_opentelemetry("sdk.trace.export").BatchSpanProcessor(exporter))
+    return provider.get_tracer(_TRACER_NAME)
+
+
+def traced_span(request: Any, span_name: str, **kwargs: Any) -> AbstractContextManager[None]:
+    """Open a span under the span of a request.
+
+    Args:
+        request: anything with a `span`; None there means that it is not traced.
+        span_name: name of the new span.
+        **kwargs: passed on to the tracer.
+
+    Returns:
+        A context manager that makes the new span the current one and ends it.
+    """
+    span = getattr(request, "span", None)
+    if span is None or _tracer is None:
+        return _NO_SPAN
+    return _child_span(span, span_name, kwargs)
+
+
+@contextlib.contextmanager
+def _child_span(span: Any, name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    use_span = _opentelemetry("trace").use_span
+    with use_span(span, end_on_exit=False), _tracer.start_as_current_span(name, **options):
+        yield
+
+
+def start_span_from_span(span: Any, name: str) -> Any:
+    """Start a span under another one.
+
+    Args:
+        span: the parent; None where there is none.
+        name: name of the new span.
+
+    Returns:
+        The new span; None without a parent or a tracer.
+    """
+    if span is None or _tracer is None:
+        return None
+    context = _opentelemetry("trace").set_span_in_context(span)
+    return _tracer.start_span(name, context=context)
+
+
+def get_span_dict(span: Any) -> dict[str, str]:
+    """Describe a span to another process.
+
+    Args:
+        span: a span, or None.
+
+    Returns:
+        The W3C headers of the span; empty without one.
+    """
+    headers: dict[str, str] = {}
+    if span is not None:
+        context = _opentelemetry("trace").set_span_in_context(span)
+        _propagator().inject(headers, context=context)
+    return headers
+
+
+def start_span_from_remote(span_dict: Mapping[str, str] | None, name: str) -> Any:
+    """Start a span under one of another process.
+
+    Args:
+        span_dict: what `get_span_dict` gave there.
+        name: name of the new span.
+
+    Returns:
+        The new span; None without a parent or a tracer.
+    """
+    if not span_dict or _tracer is None:
+        return None
+    return _tracer.start_span(name, context=_propagator().extract(dict(span_dict)))
+
+
+def _propagator() -> Any:
+    return _opentelemetry("trace.propagation.tracecontext").TraceContextTextMapPropagator()
+
+
+def end_span(span: Any, error: object = None) -> None:
+    """End a span with its outcome.
+
+    Args:
+        span: a span, or None for nothing to do.
+        error: what went wrong, if anything.
+    """
+    if span is None:
+        return
+    trace = _opentelemetry("trace")
+    if error is None:
+        span.set_status(trace.Status(trace.StatusCode.OK))
+    else:
+        span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
+    span.end()
+
+
+class TracableModel:
+    """A model of the Python backend that opens a span for each of its requests."""
+
+    def configure_tracing(self, trace_config: Sequence[str] | None) -> None:
+        """Set up this process's tracer, unless there is one or nothing to trace.
+
+        Args:
+            trace_config: settings as `TritonConfig.trace_config` holds them.
+        """
+        if trace_config and _tracer is None:
+            set_telemetry_tracer(build_proxy_tracer_from_triton_config(trace_config))
+
+    def start_requests_spans(self, triton_requests: Sequence[Any]) -> list[Any]:
+        """Start a span for each request under the server's own.
+
+        Args:
+            triton_requests: requests of the Python backend.
+
+        Returns:
+            The spans; None for a request that is not traced.
+        """
+        if _tracer is None:
+            return [None] * len(triton_requests)
+        contexts = [request.trace().get_context() for request in triton_requests]
+        return [start_span_from_remote(_headers(text), _BACKEND_SPAN_NAME) for text in contexts]
+
+    def end_requests_spans(self, spans: Sequence[Any], triton_responses_or_error: Any) -> None:
+        """End the spans of a batch.
+
+        Args:
+            spans: what `start_requests_spans` gave.
+            triton_responses_or_error: the responses, or the error that they all failed with.
+        """
+        failed = isinstance(triton_responses_or_error, Exception)
+        for span in spans:
+            end_span(span, triton_responses_or_error if failed else None)
+
+
+def _headers(context: str | None) -> dict[str, str]:
+    """The W3C headers in the JSON text that the Python backend gives as a trace's context."""
+    return dict(json.loads(context)) if context else {}
