@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 (RFC 9113) as a gRPC server needs it, without I/O: bytes in, events out, frames to write."""
+"""HTTP/2 (RFC 9113) as a gRPC server needs it, without I/O: bytes in, events and bytes out."""
 
 from __future__ import annotations
 

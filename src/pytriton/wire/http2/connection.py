@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of an HTTP/2 connection: `receive` bytes, get events; send; write what `take_output` gives.
+"""The server's side of an HTTP/2 connection.
 
 Nothing here waits, reads a clock or calls back: the owner passes the time and does the I/O.
 """
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from pytriton.wire.http2.settings import PeerSettings
     from pytriton.wire.http2.streams import Stream
 
-_HEADERS_FLAGS = frames.END_HEADERS
-_TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 _DEFAULT_LIMITS = Limits()
 
 
 class Connection:
     """One client's connection.
 
-    The owner calls `receive` with what it read, acts on the events, and after any call writes what `take_output`
-    returns. Header blocks are bytes from `encode_header_block`. Sending on a stream that is gone does nothing, as
-    the client may leave at any time; sending what the protocol forbids raises `LocalProtocolError`.
+    The owner calls `receive` with what it read, acts on the events, and after any call writes what
+    `take_output` returns. Header blocks are bytes from `encode_header_block`. Sending on a stream
+    that is gone does nothing, as the client may leave at any time; sending what HTTP/2 forbids
+    raises `LocalProtocolError`.
     """
 
     __slots__ = ("_core", "_receiver")
@@ -48,7 +47,7 @@ class Connection:
     def __repr__(self) -> str:
         core = self._core
         state = "terminated" if core.is_terminated else "open"
-        return f"<Connection {state}, {len(core.streams.open)} streams, last id {core.streams.last_id}>"
+        return f"<Connection {state}, {self.open_streams} streams, last {core.streams.last_id}>"
 
     @property
     def peer_settings(self) -> PeerSettings:
@@ -112,8 +111,8 @@ class Connection:
         """The buffers to write now, in order, for one gathering write.
 
         Args:
-            max_bytes: About how much queued data to release. Call again until `has_output` is false, unless the
-                transport asks for a pause.
+            max_bytes: About how much queued data to release. Call again until `has_output` is
+                false, unless the transport asks for a pause.
         """
         core = self._core
         outbox = core.outbox
@@ -128,7 +127,7 @@ class Connection:
         return output
 
     def acknowledge(self, stream_id: int, size: int) -> None:
-        """Say that `size` bytes of a stream's data were used, so that the client may send as many more.
+        """Say that `size` bytes of a stream's data were used: the client may send as many more.
 
         What a closed stream never acknowledged is given back by itself.
         """
@@ -139,34 +138,20 @@ class Connection:
     def send_response(
         self, stream_id: int, head: bytes, body: Sequence[Buffer], trailers: bytes
     ) -> None:
-        """Send a whole response: one joined buffer if it is small, else as the three calls below would."""
+        """Send a whole response: one buffer if it is small, else as the calls below would."""
         core = self._core
-        outbox = core.outbox
         stream = core.streams.open.get(stream_id)
-        size = sum(map(len, body))
         if (
-            stream is None
-            or not outbox.fits_inline(stream, size)
-            or not outbox.fits_one_frame(head, trailers)
-            or stream.is_head_sent
+            stream is not None
+            and not stream.is_head_sent
+            and core.outbox.add_response(stream, head, body, sum(map(len, body)), trailers)
         ):
-            self.send_headers(stream_id, head)
-            for part in body:
-                self.send_data(stream_id, part)
-            self.send_trailers(stream_id, trailers)
+            core.end_sent(stream, core.outbox.frames)
             return
-        pack_header = frames.pack_header
-        parts = [
-            pack_header(len(head) << 8 | frames.HEADERS, _HEADERS_FLAGS, stream_id),
-            head,
-            pack_header(size << 8 | frames.DATA, 0, stream_id),
-            *body,
-            pack_header(len(trailers) << 8 | frames.HEADERS, _TRAILERS_FLAGS, stream_id),
-            trailers,
-        ]
-        outbox.frames.append(b"".join(parts))
-        outbox.charge(stream, size)
-        core.end_sent(stream, outbox.frames)
+        self.send_headers(stream_id, head)
+        for part in body:
+            self.send_data(stream_id, part)
+        self.send_trailers(stream_id, trailers)
 
     def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
         """Send the head of a response, alone or as all of it."""
@@ -184,7 +169,7 @@ class Connection:
     def send_data(self, stream_id: int, data: Buffer, *, end_stream: bool = False) -> bool:
         """Send data as the client's windows allow.
 
-        A large buffer is never copied: views of it are written, so it must not change until they are.
+        A large buffer is never copied: views of it are written, so it must not change until then.
 
         Returns:
             False where so much waits already that the caller should pause until `WriteResumed`.
@@ -240,8 +225,8 @@ class Connection:
     def begin_shutdown(self) -> None:
         """Ask the client to open no more streams; those on their way are still served.
 
-        The last word follows by itself one round trip later, or with `finish_shutdown` for a client that does not
-        answer. `should_close` becomes true once the open streams are done.
+        The last word follows by itself one round trip later, or with `finish_shutdown` for a client
+        that does not answer. `should_close` becomes true once the open streams are done.
         """
         self._core.begin_shutdown()
 

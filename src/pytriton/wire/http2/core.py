@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the receiving and the sending half of a connection share, and the ways in which a stream ends."""
+"""What the two halves of a connection share, and the ways in which a stream ends."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 SHUTDOWN_PING = b"shutdown"
 _MAX_DEBUG_BYTES = 256
+# Naming an enum's member costs 0.16 us on Python 3.11, and these are named for every call.
+_SEND_END = StreamInput.SEND_END
+_HALF_CLOSED_LOCAL = StreamState.HALF_CLOSED_LOCAL
 
 
 class ConnectionCore:
     """The state of one connection."""
 
     __slots__ = (
+        "_idle_frames",
+        "_resets",
         "events",
         "inflow",
         "is_refusing",
@@ -38,7 +43,6 @@ class ConnectionCore:
         "now_ns",
         "outbox",
         "peer",
-        "resets",
         "streams",
     )
 
@@ -48,7 +52,8 @@ class ConnectionCore:
         self.outbox = Outbox(limits)
         self.inflow = Inflow(limits, self.outbox)
         self.peer = PeerSettings()
-        self.resets = Allowance(limits.reset_burst, limits.resets_per_second)
+        self._idle_frames = Allowance(limits.idle_frame_burst, limits.idle_frames_per_second)
+        self._resets = Allowance(limits.reset_burst, limits.resets_per_second)
         self.events: list[Event] = []
         self.now_ns = 0
         self.is_shutting_down = False  # the first GOAWAY of a shutdown was sent
@@ -64,11 +69,10 @@ class ConnectionCore:
 
     def end_sent(self, stream: Stream, output: list[Buffer]) -> None:
         """Our half is done. A client that still sends is asked to stop, as nobody will read it."""
-        state = next_state(stream.id, stream.state, StreamInput.SEND_END)
-        if state is StreamState.HALF_CLOSED_LOCAL:
+        state = next_state(stream.id, stream.state, _SEND_END)
+        if state is _HALF_CLOSED_LOCAL:
             output.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
             state = StreamState.RESET_BY_US
-        assert state is not None
         self.close(stream.id, state)
 
     def reset_by_peer(self, stream: Stream, code: int) -> None:
@@ -121,7 +125,13 @@ class ConnectionCore:
         self.is_refusing = True
         self.outbox.frames.append(frames.goaway(self.streams.last_id, ErrorCode.NO_ERROR))
 
+    def charge_idle_frame(self) -> None:
+        """Count a frame that made us do nothing."""
+        if not self._idle_frames.use(self.now_ns):
+            message = "expected frames that do something, got too many that do not"
+            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+
     def _charge_reset(self) -> None:
-        if not self.resets.use(self.now_ns):
+        if not self._resets.use(self.now_ns):
             message = f"expected at most {self.limits.resets_per_second} reset streams a second"
             raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allowances that a peer can use up: frames that cost us work for nothing, and gRPC's ping policy."""
+"""Allowances that a peer can use up, for frames that do nothing and for pings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Allowance:
 
 
 class PingPolicy:
-    """Counts pings that come sooner than gRPC allows; sending HEADERS or DATA forgives all earlier ones."""
+    """gRPC's rule for pings that come too soon; sending HEADERS or DATA forgives earlier ones."""
 
     __slots__ = ("_activity", "_last_ns", "_limits", "_strikes")
 
@@ -49,7 +49,7 @@ class PingPolicy:
 
         Args:
             now_ns: When it came.
-            activity: A count of the HEADERS and DATA sent so far: another value than last time forgives.
+            activity: A count of the HEADERS and DATA sent so far; a new value forgives.
             is_idle: Whether no stream is open.
         """
         if activity != self._activity:

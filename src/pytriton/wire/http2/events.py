@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
-from pytriton.wire.http2.errors import ErrorCode  # noqa: TC001  msgspec resolves annotations
-from pytriton.wire.http2.header_rules import Field, RequestHead  # noqa: TC001  as above
+from pytriton.wire.http2.errors import ErrorCode
+from pytriton.wire.http2.header_rules import Field, RequestHead
 
 
 class RequestReceived(msgspec.Struct, gc=False):
@@ -18,9 +18,9 @@ class RequestReceived(msgspec.Struct, gc=False):
 
 
 class DataReceived(msgspec.Struct, gc=False):
-    """A part of a request's body, to be given back with `Connection.acknowledge` once it is used.
+    """A part of a request's body, to be given back with `Connection.acknowledge` once used.
 
-    Small frames of one `receive` come as one event. A memoryview keeps the bytes given to `receive` alive.
+    Small frames of one `receive` come as one event. A memoryview keeps what `receive` got alive.
     """
 
     stream_id: int
@@ -36,7 +36,7 @@ class TrailersReceived(msgspec.Struct, gc=False):
 
 
 class StreamReset(msgspec.Struct, gc=False):
-    """An open stream is gone, by the peer's RST_STREAM or by ours after the peer broke a rule of it."""
+    """An open stream is gone: the peer reset it, or we did because the peer broke a rule of it."""
 
     stream_id: int
     code: int
@@ -65,7 +65,7 @@ class GoAwayReceived(msgspec.Struct, gc=False):
 
 
 class ConnectionTerminated(msgspec.Struct, gc=False):
-    """The connection ended with a GOAWAY of ours: write what is left, then close. No event follows."""
+    """The connection ended with our GOAWAY: write what is left, then close. No event follows."""
 
     code: ErrorCode
     message: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of frames (RFC 9113, sections 4 and 6): types, flags, and builders for those a server sends."""
+"""The layout of frames (RFC 9113, sections 4 and 6), and builders for those a server sends."""
 
 from __future__ import annotations
 

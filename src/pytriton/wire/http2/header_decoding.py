@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes header blocks (RFC 7541) over the tables and the Huffman code of the `hpack` package.
 
-The loop is our own because a miss of the cache is common (every new grpc-timeout is one): 8 fields take 5 us here and
-30 us in `hpack.Decoder`. Tests compare the two on random blocks.
+The loop is our own because misses of the cache are common (every new grpc-timeout is one): 8 fields
+take 5 us here and 30 us in `hpack.Decoder`. Tests compare the two on random blocks.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ENTRY_OVERHEAD = 32
 class HeaderDecoder:
     """The decoding half of a connection's header compression.
 
-    A block that left the table as it was decodes to the same list again for as long as the table stays so; such
-    blocks are cached (0.1 us a hit), and any change of the table empties the cache.
+    A block that left the table as it was decodes to the same list again for as long as the table
+    stays so; such blocks are cached (0.1 us a hit), and any change of the table empties the cache.
     """
 
     __slots__ = ("_heads", "_is_table_changed", "_max_cached", "_max_list_bytes", "_table")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow control of what the peer sends: windows shrink as data comes and grow again as it is used."""
+"""Flow control of what the peer sends: windows shrink as data comes, grow as it is used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.errors import (
@@ -23,7 +23,7 @@ _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 
 class Inflow:
-    """The receive windows. One half of a window is announced at a time, to send few WINDOW_UPDATE frames."""
+    """The receive windows, given back in halves so that few WINDOW_UPDATE frames are sent."""
 
     __slots__ = ("_connection_step", "_credit", "_outbox", "_stream_step", "_window")
 
@@ -34,22 +34,26 @@ class Inflow:
         self._stream_step = max(limits.stream_window_bytes // 2, 1)
         self._credit = 0
 
-    def take(self, size: int) -> None:
-        """Book DATA of any stream, padding included."""
-        self._window -= size
-        if self._window < 0:
-            message = f"the peer sent {-self._window} bytes more than the connection window allows"
-            raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
-
-    def take_stream(self, stream: Stream, size: int, padding: int) -> None:
+    def take(self, stream: Stream, size: int, padding: int) -> None:
         """Book DATA of an open stream; its padding is given back at once."""
-        stream.receive_window -= size + padding
-        stream.unacknowledged += size + padding
+        total = size + padding
+        stream.unacknowledged += total
+        stream.receive_window -= total
+        self._window -= total
+        if self._window < 0:
+            self._raise_overrun()
         if stream.receive_window < 0:
             message = f"the peer sent {-stream.receive_window} bytes more than the window allows"
             raise StreamViolation(stream.id, ErrorCode.FLOW_CONTROL_ERROR, message)
         if padding:
             self.acknowledge(stream, padding)
+
+    def take_unread(self, size: int) -> None:
+        """Book DATA that no open stream takes, and give it back at once."""
+        self._window -= size
+        if self._window < 0:
+            self._raise_overrun()
+        self.discard(size)
 
     def acknowledge(self, stream: Stream, size: int) -> None:
         """Give back what was used of a stream's data."""
@@ -71,3 +75,7 @@ class Inflow:
             self._outbox.frames.append(frames.window_update(0, self._credit))
             self._window += self._credit
             self._credit = 0
+
+    def _raise_overrun(self) -> NoReturn:
+        message = f"the peer sent {-self._window} bytes more than the connection window allows"
+        raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)

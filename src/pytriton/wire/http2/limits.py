@@ -17,7 +17,7 @@ class Limits:
     Attributes:
         max_concurrent_streams: Streams open at once; a further one is refused.
         stream_window_bytes: What a peer may send on a stream before it is acknowledged.
-        connection_window_bytes: The same for all streams together, which bounds unread data in memory.
+        connection_window_bytes: The same for all streams together: bounds unread data in memory.
         max_frame_bytes: The largest DATA frame; other frames end at `max_header_block_bytes`.
         max_header_block_bytes: A header block as sent, all its CONTINUATION frames included.
         max_header_list_bytes: A header list as decoded, counted as RFC 7541, section 4.1 does.
@@ -25,7 +25,7 @@ class Limits:
         cached_header_blocks: Header blocks whose decoded form is kept.
         reset_burst: Streams that may be reset by or because of the peer at once ...
         resets_per_second: ... and how quickly that allowance comes back.
-        idle_frame_burst: Frames that do nothing (empty DATA, PRIORITY, unknown types, SETTINGS) at once ...
+        idle_frame_burst: Frames that do nothing (empty DATA, PRIORITY, unknown ones) at once ...
         idle_frames_per_second: ... and how quickly that allowance comes back.
         max_pending_replies: Acknowledgements and resets that wait for the peer to read them.
         max_closed_streams: Streams whose reset is remembered, to tell late frames from wrong ones.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits to be written: finished frames, and the queued data of streams under the peer's flow control.
+"""What waits to be written: finished frames, and data of streams under the peer's flow control.
 
-Data stays in its stream's queue until `take` is called, so a writer that is not called (a socket that does not
-drain) makes queues grow, and full queues ask their writers to pause.
+Data stays in its stream's queue until `take` is called: a socket that does not drain makes queues
+grow, and full queues ask their writers to pause.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from pytriton.wire.http2.header_encoding import EMPTY_TABLE_UPDATE
 from pytriton.wire.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytriton.wire.http2.limits import Limits
     from pytriton.wire.http2.streams import Stream
 
 Buffer = bytes | bytearray | memoryview
 
+_TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 _INLINE_BYTES = (
     64 << 10
 )  # up to here a copy into one buffer is cheaper than a second one in the gather
@@ -29,7 +32,7 @@ _MAX_TURN_BYTES = 1 << 20  # what a stream may send before it is the next one's 
 
 
 class Outbox:
-    """The sending half of a connection. `frames` goes out first, then the queues, stream by stream."""
+    """The sending half of a connection: `frames` goes out first, then the queues by turns."""
 
     __slots__ = (
         "_limits",
@@ -63,7 +66,7 @@ class Outbox:
         return bool(self.frames) or (bool(self._turns) and self.window > 0)
 
     def reply(self, frame: bytes) -> None:
-        """Add a frame that the peer made us send; a peer that does not read its replies is cut off."""
+        """Add a frame that the peer made us send; a peer that reads none of them is cut off."""
         self._pending_replies += 1
         if self._pending_replies > self._limits.max_pending_replies:
             message = f"expected replies to be read, got {self._pending_replies} that wait"
@@ -71,7 +74,7 @@ class Outbox:
         self.frames.append(frame)
 
     def limit_header_table(self, size: int) -> None:
-        """Take the peer's HEADER_TABLE_SIZE. We use no table, but less than the default wants an answer."""
+        """Take the peer's HEADER_TABLE_SIZE: we use no table, but must say so if it shrinks."""
         if size < DEFAULT_HEADER_TABLE_BYTES:
             self._needs_table_update = True
 
@@ -85,43 +88,62 @@ class Outbox:
         flags = frames.END_STREAM if is_end else 0
         header = frames.pack_header(size << 8 | frames.DATA, flags, stream.id)
         self.frames.append(b"".join((header, data)))
-        self.charge(stream, size)
-
-    def fits_one_frame(self, head: bytes, trailers: bytes) -> bool:
-        """Whether header blocks can be sent as they are."""
-        return (
-            not self._needs_table_update
-            and len(head) <= self.max_frame
-            and len(trailers) <= self.max_frame
-        )
-
-    def fits_inline(self, stream: Stream, size: int) -> bool:
-        """Whether a DATA frame of `size` may go out now, in one buffer with its header."""
-        return (
-            size <= _INLINE_BYTES
-            and size <= self.window
-            and size <= stream.send_window
-            and size <= self.max_frame
-            and not stream.queue
-            and self.inline_waiting < _MAX_INLINE_WAITING
-        )
-
-    def charge(self, stream: Stream, size: int) -> None:
-        """Book `size` bytes of DATA that were added to `frames`."""
         self.window -= size
         stream.send_window -= size
         stream.sent_bytes += size
         self.inline_waiting += size
         self.activity += 1
 
+    def add_response(
+        self, stream: Stream, head: bytes, body: Sequence[Buffer], size: int, trailers: bytes
+    ) -> bool:
+        """Add a whole response as one buffer; False, and nothing done, where it does not fit."""
+        largest = self.max_frame
+        if (
+            len(head) > largest
+            or len(trailers) > largest
+            or self._needs_table_update
+            or not self.fits_inline(stream, size)
+        ):
+            return False
+        stream_id = stream.id
+        pack_header = frames.pack_header
+        parts = [
+            pack_header(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, stream_id),
+            head,
+            pack_header(size << 8 | frames.DATA, 0, stream_id),
+            *body,
+            pack_header(len(trailers) << 8 | frames.HEADERS, _TRAILERS_FLAGS, stream_id),
+            trailers,
+        ]
+        self.frames.append(b"".join(parts))
+        self.window -= size
+        self.inline_waiting += size
+        self.activity += 1
+        return True
+
+    def fits_inline(self, stream: Stream, size: int) -> bool:
+        """Whether a DATA frame of `size` may go out now, in one buffer with its header."""
+        if stream.queue:
+            return False
+        return not size or (
+            size <= _INLINE_BYTES
+            and size <= self.window
+            and size <= stream.send_window
+            and size <= self.max_frame
+            and self.inline_waiting < _MAX_INLINE_WAITING
+        )
+
     def enqueue(self, stream: Stream, data: Buffer) -> None:
         """Queue data of a stream; the buffer is sent as it is, so it must not change until then."""
         if stream.queued_bytes >= self._limits.max_queued_bytes:
             message = f"stream {stream.id} has {stream.queued_bytes} bytes queued and takes no more"
             raise LocalProtocolError(message)
+        view = memoryview(data)
+        if not view:
+            return
         if stream.queue is None:
             stream.queue = deque()
-        view = memoryview(data).cast("B")
         stream.queue.append(view)
         stream.queued_bytes += len(view)
         self.schedule(stream)
@@ -142,14 +164,13 @@ class Outbox:
         while turns and self.window > 0 and max_bytes > 0:
             stream = turns.popleft()
             stream.is_scheduled = False
-            if stream.queue:  # a stream that was reset meanwhile has none
-                max_bytes -= self._send_turn(stream, output)
+            if stream.queue and stream.send_window > 0:  # unless reset or shrunk meanwhile
+                max_bytes -= self._send_turn(stream, stream.queue, output)
                 self.schedule(stream)
         return output
 
-    def _send_turn(self, stream: Stream, output: list[Buffer]) -> int:
+    def _send_turn(self, stream: Stream, queue: deque[memoryview], output: list[Buffer]) -> int:
         """Send one DATA frame of a stream; returns its size."""
-        assert stream.queue is not None
         size = min(
             stream.queued_bytes, stream.send_window, self.window, self.max_frame, _MAX_TURN_BYTES
         )
@@ -164,7 +185,7 @@ class Outbox:
         if is_drained and stream.is_end_queued and stream.trailers is None:
             flags = frames.END_STREAM
         output.append(frames.pack_header(size << 8 | frames.DATA, flags, stream.id))
-        _move(stream.queue, size, output)
+        _move(queue, size, output)
         self.activity += 1
         if is_drained and stream.is_end_queued:
             if stream.trailers is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the received bytes into frames. Large DATA frames are passed on as they arrive, never gathered here."""
+"""Cuts the received bytes into frames. Large DATA frames are passed on in parts, never gathered."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from pytriton.wire.http2.limits import Limits
 
-# A frame, or a part of a DATA frame of which only the last part has the END_STREAM flag: type, flags,
-# stream id, payload, and the bytes of padding, which count for flow control but are not in the payload.
+# Type, flags, stream id, payload, and the bytes of padding, which count for flow control only. Of a
+# DATA frame that comes in parts, only the last part has the END_STREAM flag.
 # A bare tuple, because one is made for every frame: 0.05 us, a NamedTuple 0.35 us.
 Frame = tuple[int, int, int, "bytes | memoryview", int]
 
-# From this size on a payload is a memoryview of the input: a slice costs 0.15 us, a copy of 4 KiB as much.
+# From this size on a payload is a view of the input, which costs 0.15 us; a copy of 4 KiB as much.
 VIEW_BYTES = 4096
 
 
@@ -50,7 +50,7 @@ class FrameReader:
         """The frames that `data` completes; to be iterated to the end.
 
         Raises:
-            ConnectionViolation: At a frame that is too large, or at a connection that is not HTTP/2.
+            ConnectionViolation: At a frame that is too large, or if the peer speaks no HTTP/2.
         """
         if self._pending or not self._has_preface:
             data = self._join_pending(data)

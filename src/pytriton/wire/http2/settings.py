@@ -76,7 +76,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def server_preface(limits: Limits) -> bytes:
-    """What a server sends first: its SETTINGS, then the connection window that no setting can change."""
+    """What a server sends first: SETTINGS, and the connection window that no setting can change."""
     entries = (
         (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
         (Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),

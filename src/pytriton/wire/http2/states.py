@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a stream (RFC 9113, section 5.1) as one table; the connection asks it and holds no second opinion.
+"""The life of a stream (RFC 9113, section 5.1) as one table, which the connection asks.
 
-A server of gRPC pushes nothing, so the reserved states do not exist; "closed" is split by who closed, which decides
-how late frames are taken.
+A server of gRPC pushes nothing, so the reserved states do not exist; "closed" is split by who
+closed, which decides how late frames are taken.
 """
 
 from __future__ import annotations
@@ -53,15 +53,9 @@ class Refusal:
     ends_connection: bool
 
 
-class _Special(enum.Enum):
-    IGNORE = enum.auto()  # late but harmless
-    MISUSE = enum.auto()  # our own mistake
+Outcome = StreamState | Refusal | None  # None: our own mistake
 
-
-Outcome = StreamState | Refusal | _Special
-
-_IGNORE = _Special.IGNORE
-_MISUSE = _Special.MISUSE
+_MISUSE = None
 _IDLE = StreamState.IDLE
 _OPEN = StreamState.OPEN
 _LOCAL = StreamState.HALF_CLOSED_LOCAL
@@ -74,8 +68,9 @@ _SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=False)
 _FATAL_BAD = Refusal(ErrorCode.PROTOCOL_ERROR, ends_connection=True)
 _FATAL_SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=True)
 
-# A row for each state; its columns are the inputs in the order of `StreamInput`: six that the peer sends, then
-# four that we send. HEADERS on an open stream are trailers, which must carry END_STREAM.
+# A row for each state; its columns are the inputs in the order of `StreamInput`: six that the peer
+# sends, then four that we send. HEADERS on an open stream are trailers and must carry END_STREAM.
+# A frame that is late but harmless leaves a closed stream as it is.
 # fmt: off
 _ROWS: dict[StreamState, tuple[Outcome, ...]] = {
     #          HEADERS      HEADERS_END  DATA         DATA_END     WINDOW_UPDATE RESET
@@ -88,19 +83,19 @@ _ROWS: dict[StreamState, tuple[Outcome, ...]] = {
               _MISUSE,     _MISUSE,     _MISUSE,     _OURS),
     _REMOTE: (_SHUT,       _SHUT,       _SHUT,       _SHUT,       _REMOTE,     _PEERS,
               _REMOTE,     _REMOTE,     _CLOSED,     _OURS),
-    _CLOSED: (_FATAL_SHUT, _FATAL_SHUT, _FATAL_SHUT, _FATAL_SHUT, _IGNORE,     _IGNORE,
+    _CLOSED: (_FATAL_SHUT, _FATAL_SHUT, _FATAL_SHUT, _FATAL_SHUT, _CLOSED,     _CLOSED,
               _MISUSE,     _MISUSE,     _MISUSE,     _MISUSE),
-    _OURS:   (_IGNORE,     _IGNORE,     _IGNORE,     _IGNORE,     _IGNORE,     _IGNORE,
+    _OURS:   (_OURS,       _OURS,       _OURS,       _OURS,       _OURS,       _OURS,
               _MISUSE,     _MISUSE,     _MISUSE,     _MISUSE),
-    _PEERS:  (_SHUT,       _SHUT,       _SHUT,       _SHUT,       _IGNORE,     _IGNORE,
+    _PEERS:  (_SHUT,       _SHUT,       _SHUT,       _SHUT,       _PEERS,      _PEERS,
               _MISUSE,     _MISUSE,     _MISUSE,     _OURS),
 }
 # fmt: on
 TRANSITIONS = tuple(_ROWS[state] for state in StreamState)
 
 
-def next_state(stream_id: int, state: StreamState, event: StreamInput) -> StreamState | None:
-    """The state after `event`; None where the frame is to be ignored.
+def next_state(stream_id: int, state: StreamState, event: StreamInput) -> StreamState:
+    """The state after `event`.
 
     Raises:
         ConnectionViolation: If the peer must not do this, at the cost of the connection.
@@ -108,13 +103,11 @@ def next_state(stream_id: int, state: StreamState, event: StreamInput) -> Stream
         LocalProtocolError: If we must not do this.
     """
     outcome = TRANSITIONS[state][event]
-    if outcome.__class__ is StreamState:
+    if isinstance(outcome, StreamState):
         return outcome
-    if outcome is _IGNORE:
-        return None
     message = f"{event.name} is not allowed on stream {stream_id}, which is {state.name}"
-    if isinstance(outcome, Refusal):
-        if outcome.ends_connection:
-            raise ConnectionViolation(outcome.code, message)
-        raise StreamViolation(stream_id, outcome.code, message)
-    raise LocalProtocolError(message)
+    if outcome is None:
+        raise LocalProtocolError(message)
+    if outcome.ends_connection:
+        raise ConnectionViolation(outcome.code, message)
+    raise StreamViolation(stream_id, outcome.code, message)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque  # noqa: TC003  msgspec resolves annotations
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,9 +13,11 @@ from pytriton.wire.http2.states import StreamState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_CLOSED = StreamState.CLOSED  # naming an enum's member costs 0.16 us on Python 3.11
+
 
 class Stream(msgspec.Struct, gc=False, eq=False):
-    """One open stream. A msgspec record because it is made for every call: 0.2 us, a plain class 0.8 us."""
+    """One open stream, made for every call: 0.2 us as a msgspec record, 0.8 us as a class."""
 
     id: int
     state: StreamState
@@ -39,7 +41,7 @@ class Stream(msgspec.Struct, gc=False, eq=False):
 
 
 class StreamTable:
-    """Streams by id. An id never seen, or not a client's, is idle; one that is neither open nor remembered is closed."""
+    """Streams by id. Ids beyond the last one or not a client's are idle, forgotten ones closed."""
 
     __slots__ = ("_max_resets", "_resets", "last_id", "open")
 
@@ -61,11 +63,10 @@ class StreamTable:
     def close(self, stream_id: int, state: StreamState) -> Stream | None:
         """Forget a stream, but not that it was reset; returns it where it was open."""
         stream = self.open.pop(stream_id, None)
-        if stream is not None:
-            stream.state = state
+        if stream is not None and stream.queue:
             stream.queue = None
             stream.queued_bytes = 0
-        if state is not StreamState.CLOSED:
+        if state is not _CLOSED:
             self._resets[stream_id] = state
             if len(self._resets) > self._max_resets:
                 del self._resets[next(iter(self._resets))]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the head of an HTTP/2 request says about a gRPC call."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pytriton.wire.grpc.compression import IDENTITY, SUPPORTED
+from pytriton.wire.grpc.metadata import Metadata, parse_metadata
+from pytriton.wire.grpc.status import GrpcError, Status
+from pytriton.wire.grpc.timeout import parse_timeout_ns
+from pytriton.wire.http2.header_rules import RequestHead
+
+_CONTENT_TYPE = b"application/grpc"
+_METHOD_NOT_ALLOWED = 405
+_UNSUPPORTED_MEDIA_TYPE = 415
+
+
+class CallHead(msgspec.Struct, frozen=True, gc=False):
+    """A call before its first message. Calls with equal header blocks share one.
+
+    At most one of `http_status` and `error` says that the call cannot be served.
+    """
+
+    path: str  # /package.Service/Method
+    timeout_ns: int | None = None
+    encoding: str = IDENTITY  # of the request's messages
+    accepted_encodings: tuple[str, ...] = ()  # for the response's messages
+    metadata: Metadata = ()
+    http_status: int | None = None  # the request is not gRPC at all
+    error: GrpcError | None = None
+
+
+def parse_call(head: RequestHead) -> CallHead:
+    """The call that a request makes; parsed once for every head."""
+    call: CallHead | None = head.memo
+    if call is None:
+        call = head.memo = _parse(head)
+    return call
+
+
+def _parse(head: RequestHead) -> CallHead:
+    if head.method != "POST":
+        return CallHead(head.path, http_status=_METHOD_NOT_ALLOWED)
+    fields = dict(head.fields)
+    if not _is_grpc(fields.get(b"content-type", b"")):
+        return CallHead(head.path, http_status=_UNSUPPORTED_MEDIA_TYPE)
+    try:
+        timeout = fields.get(b"grpc-timeout")
+        return CallHead(
+            head.path,
+            timeout_ns=None if timeout is None else parse_timeout_ns(timeout),
+            encoding=_request_encoding(fields.get(b"grpc-encoding", b"")),
+            accepted_encodings=_accepted_encodings(fields.get(b"grpc-accept-encoding", b"")),
+            metadata=parse_metadata(head.fields),
+        )
+    except GrpcError as error:
+        return CallHead(head.path, error=error)
+
+
+def _is_grpc(content_type: bytes) -> bool:
+    if not content_type.startswith(_CONTENT_TYPE):
+        return False
+    return content_type[len(_CONTENT_TYPE) :][:1] in (b"", b"+", b";")
+
+
+def _request_encoding(field: bytes) -> str:
+    encoding = field.decode("latin-1") or IDENTITY
+    if encoding not in SUPPORTED:
+        message = f"expected grpc-encoding to be one of {', '.join(SUPPORTED)}, got {encoding!r}"
+        raise GrpcError(Status.UNIMPLEMENTED, message)
+    return encoding
+
+
+def _accepted_encodings(field: bytes) -> tuple[str, ...]:
+    return tuple(name for part in field.split(b",") if (name := part.strip().decode("latin-1")))

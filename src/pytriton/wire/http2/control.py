@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the frames of the peer do to the connection as a whole: SETTINGS, PING and GOAWAY."""
+
+from __future__ import annotations
+
+from pytriton.wire.http2 import frames
+from pytriton.wire.http2.core import SHUTDOWN_PING, ConnectionCore
+from pytriton.wire.http2.defences import PingPolicy
+from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.wire.http2.events import GoAwayReceived, PingAcknowledged
+from pytriton.wire.http2.settings import Setting, parse_settings
+
+_PING_BYTES = 8
+_MIN_GOAWAY_BYTES = 8
+
+
+class ControlFrames:
+    """Applies the frames of stream 0."""
+
+    __slots__ = ("_core", "_pings")
+
+    def __init__(self, core: ConnectionCore) -> None:
+        self._core = core
+        self._pings = PingPolicy(core.limits)
+
+    def on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_stream_zero("SETTINGS", stream_id)
+        self._core.charge_idle_frame()
+        if flags & frames.ACK:
+            check_length("SETTINGS with ACK", payload, 0)
+            return
+        for setting, value in parse_settings(payload):
+            self._apply_setting(setting, value)
+        self._core.outbox.reply(frames.SETTINGS_ACK)
+
+    def _apply_setting(self, setting: int, value: int) -> None:
+        core = self._core
+        if setting == Setting.INITIAL_WINDOW_SIZE:
+            growth = value - core.peer.initial_window
+            for stream in core.streams.open.values():
+                stream.send_window += growth
+                if stream.send_window > frames.MAX_WINDOW:
+                    message = f"INITIAL_WINDOW_SIZE {value} overflows the window of a stream"
+                    raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
+                core.outbox.schedule(stream)
+        elif setting == Setting.MAX_FRAME_SIZE:
+            core.outbox.max_frame = value
+        elif setting == Setting.HEADER_TABLE_SIZE:
+            core.outbox.limit_header_table(value)
+        core.peer.apply(setting, value)
+
+    def on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_stream_zero("PING", stream_id)
+        check_length("PING", payload, _PING_BYTES)
+        core = self._core
+        if flags & frames.ACK:
+            core.charge_idle_frame()
+            if payload == SHUTDOWN_PING and core.is_shutting_down:
+                core.finish_shutdown()
+            else:
+                core.events.append(PingAcknowledged(payload))
+            return
+        is_idle = not core.streams.open
+        if not self._pings.allows(core.now_ns, core.outbox.activity, is_idle=is_idle):
+            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        core.outbox.reply(frames.ping(payload, frames.ACK))
+
+    def on_goaway(self, stream_id: int, payload: bytes) -> None:
+        _check_stream_zero("GOAWAY", stream_id)
+        if len(payload) < _MIN_GOAWAY_BYTES:
+            message = f"expected GOAWAY of at least {_MIN_GOAWAY_BYTES} bytes, got {len(payload)}"
+            raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+        self._core.charge_idle_frame()
+        self._core.events.append(GoAwayReceived(*frames.parse_goaway(payload)))
+
+
+def check_length(name: str, payload: bytes, expected: int) -> None:
+    """Refuse a frame of another length than its type has."""
+    if len(payload) != expected:
+        message = f"expected {name} of {expected} bytes, got {len(payload)}"
+        raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+
+
+def _check_stream_zero(name: str, stream_id: int) -> None:
+    if stream_id:
+        message = f"expected {name} on stream 0, got stream {stream_id}"
+        raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
