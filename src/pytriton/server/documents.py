@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON documents of the HTTP front end that are not inference: metadata, statistics, index.
+
+Pure functions from records to bytes. A model's configuration is printed by
+`pytriton.engine.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+
+from pytriton.engine.model_spec import ModelSpec, TensorSpec
+from pytriton.engine.stats import ModelStatistics
+
+# The Triton release whose protocol this server speaks; clients show it as the server's version.
+TRITON_VERSION = "2.73.0"
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class ServedModel(Protocol):
+    """What the documents and the metrics read of a loaded model version."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def statistics(self) -> ModelStatistics: ...
+
+
+class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the repository index; a model that was never loaded has only a name."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:
+    """The document of `/v2`; it never changes, so build it once.
+
+    Args:
+        server_id: the server's name.
+        extensions: those of `EXTENSIONS` that are served.
+
+    Returns:
+        The JSON object.
+    """
+    return orjson.dumps(
+        {"name": server_id, "version": TRITON_VERSION, "extensions": list(extensions)}
+    )
+
+
+def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
+    """The document of `/v2/models/<model>`; build it when the set of ready versions changes.
+
+    Args:
+        spec: the version that is described.
+        versions: the versions to list: all that are ready, or the one that was asked for.
+
+    Returns:
+        The JSON object.
+    """
+    return orjson.dumps(
+        {
+            "name": spec.name,
+            "versions": [str(version) for version in versions],
+            "platform": spec.platform,
+            "inputs": _tensors(spec.inputs),
+            "outputs": _tensors(spec.outputs),
+        }
+    )
+
+
+def _tensors(specs: dict[str, TensorSpec]) -> list[dict[str, Any]]:
+    return [
+        {"name": spec.name, "datatype": spec.dtype.name, "shape": spec.shape}
+        for spec in specs.values()
+    ]
+
+
+def model_statistics(models: Iterable[ServedModel]) -> bytes:
+    """The document of `/v2/models/stats` and of its forms for one model.
+
+    Args:
+        models: the versions to list, in this order.
+
+    Returns:
+        The JSON object.
+    """
+    return orjson.dumps(
+        {
+            "model_stats": [
+                {
+                    "name": model.spec.name,
+                    "version": str(model.spec.version),
+                    **model.statistics.snapshot(),
+                    "memory_usage": [],  # the Python backend reports none
+                }
+                for model in models
+            ]
+        }
+    )
+
+
+def repository_index(entries: Iterable[IndexEntry]) -> bytes:
+    """The document of `/v2/repository/index`.
+
+    Args:
+        entries: one for each version, in this order.
+
+    Returns:
+        The JSON array; what an entry leaves empty is left out.
+    """
+    return msgspec.json.encode(list(entries))
