@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what a bound callable returned can be sent, and in which type.
+
+The texts of the errors are those that users of the binding API match on.
+"""
+# ruff: noqa: TRY004  users catch ValueError for wrong outputs of any kind
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton import dtypes
+from pytriton.model_config.tensor import triton_datatype
+from pytriton.proxy.types import Request
+
+_SUPPORTED_KINDS = "biufOSU"
+
+
+class DeclaredTensor(Protocol):
+    """An output as the model declares it; `pytriton.model_config` has several such classes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+
+
+class OutputValidator:
+    """Checks each result of one model.
+
+    Args:
+        model_name: name of the model, for the errors' texts.
+        outputs: outputs that the model declares; shapes are without the batch dimension.
+        batching: whether arrays have a leading batch dimension.
+        strict: whether names, types and shapes have to be the declared ones.
+    """
+
+    def __init__(
+        self, model_name: str, outputs: Sequence[DeclaredTensor], batching: bool, strict: bool
+    ) -> None:
+        self._model_name = model_name
+        self._declared = {spec.name: spec for spec in outputs}
+        self._datatypes = {spec.name: triton_datatype(spec.dtype) for spec in outputs}
+        self._first_dimension = 1 if batching else 0
+        self._strict = strict
+        # The dtype and row shape that each output had last: most outputs never change theirs, and
+        # comparing two values costs less than checking them again.
+        self._accepted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+
+    def validate(self, results: Any, request_count: int) -> list[Mapping[str, NDArray[Any]]]:
+        """Check what a callable returned for a list of requests.
+
+        Args:
+            results: what it returned.
+            request_count: number of requests that it was called with.
+
+        Returns:
+            The outputs by name, for each request.
+
+        Raises:
+            ValueError: where a result is not what the model may return.
+        """
+        if not isinstance(results, list):
+            raise self._not_response_dicts(f"Got outputs={reprlib.repr(results)}")
+        if len(results) != request_count:
+            raise ValueError(
+                f"Number of outputs returned by `{self._model_name}` inference callable "
+                f"({len(results)}) does not match number of requests ({request_count}) "
+                "received from Triton."
+            )
+        responses = []
+        for response in results:
+            if not isinstance(response, Mapping):
+                raise self._not_response_dicts(f"Got response={reprlib.repr(response)}")
+            outputs = self._echoed(response) if isinstance(response, Request) else response
+            self.validate_batch(outputs)
+            responses.append(outputs)
+        return responses
+
+    def validate_batch(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+        """Check the outputs of one request, or of a whole batch.
+
+        Args:
+            outputs: arrays by name.
+
+        Raises:
+            ValueError: where an output is not what the model may return.
+        """
+        first, strict = self._first_dimension, self._strict
+        for name, array in outputs.items():
+            accepted = self._accepted.get(name)
+            if (
+                accepted is not None
+                and isinstance(array, np.ndarray)
+                and array.dtype == accepted[0]
+                and (not strict or array.shape[first:] == accepted[1])
+            ):
+                continue
+            self._check(name, array)
+            # Objects may differ each time, and rows that are scalars look like no rows at all.
+            if array.dtype.kind != "O" and (not strict or array.ndim > first):
+                self._accepted[name] = (array.dtype, array.shape[first:])
+
+    def cast_to_declared(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Convert an output to the type that the model declares for it.
+
+        Args:
+            name: name of the output; one that is not declared stays as it is.
+            array: array that passed the checks.
+
+        Returns:
+            Numbers in the declared type and byte order; text as UTF-8.
+        """
+        datatype = self._datatypes.get(name)
+        if datatype is None or (datatype is dtypes.BYTES and array.dtype.kind in "OS"):
+            return array
+        if datatype is not dtypes.BYTES:
+            return array.astype(datatype.numpy, copy=False)
+        text = array if array.dtype.kind == "U" else array.astype(np.str_)
+        return np.char.encode(text, "utf-8")
+
+    def _echoed(self, request: Request) -> Mapping[str, NDArray[Any]]:
+        """A request that was returned as it came: its inputs stand for the outputs in order."""
+        if len(request) != len(self._declared) or not self._declared.keys().isdisjoint(request):
+            return request
+        return dict(zip(self._declared, request.values(), strict=True))
+
+    def _check(self, name: Any, array: Any) -> None:
+        model = self._model_name
+        if not isinstance(name, str):
+            raise ValueError(
+                f"Not all keys returned by `{model}` model callable are string. Got {name!r}."
+            )
+        if not isinstance(array, np.ndarray):
+            raise ValueError(
+                f"Not all values returned by `{model}` model callable are numpy arrays. "
+                f"Got {type(array)} for `{name}`."
+            )
+        kind = array.dtype.kind
+        if kind not in _SUPPORTED_KINDS and dtypes.from_numpy(array.dtype) is None:
+            raise ValueError(
+                "Only bool, numeric, string, unicode and object arrays are supported by Triton "
+                f"(dtype.kind: {_SUPPORTED_KINDS}). Returned `{name}` for model `{model}` has "
+                f"`{kind}` dtype.kind."
+            )
+        if kind == "O":
+            self._check_elements(name, array)
+        if self._strict:
+            self._check_declaration(name, array)
+
+    def _check_elements(self, name: str, array: NDArray[Any]) -> None:
+        # All of them, as one that is no byte string would be sent as something else.
+        for kind in set(map(type, array.ravel().tolist())):
+            if issubclass(kind, str):
+                raise ValueError(
+                    "Use string/byte-string instead of object for passing string in NumPy array "
+                    f"from model `{self._model_name}`."
+                )
+            if not issubclass(kind, bytes):
+                raise ValueError(
+                    "Only bytes as objects dtype are supported by PyTriton. Returned "
+                    f"`{name}` from `{self._model_name}` has `{kind}` type."
+                )
+
+    def _check_declaration(self, name: str, array: NDArray[Any]) -> None:
+        declared = self._declared.get(name)
+        model = self._model_name
+        if declared is None:
+            raise ValueError(
+                f"Returned output `{name}` is not defined in model config for model `{model}`."
+            )
+        if dtypes.from_numpy(array.dtype) is not self._datatypes[name]:
+            raise ValueError(
+                f"Returned output `{name}` for model `{model}` has invalid type. "
+                f"Returned: {array.dtype} ({array.dtype.kind}). Expected: {declared.dtype}."
+            )
+        shape, expected = array.shape[self._first_dimension :], tuple(declared.shape)
+        shapes = f"Returned: {shape}. Expected: {expected}."
+        if len(shape) != len(expected) or array.ndim < self._first_dimension:
+            raise ValueError(
+                f"Returned output `{name}` for model `{model}` has invalid shapes. {shapes}"
+            )
+        if any(wanted not in (-1, size) for size, wanted in zip(shape, expected, strict=True)):
+            raise ValueError(
+                f"Returned output `{name}` for model `{model}` has invalid shapes at one or more "
+                f"positions. {shapes}"
+            )
+
+    def _not_response_dicts(self, what_came: str) -> ValueError:
+        return ValueError(
+            f"Outputs returned by `{self._model_name}` model callable must be list of response "
+            f"dicts with numpy arrays. {what_came}."
+        )

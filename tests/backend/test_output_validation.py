@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pytriton.backend.output_validation import OutputValidator
+from pytriton.model_config.triton_model_config import TensorSpec
+from pytriton.proxy.types import Request, Response
+
+FLOATS = TensorSpec("x", (2,), np.float32)
+WORDS = TensorSpec("words", (-1,), np.bytes_)
+
+
+def _validator(*outputs, batching=True, strict=False):
+    return OutputValidator("model", outputs or (FLOATS, WORDS), batching, strict)
+
+
+def floats(rows=1, size=2, dtype=np.float32):
+    return np.zeros((rows, size), dtype=dtype)
+
+
+def objects(*elements):
+    array = np.empty((len(elements), 1), dtype=object)
+    array[:, 0] = elements
+    return array
+
+
+@pytest.mark.parametrize("kind", [dict, Response, Request])
+def test_any_mapping_is_a_response(kind):
+    response = kind({"x": floats()})
+
+    assert _validator().validate([response], 1) == [response]
+
+
+@pytest.mark.parametrize("results", [({"x": floats()},), {"x": floats()}, None, iter([])])
+def test_results_have_to_be_a_list(results):
+    expected = (
+        "Outputs returned by `model` model callable must be list of response dicts with numpy "
+        "arrays. Got outputs="
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        _validator().validate(results, 1)
+
+
+def test_items_have_to_be_mappings():
+    expected = (
+        "Outputs returned by `model` model callable must be list of response dicts with numpy "
+        "arrays. Got response=[1]"
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        _validator().validate([[1]], 1)
+
+
+def test_number_of_results_has_to_be_that_of_the_requests():
+    expected = (
+        "Number of outputs returned by `model` inference callable (1) does not match number of "
+        "requests (2) received from Triton."
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        _validator().validate([{"x": floats()}], 2)
+
+
+def test_request_that_is_returned_as_it_came_stands_for_the_outputs():
+    validator = _validator(TensorSpec("OUTPUT_1", (2,), np.float32), strict=True)
+    array = floats()
+
+    (response,) = validator.validate([Request({"INPUT_1": array})], 1)
+
+    assert response["OUTPUT_1"] is array
+
+
+def test_request_with_outputs_of_its_own_is_kept():
+    request = Request({"x": floats(), "y": floats()})
+
+    assert _validator().validate([request], 1) == [request]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "outputs, expected",
+    [
+        ({5: floats()}, "Not all keys returned by `model` model callable are string"),
+        ({"x": [1.0]}, "Not all values returned by `model` model callable are numpy arrays"),
+        (
+            {"x": floats(dtype=np.complex64)},
+            (
+                "Only bool, numeric, string, unicode and object arrays are supported by Triton "
+                "(dtype.kind: biufOSU). Returned `x` for model `model` has `c` dtype.kind."
+            ),
+        ),
+        (
+            {"words": objects("text")},
+            (
+                "Use string/byte-string instead of object for passing string in NumPy array from "
+                "model `model`."
+            ),
+        ),
+        (
+            {"words": objects(b"first", 5)},
+            (
+                "Only bytes as objects dtype are supported by PyTriton. Returned `words` from `model` "
+                "has `<class 'int'>` type."
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_every_call(strict, outputs, expected):
+    validator = _validator(strict=strict)
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            validator.validate_batch(outputs)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([True]),
+        np.array([1], dtype=np.uint64),
+        np.array([1.0], dtype=np.longdouble),
+        np.array([b"x"]),
+        np.array(["x"]),
+        np.array([1], dtype=ml_dtypes.bfloat16),
+        objects(b"x", np.bytes_(b"y")),
+        np.empty((0,), dtype=object),
+    ],
+)
+def test_arrays_of_all_other_types_can_be_sent(array):
+    validator = _validator()
+
+    validator.validate_batch({"undeclared": array})
+
+    assert validator.cast_to_declared("undeclared", array) is array
+
+
+@pytest.mark.parametrize(
+    "outputs, expected",
+    [
+        (
+            {"other": floats()},
+            "Returned output `other` is not defined in model config for model `model`.",
+        ),
+        (
+            {"x": floats(dtype=np.float64)},
+            (
+                "Returned output `x` for model `model` has invalid type. Returned: float64 (f). "
+                "Expected: <class 'numpy.float32'>."
+            ),
+        ),
+        (
+            {"x": np.array([[b"1", b"2"]])},
+            (
+                "Returned output `x` for model `model` has invalid type. Returned: |S1 (S). "
+                "Expected: <class 'numpy.float32'>."
+            ),
+        ),
+        (
+            {"words": floats()},
+            (
+                "Returned output `words` for model `model` has invalid type. Returned: float32 (f). "
+                "Expected: <class 'numpy.bytes_'>."
+            ),
+        ),
+        (
+            {"x": np.zeros(2, dtype=np.float32)},
+            (
+                "Returned output `x` for model `model` has invalid shapes. Returned: (). "
+                "Expected: (2,)."
+            ),
+        ),
+        (
+            {"x": floats(size=3)},
+            (
+                "Returned output `x` for model `model` has invalid shapes at one or more positions. "
+                "Returned: (3,). Expected: (2,)."
+            ),
+        ),
+    ],
+)
+def test_strict_refuses_what_is_not_declared(outputs, expected):
+    _validator(strict=False).validate_batch(outputs)
+    validator = _validator(strict=True)
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            validator.validate_batch(outputs)
+
+
+@pytest.mark.parametrize("words", [np.array([["ä"]]), np.array([[b"x"]]), objects(b"x")])
+def test_strict_takes_byte_strings_in_any_dtype(words):
+    _validator(strict=True).validate_batch({"x": floats(), "words": words})
+
+
+def test_strict_wants_neither_all_outputs_nor_a_batch_size():
+    validator = _validator(strict=True)
+
+    validator.validate_batch({"x": floats(rows=1)})
+    validator.validate_batch({"x": floats(rows=5)})
+    validator.validate_batch({})
+
+
+def test_strict_compares_whole_shapes_without_batching():
+    validator = _validator(batching=False, strict=True)
+
+    validator.validate_batch({"x": np.zeros(2, dtype=np.float32)})
+    with pytest.raises(ValueError, match=r"invalid shapes. Returned: \(1, 2\). Expected: \(2,\)"):
+        validator.validate_batch({"x": floats()})
+
+
+def test_strict_takes_scalars_of_a_scalar_output_with_their_batch_dimension_only():
+    validator = _validator(TensorSpec("x", (), np.float32), strict=True)
+
+    validator.validate_batch({"x": np.zeros(3, dtype=np.float32)})
+    with pytest.raises(ValueError, match="invalid shapes"):
+        validator.validate_batch({"x": np.array(1, dtype=np.float32)})
+
+
+def test_change_of_type_or_shape_is_seen_after_many_equal_results():
+    validator = _validator(strict=True)
+    for _ in range(3):
+        validator.validate_batch({"x": floats()})
+
+    with pytest.raises(ValueError, match="invalid type"):
+        validator.validate_batch({"x": floats(dtype=np.int32)})
+    with pytest.raises(ValueError, match="invalid shapes"):
+        validator.validate_batch({"x": floats(size=3)})
+
+
+@pytest.mark.parametrize(
+    "array, expected",
+    [
+        (floats(dtype=np.float64), floats()),
+        (floats(dtype=">f4"), floats()),
+        (np.array([[b"1", b"2"]]), np.array([[1, 2]], dtype=np.float32)),
+        (np.array([[1, 2]]), np.array([[1, 2]], dtype=np.float32)),
+    ],
+)
+def test_numbers_are_cast_to_the_declared_type(array, expected):
+    cast = _validator().cast_to_declared("x", array)
+
+    assert cast.dtype == np.dtype("<f4")
+    assert cast.tolist() == expected.tolist()
+
+
+def test_declared_type_is_not_copied():
+    array = floats()
+
+    assert _validator().cast_to_declared("x", array) is array
+
+
+def test_text_becomes_utf8():
+    cast = _validator().cast_to_declared("words", np.array([["ä", "b"]]))
+
+    assert cast.tolist() == [["ä".encode(), b"b"]]
+
+
+@pytest.mark.parametrize("array", [objects(b"x\0"), np.array([[b"x"]])])
+def test_byte_strings_stay_as_they_are(array):
+    assert _validator().cast_to_declared("words", array) is array
+
+
+def test_numbers_of_a_byte_string_output_become_text():
+    assert _validator().cast_to_declared("words", np.array([[1, 20]])).tolist() == [[b"1", b"20"]]
