@@ -16,8 +16,8 @@ from pytriton.engine.config import (
     config_to_json,
     normalise_config,
     spec_from_config,
+    validate_config,
 )
-from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model_spec import QueuePolicySpec, TimeoutAction
 from pytriton.errors import InvalidArgumentError, UnsupportedError
 from pytriton.protos import model_config_pb2

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config
-from pytriton.engine.config_rules import validate_config
+from pytriton.engine.config import config_from_text, normalise_config, validate_config
 from pytriton.errors import InvalidArgumentError
 
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'

@@ -2,7 +2,8 @@
 """A model's configuration: reading it, filling in what it leaves open, printing it as Triton does.
 
 Inside the engine it is Triton's `ModelConfig` message; what the hot path needs of it is a
-`ModelSpec`. The rules that it has to keep are in `pytriton.engine.config_rules`.
+`ModelSpec`. The rules that it has to keep are in `pytriton.engine.config_rules`;
+`validate_config` can be had from either module.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import orjson
 from google.protobuf import json_format, text_format
 
 from pytriton.dtypes import BY_NUMBER
-from pytriton.engine.config_rules import ENSEMBLE
+from pytriton.engine.config_rules import ENSEMBLE, validate_config
 from pytriton.engine.model_spec import (
     BatcherSpec,
     ModelSpec,
@@ -25,6 +26,15 @@ from pytriton.engine.model_spec import (
 )
 from pytriton.errors import InvalidArgumentError, UnsupportedError
 from pytriton.protos import model_config_pb2
+
+__all__ = [
+    "config_from_dict",
+    "config_from_text",
+    "config_to_json",
+    "normalise_config",
+    "spec_from_config",
+    "validate_config",
+]
 
 _DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 # Triton prints 64-bit integers as numbers and overlooks these three.
