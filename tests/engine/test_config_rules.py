@@ -237,3 +237,21 @@ def test_validation_refuses_an_instance_group(group, gpu_ids, expected):
     text = f"{PYTHON} instance_group [ {{ {group} }} ]"
 
     assert refusal(text, gpu_ids) == f"instance group m_0 of model m {expected}"
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("instance_group [ { kind: 99 } ]", "instance group m_0 of model m has unknown kind 99"),
+        (
+            "max_batch_size: 4 dynamic_batching { default_queue_policy { timeout_action: 99 } }",
+            "queue policy has unknown timeout action 99 for m",
+        ),
+        (
+            'input [ { name: "x" data_type: 99 dims: [1] } ]',
+            "model input 'x' must specify 'data_type' for m",
+        ),
+    ],
+)
+def test_validation_refuses_numbers_that_are_no_value_of_an_enum(text, expected):
+    assert refusal(f"{PYTHON} {text}") == expected

@@ -101,8 +101,17 @@ def _check_dynamic_batching(config: Any) -> None:
             raise InvalidArgumentError(
                 f"priority queue policy must have priority level in range [1, {levels}] for {name}"
             )
+    for policy in _queue_policies(batching):
+        if policy.timeout_action not in model_config_pb2.ModelQueuePolicy.TimeoutAction.values():
+            raise InvalidArgumentError(
+                f"queue policy has unknown timeout action {policy.timeout_action} for {name}"
+            )
     if batching.preserve_ordering:
         _check_preserved_ordering(config)
+
+
+def _queue_policies(batching: Any) -> list[Any]:
+    return [batching.default_queue_policy, *batching.priority_queue_policy.values()]
 
 
 def _check_preserved_ordering(config: Any) -> None:
@@ -112,7 +121,7 @@ def _check_preserved_ordering(config: Any) -> None:
             f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
         )
     delay = model_config_pb2.ModelQueuePolicy.DELAY
-    for policy in (batching.default_queue_policy, *batching.priority_queue_policy.values()):
+    for policy in _queue_policies(batching):
         # Without a timeout nothing is ever delayed, so Triton lets the action stand.
         if policy.timeout_action == delay and policy.default_timeout_microseconds:
             raise InvalidArgumentError(
@@ -211,6 +220,8 @@ def _segment_sizes(dims: list[int]) -> list[int]:
 def _check_instance_group(config: Any, group: Any, gpu_ids: Sequence[int]) -> None:
     label = f"instance group {group.name} of model {config.name}"
     kinds = model_config_pb2.ModelInstanceGroup
+    if group.kind not in kinds.Kind.values():
+        raise InvalidArgumentError(f"{label} has unknown kind {group.kind}")
     if group.kind == kinds.KIND_GPU:
         if not gpu_ids:
             raise InvalidArgumentError(f"{label} has kind KIND_GPU but no GPUs are available")
