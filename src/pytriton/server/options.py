@@ -164,12 +164,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             sagemaker=_cloud_endpoint(flags, "sagemaker"),
             vertex_ai=_cloud_endpoint(flags, "vertex_ai"),
             vertex_ai_default_model=flags.optional_text("vertex_ai_default_model"),
-            http_restricted=parse_restricted_groups(
-                flags.texts("http_restricted_api"), Protocol.HTTP
-            ),
-            grpc_restricted=parse_restricted_groups(
-                flags.texts("grpc_restricted_protocol"), Protocol.GRPC
-            ),
+            http_restricted=_restricted(flags, "http_restricted_api", Protocol.HTTP),
+            grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
             http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),
             grpc_header_forward_pattern=flags.pattern("grpc_header_forward_pattern"),
             grpc_tls=_tls(flags),
@@ -179,11 +175,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             ),
             log=_log(flags),
             metrics_options=_metrics(flags),
-            limits=Limits(
-                http_max_input_bytes=flags.integer(
-                    "http_max_input_size", default_http_max_input_bytes, minimum=1
-                )
-            ),
+            limits=_limits(flags, default_http_max_input_bytes),
             model_repositories=flags.texts("model_repository"),
             exit_on_error=flags.boolean("exit_on_error", default=True),
             exit_timeout_s=flags.integer("exit_timeout_secs", 30),
@@ -235,6 +227,15 @@ def _cloud_endpoint(flags: Flags, name: str) -> Endpoint:
     return Endpoint(
         allow=flags.boolean(f"allow_{name}", default=False), port=flags.port(f"{name}_port", 8080)
     )
+
+
+def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[RestrictedGroup, ...]:
+    return parse_restricted_groups(flags.texts(name), protocol)
+
+
+def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
+    size = flags.integer("http_max_input_size", default_http_max_input_bytes, minimum=1)
+    return Limits(http_max_input_bytes=size)
 
 
 def _tls(flags: Flags) -> TlsOptions | None:
