@@ -51,6 +51,10 @@ class InferRequest(msgspec.Struct, eq=False):
     queued_ns: int = 0
     deadline_ns: int = 0  # 0: none
     is_cancelled: bool = False
+    ticket: int = 0  # place in the order of arrival, where a model keeps it
+    response_count: int = 0
+    cache_key: Any = None  # set where the response is to be cached
+    cache_ns: int = 0
 
 
 class InferResponse(msgspec.Struct, gc=False):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A message of this size fits the default send buffer of every Linux; larger ones go through the arena.
 MAX_MESSAGE_BYTES = 128 << 10
-MAX_DESCRIPTORS = 64
+MAX_DESCRIPTORS = 250
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _LENGTH = struct.Struct("<I")
 

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model made of Python callables: what `bind` was given, checked, and its instances while a server serves it."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.backend.host import InstanceHost, host_for
+from pytriton.backend.model_call import ModelCall
+from pytriton.backend.output_validation import OutputValidator
+from pytriton.backend.warmup import call_to_completion, warm_up
+from pytriton.decorators.context import inject_triton_context
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.common import DeviceKind
+from pytriton.model_config.generator import ModelConfigGenerator
+from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.tensor import Tensor, triton_datatype
+from pytriton.model_config.triton_model_config import (
+    ResponseCache,
+    TensorSpec,
+    TritonModelConfig,
+)
+from pytriton.transport.arena import Arena
+from pytriton.transport.channel import Channel
+from pytriton.transport.link import socket_pair
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.decorators.context import TritonContext
+
+InferFunc = Callable[..., Any]
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class BoundModel:
+    """One bound model. Checks its arguments at once, runs nothing before `open_instances`."""
+
+    def __init__(
+        self,
+        model_name: str,
+        infer_func: InferFunc | Sequence[InferFunc],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        model_version: int = 1,
+        config: ModelConfig | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
+        _check_name(model_name)
+        self.name = model_name
+        self.version = model_version
+        self.infer_funcs = _as_callables(infer_func)
+        self.config = _make_config(
+            model_name, model_version, len(self.infer_funcs), inputs, outputs, config or ModelConfig()
+        )
+        self._strict = strict
+        self._hosts: list[InstanceHost] = []
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What no two models of one server share."""
+        return self.name.lower(), self.version
+
+    def message(self) -> dict[str, Any]:
+        """Triton's ModelConfig as the server reads it."""
+        return ModelConfigGenerator(self.config).get_config()
+
+    def prepare(self, context: TritonContext) -> None:
+        """Give the callables their context and warm them up."""
+        for infer_func in self.infer_funcs:
+            context.model_configs[infer_func] = copy.deepcopy(self.config)
+            inject_triton_context(context, infer_func)
+        for infer_func in self.infer_funcs:
+            warm_up(
+                self.name,
+                self.config.model_warmup or (),
+                lambda requests, call=infer_func: call_to_completion(call, requests),  # type: ignore[misc]
+                self.config.inputs or (),
+            )
+
+    def open_instances(
+        self, on_unrecoverable: Callable[[], None]
+    ) -> tuple[list[socket.socket], list[int]]:
+        """Start an instance for each callable; the server's ends of their channels, and how many
+        batches each takes at a time."""
+        remote: list[socket.socket] = []
+        for index, infer_func in enumerate(self.infer_funcs):
+            ours, theirs = socket_pair()
+            remote.append(theirs)
+            host = host_for(infer_func)(
+                self._call(index, infer_func), Channel(ours, Arena()), on_unrecoverable
+            )
+            self._hosts.append(host)
+            host.start()
+        return remote, [host.concurrency for host in self._hosts]
+
+    def is_alive(self) -> bool:
+        """Whether every instance takes batches."""
+        return all(host.is_alive() for host in self._hosts)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the instances, which end when the server has closed their channels."""
+        for host in self._hosts:
+            host.join(timeout_s)
+        self._hosts.clear()
+
+    def _call(self, index: int, infer_func: InferFunc) -> ModelCall:
+        outputs = self.config.outputs or ()
+        return ModelCall(
+            f"{self.name}_0_{index}",
+            infer_func,
+            {spec.name: triton_datatype(spec.dtype) for spec in outputs},
+            OutputValidator(self.name, outputs, self.config.batching, self._strict),
+            batching=self.config.batching,
+        )
+
+
+def _check_name(model_name: str) -> None:
+    if not model_name:
+        raise PyTritonValidationError("Model name cannot be empty")
+    if not _NAME.fullmatch(model_name):
+        raise PyTritonValidationError(
+            "Model name can only contain alphanumeric characters, dots, underscores and dashes, "
+            f"got {model_name!r}"
+        )
+
+
+def _as_callables(infer_func: InferFunc | Sequence[InferFunc]) -> list[InferFunc]:
+    candidates = list(infer_func) if isinstance(infer_func, (list, tuple)) else [infer_func]
+    if not candidates or not all(callable(candidate) for candidate in candidates):
+        raise PyTritonValidationError(
+            "infer_func has to be a callable or a list or tuple of callables, "
+            f"got {infer_func!r}"
+        )
+    return candidates
+
+
+def _make_config(
+    name: str,
+    version: int,
+    instance_count: int,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    config: ModelConfig,
+) -> TritonModelConfig:
+    optional = [spec.name for spec in outputs if spec.optional]
+    if optional:
+        raise PyTritonValidationError(
+            f"Output tensors cannot be optional. Outputs marked as optional: {optional}."
+        )
+    return TritonModelConfig(
+        model_name=name,
+        model_version=version,
+        max_batch_size=config.max_batch_size,
+        batching=config.batching,
+        batcher=config.batcher,
+        instance_group={DeviceKind.KIND_CPU: instance_count},
+        decoupled=config.decoupled,
+        inputs=_named(inputs, "INPUT"),
+        outputs=_named(outputs, "OUTPUT"),
+        response_cache=ResponseCache(enable=True) if config.response_cache else None,
+        model_warmup=config.model_warmup,
+    )
+
+
+def _named(tensors: Sequence[Tensor], prefix: str) -> list[TensorSpec]:
+    return [
+        TensorSpec(
+            name=tensor.name or f"{prefix}_{number}",
+            shape=tuple(tensor.shape),
+            dtype=tensor.dtype,
+            optional=tensor.optional,
+        )
+        for number, tensor in enumerate(tensors, 1)
+    ]

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where instances run in the user's process: one thread each, waiting on its channel.
+
+A callable that is a plain function blocks its thread; coroutine functions share their thread's event loop, so that many
+batches of one instance run at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytriton.backend.model_call import is_unrecoverable
+from pytriton.transport.arena import IDLE_SECONDS
+from pytriton.transport.frames import Execute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.backend.model_call import ModelCall
+    from pytriton.transport.channel import Channel, Received
+    from pytriton.transport.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+# How many batches the server may have running on one instance at a time.
+SYNC_CONCURRENCY = 1
+ASYNC_CONCURRENCY = 256
+
+
+class InstanceHost:
+    """Runs one instance of a model on a thread of its own until the channel ends."""
+
+    concurrency = SYNC_CONCURRENCY
+
+    def __init__(
+        self, call: ModelCall, channel: Channel, on_unrecoverable: Callable[[], None]
+    ) -> None:
+        self._call = call
+        self._channel = channel
+        self._on_unrecoverable = on_unrecoverable
+        self._thread = threading.Thread(
+            target=self._run, name=f"pytriton-{call.instance_name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start to take batches."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether batches are taken."""
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end; the server ends an instance by closing its channel."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            logger.debug("%s: the server closed the channel", self._call.instance_name)
+        finally:
+            self._channel.close()
+
+    def _serve(self) -> None:
+        channel = self._channel
+        while True:
+            received = self._next()
+            if isinstance(received.frame, Execute):
+                self._answer(received, received.frame)
+            # Arrays that the callable did not keep go now, before this thread waits again.
+            del received
+            channel.gives_back_at_once = True
+
+    def _next(self) -> Received:
+        channel = self._channel
+        while channel.arena.has_idle_segments:
+            channel.link.socket.settimeout(IDLE_SECONDS)
+            try:
+                return self._wait()
+            except TimeoutError:
+                channel.forget_segments(channel.arena.trim())
+                channel.send_notes()
+            finally:
+                channel.link.socket.settimeout(None)
+        return self._wait()
+
+    def _wait(self) -> Received:
+        received = self._channel.receive()
+        self._channel.gives_back_at_once = False
+        assert received is not None
+        return received
+
+    def _answer(self, received: Received, execute: Execute) -> None:
+        payload = self._channel.payload()
+        started_ns = time.monotonic_ns()
+        frame: Frame
+        stops = False
+        try:
+            frame = self._call.run(received, payload)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+            stops = is_unrecoverable(error)
+            frame = self._call.failure(execute, started_ns, error)
+            payload = self._channel.payload()
+        self._channel.send(frame, payload)
+        if stops:
+            self._on_unrecoverable()
+
+
+class AsyncInstanceHost(InstanceHost):
+    """An instance whose callable is a coroutine function: its batches overlap."""
+
+    concurrency = ASYNC_CONCURRENCY
+
+    def _serve(self) -> None:
+        asyncio.run(self._serve_async())
+
+    async def _serve_async(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._channel.link.socket.setblocking(False)
+        self._closed = loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        loop.add_reader(self._channel.fileno(), self._on_readable)
+        try:
+            await self._closed
+        finally:
+            loop.remove_reader(self._channel.fileno())
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _on_readable(self) -> None:
+        try:
+            while (received := self._channel.receive()) is not None:
+                if isinstance(received.frame, Execute):
+                    task = asyncio.create_task(self._answer_async(received, received.frame))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        except (EOFError, OSError):
+            if not self._closed.done():
+                self._closed.set_result(None)
+
+    async def _answer_async(self, received: Received, execute: Execute) -> None:
+        started_ns = time.monotonic_ns()
+        payload = self._channel.payload()
+        frame: Frame
+        stops = False
+        try:
+            results: Any = await self._call.infer_func(self._call.requests(received))
+            finished_ns = time.monotonic_ns()
+            frame = self._call.responses(execute, results, started_ns, finished_ns, payload)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+            stops = is_unrecoverable(error)
+            frame = self._call.failure(execute, started_ns, error)
+            payload = self._channel.payload()
+        self._send(frame, payload)
+        if stops:
+            self._on_unrecoverable()
+
+    def _send(self, frame: Frame, payload: Any) -> None:
+        if self._closed.done():
+            return
+        self._channel.send(frame, payload)
+        if self._channel.link.has_unsent:
+            asyncio.get_running_loop().add_writer(self._channel.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._channel.link.flush()
+        if not self._channel.link.has_unsent:
+            asyncio.get_running_loop().remove_writer(self._channel.fileno())
+
+
+def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
+    """The kind of host that a callable needs."""
+    call = infer_func if inspect.isroutine(infer_func) else type(infer_func).__call__
+    if inspect.iscoroutinefunction(infer_func) or inspect.iscoroutinefunction(call):
+        return AsyncInstanceHost
+    return InstanceHost

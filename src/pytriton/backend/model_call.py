@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a user's inference callable: from a received batch to its arguments, from what it returns to a frame.
+
+Pure but for the call itself: no thread, no socket. Who waits for batches and sends frames is in `pytriton.backend.host`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytriton import dtypes
+from pytriton.decorators import whole_batch_callable
+from pytriton.dtypes import BYTES, DataType
+from pytriton.errors import ErrorCode
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.proxy.types import Request
+from pytriton.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    Execute,
+    ResponseItem,
+    Responses,
+    TensorRef,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from pytriton.backend.output_validation import OutputValidator
+    from pytriton.transport.channel import Payload, Received
+    from pytriton.transport.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+# Up to here copying an array out is cheaper than exposing its memory.
+_SMALL_ARRAY_BYTES = 4096
+
+
+class ModelCall:
+    """Knows how to call one inference callable with a batch."""
+
+    def __init__(
+        self,
+        instance_name: str,
+        infer_func: Callable[..., Any],
+        outputs: Mapping[str, DataType],
+        validator: OutputValidator,
+        *,
+        batching: bool,
+    ) -> None:
+        self.instance_name = instance_name
+        self.infer_func = infer_func
+        self._outputs = outputs
+        self._output_names = list(outputs)
+        self._validator = validator
+        self._batching = batching
+        self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
+
+    def run(self, received: Received, payload: Payload) -> Frame:
+        """Call the function and answer with a frame whose tensors are in `payload`."""
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        started_ns = time.monotonic_ns()
+        if self._call_whole_batch is None or execute.parameters or execute.outputs:
+            results = self.infer_func(self.requests(received))
+            finished_ns = time.monotonic_ns()
+            return self.responses(execute, results, started_ns, finished_ns, payload)
+        inputs = {ref.name: received.array(ref) for ref in execute.inputs}
+        outputs = self._call_whole_batch(inputs, sum(execute.rows))
+        finished_ns = time.monotonic_ns()
+        self._validator.validate_batch(outputs)
+        refs = [
+            _place(payload, name, self._outputs[name], array, execute.rows)
+            for name, array in outputs.items()
+            if name in self._outputs
+        ]
+        return BatchResult(execute.batch, started_ns, finished_ns, refs)
+
+    def requests(self, received: Received) -> list[Request]:
+        """The batch as the callable takes it: one object for each request, with views of its rows."""
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        arrays = {ref.name: received.array(ref) for ref in execute.inputs}
+        if not self._batching or len(execute.rows) == 1:
+            return [self._request(execute, 0, arrays)]
+        requests = []
+        at = 0
+        for position, rows in enumerate(execute.rows):
+            end = at + rows
+            data = {name: array[at:end] for name, array in arrays.items()}
+            requests.append(self._request(execute, position, data))
+            at = end
+        return requests
+
+    def _request(self, execute: Execute, position: int, data: dict[str, NDArray[Any]]) -> Request:
+        return Request(
+            data,
+            execute.parameters.get(position, {}),
+            None,
+            execute.outputs.get(position, self._output_names),
+        )
+
+    def responses(
+        self, execute: Execute, results: Any, started_ns: int, finished_ns: int, payload: Payload
+    ) -> Responses:
+        """What the callable returned, as the final response to each request."""
+        items = self.response_items(execute, results, payload, is_final=True)
+        return Responses(started_ns, finished_ns, items)
+
+    def response_items(
+        self, execute: Execute, results: Any, payload: Payload, *, is_final: bool
+    ) -> list[ResponseItem]:
+        """What the callable returned or yielded, as one response to each request."""
+        validated = self._validator.validate(results, len(execute.rows))
+        return [
+            ResponseItem(
+                execute.batch, position, self._refs(execute, position, outputs, payload), is_final
+            )
+            for position, outputs in enumerate(validated)
+        ]
+
+    def _refs(
+        self,
+        execute: Execute,
+        position: int,
+        outputs: Mapping[str, NDArray[Any]],
+        payload: Payload,
+    ) -> list[TensorRef]:
+        wanted = execute.outputs.get(position, self._outputs)
+        return [
+            _place(payload, name, self._outputs[name], array)
+            for name, array in outputs.items()
+            if name in self._outputs and name in wanted
+        ]
+
+    def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
+        """The answer to every request of a batch whose call raised."""
+        text = self.error_text(error)
+        return BatchFailure(
+            execute.batch, started_ns, time.monotonic_ns(), text, ErrorCode.INTERNAL
+        )
+
+    def error_text(self, error: BaseException) -> str:
+        """What clients read when the callable raised; the traceback stays in the log."""
+        logger.warning("Inference callable of %s raised", self.instance_name, exc_info=error)
+        return (
+            f"Failed to process the request(s) for model '{self.instance_name}', "
+            f"message: {type(error).__name__}: {error}"
+        )
+
+
+def is_unrecoverable(error: BaseException) -> bool:
+    """Whether the callable asked for everything to stop."""
+    return isinstance(error, PyTritonUnrecoverableError)
+
+
+def _place(
+    payload: Payload,
+    name: str,
+    dtype: DataType,
+    array: NDArray[Any],
+    rows: list[int] | None = None,
+) -> TensorRef:
+    """Copy an output into the payload; `rows` says how a whole batch of BYTES is cut later."""
+    if dtype is BYTES:
+        return _place_bytes(payload, name, array, rows)
+    if array.dtype != dtype.numpy:
+        array = array.astype(dtype.numpy)
+    size = array.nbytes
+    data: bytes | memoryview
+    if size <= _SMALL_ARRAY_BYTES or not array.flags.c_contiguous:
+        data = array.tobytes()
+    else:
+        data = memoryview(array.reshape(-1).view(np.uint8))
+    block, offset = payload.add((data,), size)
+    return TensorRef(name, dtype.number, array.shape, offset, size, block)
+
+
+def _place_bytes(
+    payload: Payload, name: str, array: NDArray[Any], rows: list[int] | None
+) -> TensorRef:
+    parts = []
+    at = 0
+    for count in rows or [len(array) if array.ndim else 1]:
+        part = array[at : at + count] if rows else array
+        parts.append(dtypes.encode_bytes(dtypes.array_to_bytes_elements(part)))
+        at += count
+    pieces = [len(part) for part in parts]
+    block, offset = payload.add(parts, sum(pieces))
+    return TensorRef(
+        name, BYTES.number, array.shape, offset, sum(pieces), block, pieces if rows else []
+    )

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's face to front ends: find a model, submit a request, give one up, say what is ready.
+
+It knows neither HTTP nor gRPC. An in-process user, an ensemble or a test is just another caller.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.engine.model import Model, ModelState
+from pytriton.engine.validation import validate
+from pytriton.errors import InvalidArgumentError, NotFoundError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytriton.messages import InferRequest
+
+
+class Engine:
+    """All models of a server."""
+
+    def __init__(self, *, strict_readiness: bool = True) -> None:
+        self._models: dict[str, dict[int, Model]] = {}
+        self._strict_readiness = strict_readiness
+        self._latest: dict[str, Model] = {}  # READY models by name, for requests without a version
+        self.is_exiting = False
+
+    # Registry
+
+    def add(self, model: Model) -> None:
+        """Register a model that is being loaded; it replaces the version that was there."""
+        self._models.setdefault(model.spec.name, {})[model.spec.version] = model
+        self._latest.clear()
+
+    def set_ready(self, model: Model) -> None:
+        """Begin to serve a loaded model."""
+        model.become(ModelState.READY)
+        self._latest.clear()
+
+    def remove(self, model: Model) -> None:
+        """Forget a model that is unloaded, unless another took its place."""
+        self._latest.clear()
+        versions = self._models.get(model.spec.name, {})
+        if versions.get(model.spec.version) is model:
+            del versions[model.spec.version]
+            if not versions:
+                del self._models[model.spec.name]
+
+    def models(self) -> Iterator[Model]:
+        """Every registered model version, by name and version."""
+        for name in sorted(self._models):
+            versions = self._models[name]
+            for version in sorted(versions):
+                yield versions[version]
+
+    # Looking up
+
+    def lookup(self, name: str, version: str = "") -> Model:
+        """The model that serves requests for `name`; the newest ready version where none is named."""
+        if not version:
+            model = self._latest.get(name)
+            if model is not None and model.state is ModelState.READY:
+                return model
+        versions = self._models.get(name)
+        if versions is None:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        if version:
+            return self._lookup_version(name, versions, parse_version(version))
+        ready = [number for number, model in versions.items() if model.state is ModelState.READY]
+        if not ready:
+            raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
+        self._latest[name] = versions[max(ready)]
+        return self._latest[name]
+
+    def _lookup_version(self, name: str, versions: dict[int, Model], version: int) -> Model:
+        model = versions.get(version)
+        if model is None:
+            raise NotFoundError(
+                f"Request for unknown model: '{name}' version {version} is not found"
+            )
+        if model.state is not ModelState.READY:
+            raise UnavailableError(
+                f"Request for unknown model: '{name}' version {version} is not at ready state"
+            )
+        return model
+
+    def ready_versions(self, name: str) -> list[int]:
+        """The versions of a model that serve requests, in ascending order."""
+        versions = self._models.get(name, {})
+        return sorted(v for v, model in versions.items() if model.state is ModelState.READY)
+
+    def models_with_statistics(self, name: str = "", version: str = "") -> list[Model]:
+        """The models whose account a client asks for; all that are ready where none is named."""
+        if not name:
+            return [model for model in self.models() if model.state is ModelState.READY]
+        versions = self.ready_versions(name)
+        if not versions:
+            raise InvalidArgumentError(f"requested model '{name}' is not available")
+        if version:
+            number = parse_version(version)
+            if number not in versions:
+                raise InvalidArgumentError(
+                    f"requested model version is not available for model '{name}'"
+                )
+            versions = [number]
+        return [self._models[name][number] for number in versions]
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether requests for the model are served; an unknown model is not ready."""
+        number = parse_version(version) if version else 0
+        ready = self.ready_versions(name)
+        return number in ready if version else bool(ready)
+
+    def is_ready(self) -> bool:
+        """Whether the server is ready; with strict readiness, only when all its models are."""
+        if self.is_exiting:
+            return False
+        if not self._strict_readiness:
+            return True
+        return all(model.state is ModelState.READY for model in self.models())
+
+    # Requests
+
+    def infer(self, request: InferRequest, model: Model) -> None:
+        """Check a request against the model that `lookup` gave, and queue it.
+
+        Raises:
+            ServerError: It does not fit the model, or cannot be taken now. The sink hears nothing.
+        """
+        if self.is_exiting:
+            raise UnavailableError("Server exiting")
+        validate(request, model.spec)
+        request.model = model
+        model.submit(request, time.monotonic_ns())
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give a request up; its sink hears of it once, with an error."""
+        if request.model is not None:
+            request.model.cancel(request)
+
+
+def parse_version(version: str) -> int:
+    """A version as clients write it."""
+    try:
+        number = int(version)
+        if not -(2**63) <= number < 2**63:
+            raise ValueError
+    except ValueError:
+        raise InvalidArgumentError(
+            f"failed to get model version from specified version string '{version}' "
+            "(details: stol), version should be an integral value > 0"
+        ) from None
+    if number < 0:
+        raise InvalidArgumentError(
+            f"invalid model version specified '{version}' , version should be an integral value > 0"
+        )
+    return number

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One served model version: its queue, its instances, its account. Drives the batcher, decides nothing itself.
+
+The batcher says what runs next; this class asks it whenever something changed (a request came, an instance became free,
+a time was reached), hands batches to instances and passes outcomes on to the requests' sinks.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.engine.batcher import make_batcher
+from pytriton.engine.ordering import OrderedRelease
+from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
+from pytriton.errors import CancelledError, ServerError, UnavailableError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pytriton.engine.cache import ResponseCache
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.executor.base import Instance, Outcome, RunningBatch
+    from pytriton.messages import InferRequest
+
+logger = logging.getLogger(__name__)
+
+
+class ModelState(enum.Enum):
+    """Where a model version is in its life; the values are Triton's words."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
+    ModelState.LOADING: frozenset({ModelState.READY, ModelState.UNAVAILABLE}),
+    ModelState.READY: frozenset({ModelState.UNLOADING, ModelState.UNAVAILABLE}),
+    ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE}),
+    ModelState.UNAVAILABLE: frozenset({ModelState.LOADING}),
+}
+
+
+class Model:
+    """A model version as the engine serves it. Lives on the event loop's thread."""
+
+    def __init__(
+        self, spec: ModelSpec, loop: asyncio.AbstractEventLoop, cache: ResponseCache | None = None
+    ) -> None:
+        self.spec = spec
+        self.config_json = b""  # as clients read it
+        self.statistics = ModelStatistics()
+        self.state = ModelState.LOADING
+        self.reason = ""
+        self.instances: list[Instance] = []
+        self._loop = loop
+        self._cache = cache if spec.response_cache else None
+        self._batcher = make_batcher(spec)
+        self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
+        self._running = 0  # requests handed to instances and not answered finally
+        self._is_pump_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._order: OrderedRelease[tuple[InferRequest, Outcome]] | None = None
+        if spec.batcher is not None and spec.batcher.preserve_ordering:
+            self._order = OrderedRelease()
+        self._on_idle: asyncio.Future[None] | None = None
+
+    # Life
+
+    def become(self, state: ModelState, reason: str = "") -> None:
+        """Change the state; a change that the table does not have is a bug here."""
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+        self.reason = reason
+
+    def add_instance(self, instance: Instance) -> None:
+        """Take an instance into service."""
+        self.instances.append(instance)
+        self._free[instance] = None
+        instance.start()
+        self._pump_soon()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until nothing is queued or running, at most for so long."""
+        if self._running or len(self._batcher):
+            self._on_idle = self._loop.create_future()
+            handle = self._loop.call_later(timeout_s, self._set_idle)
+            await self._on_idle
+            handle.cancel()
+
+    def stop(self) -> None:
+        """End all instances; what still waits is answered."""
+        if self.state is ModelState.READY:
+            self.become(ModelState.UNLOADING)
+        if self.state is not ModelState.UNAVAILABLE:
+            self.become(ModelState.UNAVAILABLE, "unloaded")
+        for instance in list(self.instances):
+            instance.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Model {self.spec.name} version {self.spec.version} {self.state.value}: "
+            f"{len(self._batcher)} queued, {self._running} running, "
+            f"{len(self._free)} of {len(self.instances)} instances free>"
+        )
+
+    # Requests
+
+    def submit(self, request: InferRequest, now_ns: int) -> None:
+        """Queue a validated request; ServerError where it cannot be taken."""
+        if self._cache is not None and self._answer_from_cache(self._cache, request):
+            return
+        self._batcher.add(request, now_ns)
+        self.statistics.pending_count += 1
+        if self._order is not None:
+            request.ticket = self._order.take_ticket()
+        if self._free:
+            self._pump_soon()
+        elif request.deadline_ns:
+            self._wake_at(request.deadline_ns)
+
+    def cancel(self, request: InferRequest) -> None:
+        """The client gave up: a queued request goes at once, a running one's model is told."""
+        if request.is_cancelled:
+            return
+        request.is_cancelled = True
+        if self._batcher.remove(request):
+            self._refuse(request, CancelledError(""), FailureReason.CANCELED)
+            self._check_idle()
+            return
+        for instance in self.instances:
+            instance.cancel(request)
+
+    # Deciding
+
+    def _pump_soon(self) -> None:
+        # Requests that arrive in the same round of the event loop share a batch.
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        now_ns = time.monotonic_ns()
+        batcher = self._batcher
+        wake_ns = 0
+        while self._free:
+            decision = batcher.next(now_ns)
+            if not isinstance(decision, list):
+                wake_ns = decision or 0
+                break
+            self._dispatch(decision, now_ns)
+        deadline_ns = batcher.next_deadline_ns()
+        if deadline_ns:
+            for request in batcher.expire(now_ns):
+                error = UnavailableError("Request timeout expired")
+                self._refuse(request, error, FailureReason.REJECTED)
+            deadline_ns = batcher.next_deadline_ns()
+            wake_ns = min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
+        if wake_ns:
+            self._wake_at(wake_ns)
+
+    def _wake_at(self, at_ns: int) -> None:
+        if self._timer is not None and not self._timer.cancelled():
+            if self._timer_ns <= at_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = at_ns
+        delay_s = max(0, at_ns - time.monotonic_ns()) / 1e9
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        # The loop's timers have a resolution of 1 ms and may come early by less than that.
+        if time.monotonic_ns() < self._timer_ns:
+            self._wake_at(self._timer_ns)
+            return
+        self._pump()
+
+    def _dispatch(self, requests: list[InferRequest], now_ns: int) -> None:
+        instance = next(iter(self._free))
+        self.statistics.pending_count -= len(requests)
+        self._running += len(requests)
+        try:
+            instance.execute(requests, now_ns)
+        except ServerError as error:
+            self._running -= len(requests)
+            for request in requests:
+                self._refuse(request, error, FailureReason.OTHER, is_pending=False)
+            return
+        del self._free[instance]
+        if instance.free_slots:
+            self._free[instance] = None
+
+    def _refuse(
+        self,
+        request: InferRequest,
+        error: ServerError,
+        reason: FailureReason,
+        *,
+        is_pending: bool = True,
+    ) -> None:
+        if is_pending:
+            self.statistics.pending_count -= 1
+        self.statistics.record_failures(1, time.monotonic_ns() - request.received_ns, reason)
+        if self._order is not None:
+            for released in self._order.skip(request.ticket):
+                self._deliver(*released)
+        request.sink.on_error(error)
+
+    # Events of instances
+
+    def on_outcomes(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Pass outcomes on; the instance gets its next batch first, so that it need not wait for us."""
+        if instance.free_slots:
+            self._free[instance] = None
+            if len(self._batcher):
+                self._pump()
+        if self.spec.decoupled:
+            self._record_stream(batch, outcomes, times_ns)
+        else:
+            self._record(batch, outcomes, times_ns)
+        if self._order is not None:
+            for outcome in outcomes:
+                request = batch.requests[outcome.position]
+                for released in self._order.complete(request.ticket, (request, outcome)):
+                    self._deliver(*released)
+        else:
+            for outcome in outcomes:
+                self._deliver(batch.requests[outcome.position], outcome)
+        if self._on_idle is not None:
+            self._check_idle()
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        """An instance is gone; without any, nothing that waits can be served."""
+        self.instances.remove(instance)
+        self._free.pop(instance, None)
+        if self.instances:
+            return
+        if self.state in (ModelState.LOADING, ModelState.READY):
+            self.become(ModelState.UNAVAILABLE, f"instance {instance.name} is gone, {reason}")
+        error = UnavailableError(
+            f"Request for unknown model: '{self.spec.name}' version {self.spec.version} "
+            "is not at ready state"
+        )
+        for request in self._take_all():
+            self._refuse(request, error, FailureReason.OTHER)
+        self._check_idle()
+
+    def _take_all(self) -> list[InferRequest]:
+        waiting: list[InferRequest] = []
+        while isinstance(decision := self._batcher.next(2**62), list):
+            waiting.extend(decision)
+        return waiting
+
+    def _deliver(self, request: InferRequest, outcome: Outcome) -> None:
+        if outcome.is_final:
+            self._running -= 1
+        if outcome.error is not None:
+            request.sink.on_error(outcome.error)
+            return
+        if request.cache_key is not None and outcome.response is not None:
+            self._store(request, outcome)
+        request.sink.on_response(outcome.response, final=outcome.is_final)
+
+    def _check_idle(self) -> None:
+        if not self._running and not len(self._batcher):
+            self._set_idle()
+
+    def _set_idle(self) -> None:
+        if self._on_idle is not None and not self._on_idle.done():
+            self._on_idle.set_result(None)
+
+    # Accounting
+
+    def _record(
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
+    ) -> None:
+        end_ns = time.monotonic_ns()
+        requests = batch.requests
+        record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], end_ns)
+        for outcome in outcomes:
+            request = requests[outcome.position]
+            rows = request.rows or 1
+            record.rows += rows
+            if outcome.error is None:
+                record.succeeded += 1
+                record.succeeded_rows += rows
+                record.succeeded_ns += end_ns - request.received_ns
+                record.queue_ns += batch.started_ns - request.queued_ns
+            else:
+                reason = FailureReason.CANCELED if request.is_cancelled else FailureReason.BACKEND
+                self.statistics.record_failures(1, end_ns - request.received_ns, reason)
+        self.statistics.record_batch(record, time.time_ns() // 1_000_000)
+
+    def _record_stream(
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
+    ) -> None:
+        now_ns = time.monotonic_ns()
+        final = []
+        for outcome in outcomes:
+            request = batch.requests[outcome.position]
+            if outcome.error is not None:
+                kind = ResponseOutcome.CANCEL if request.is_cancelled else ResponseOutcome.FAIL
+            elif outcome.response is None:
+                kind = ResponseOutcome.EMPTY
+            else:
+                kind = ResponseOutcome.SUCCESS
+            self.statistics.record_response(
+                request.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
+            )
+            request.response_count += 1
+            if outcome.is_final:
+                final.append(outcome)
+        if final:
+            self._record(batch, final, times_ns)
+
+    # Response cache
+
+    def _answer_from_cache(self, cache: ResponseCache, request: InferRequest) -> bool:
+        started_ns = time.monotonic_ns()
+        key = cache.key(request, self.spec)
+        cached = cache.lookup(key)
+        ended_ns = time.monotonic_ns()
+        if cached is None:
+            request.cache_key = key
+            request.cache_ns = ended_ns - started_ns
+            return False
+        self.statistics.record_cache_hit(
+            ended_ns - started_ns, ended_ns - request.received_ns, time.time_ns() // 1_000_000
+        )
+        request.sink.on_response(cached.response_to(request), final=True)
+        return True
+
+    def _store(self, request: InferRequest, outcome: Outcome) -> None:
+        assert self._cache is not None
+        started_ns = time.monotonic_ns()
+        if outcome.response is not None:
+            self._cache.insert(request.cache_key, outcome.response)
+        self.statistics.record_cache_miss(time.monotonic_ns() - started_ns + request.cache_ns)
+

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine knows of an instance: it executes batches, and events come back.
+
+A bound callable's thread, a model's own process or a test's fake all look like this; the engine never knows which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pytriton.errors import ServerError
+    from pytriton.messages import InferRequest, InferResponse
+
+
+class RunningBatch(msgspec.Struct, eq=False):
+    """Requests that an instance executes together."""
+
+    id: int
+    requests: list[InferRequest]
+    started_ns: int  # when the engine handed it over
+    open_positions: set[int]  # requests that wait for their final response
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """A response to one request of a batch, or the error or bare end in its place."""
+
+    position: int
+    response: InferResponse | None = None
+    error: ServerError | None = None
+    is_final: bool = True
+
+
+class InstanceEvents(Protocol):
+    """What an instance tells its owner, always on the event loop."""
+
+    def on_outcomes(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Responses came; `times_ns` is when the model began and ended to compute them."""
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        """The instance is gone; its open requests were failed before."""
+
+
+class Instance(Protocol):
+    """Something that executes batches."""
+
+    name: str
+
+    @property
+    def free_slots(self) -> int:
+        """How many more batches it takes now."""
+
+    def start(self) -> None:
+        """Begin to report events."""
+
+    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+        """Run requests together; outcomes come later as events."""
+
+    def cancel(self, request: InferRequest) -> None:
+        """Tell the model that nobody waits for this request any more."""
+
+    def stop(self) -> None:
+        """End it; open requests are failed."""

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An inference over HTTP: from the body to the engine, from its response to the client."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InvalidArgumentError, ServerError, UnsupportedError
+from pytriton.server.http_connection import JSON_TYPE
+from pytriton.server.status import HTTP_STATUS
+from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress, decompress
+from pytriton.wire.kserve_json import parse_header_length, parse_infer
+from pytriton.wire.kserve_response import encode_infer_response
+from pytriton.wire.output_format import ALL_JSON
+
+if TYPE_CHECKING:
+    from pytriton.engine.engine import Engine
+    from pytriton.engine.model import Model
+    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.server.http_connection import HttpConnection, HttpRequest
+    from pytriton.server.options import Limits
+    from pytriton.wire.output_format import OutputFormat
+
+_BINARY_TYPE = b"application/octet-stream"
+_ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
+
+# Names that mean something to the server; a header of that name must not become a parameter.
+_RESERVED_HEADERS = frozenset(
+    {
+        "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers",
+        "binary_data_output",
+    }  # fmt: skip
+)
+
+
+class HeaderForwarding:
+    """Which request headers become request parameters."""
+
+    def __init__(self, pattern: str | None) -> None:
+        self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+
+    def apply(self, headers: list[tuple[bytes, bytes]], request: InferRequest) -> None:
+        """Add the headers that match to the request's parameters."""
+        if self._pattern is None:
+            return
+        for raw_name, raw_value in headers:
+            name = raw_name.decode("latin-1")
+            if not self._pattern.search(name):
+                continue
+            if name in _RESERVED_HEADERS or name.startswith("triton_"):
+                raise InvalidArgumentError(
+                    f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+                )
+            request.parameters[name] = raw_value.decode("latin-1")
+
+
+class InferExchange:
+    """One infer request on a connection; the engine's sink for its response."""
+
+    __slots__ = ("_accept_encoding", "_connection", "_engine", "_format", "_model", "request")
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: Model,
+        connection: HttpConnection,
+        accept_encoding: bytes | None,
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._connection = connection
+        self._accept_encoding = accept_encoding
+        self._format: OutputFormat = ALL_JSON
+        self.request: InferRequest | None = None
+
+    def submit(self, http: HttpRequest, limits: Limits, forwarding: HeaderForwarding) -> None:
+        """Read the body and hand the request to the engine."""
+        headers = http.headers
+        body = http.body
+        if b"content-encoding" in headers:
+            encoding = headers[b"content-encoding"].decode("latin-1")
+            body = decompress(body, encoding, limits.http_max_input_bytes)
+        header_length = None
+        length_text = headers.get(b"inference-header-content-length")
+        if length_text is not None:
+            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
+        request, self._format = parse_infer(body, header_length, self._model.spec, self)
+        request.received_ns = time.monotonic_ns()
+        forwarding.apply(http.header_list, request)
+        self.request = request
+        self._engine.infer(request, self._model)
+
+    def abandon(self) -> None:
+        """The client is gone: nobody waits for the response."""
+        if self.request is not None:
+            self._engine.cancel(self.request)
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send the only response of a coupled model."""
+        if response is None:
+            self._connection.respond_error(500, "expected a single response, got 0")
+            return
+        try:
+            header_length, parts = encode_infer_response(
+                response, self._format, is_batched=self._model.spec.max_batch_size > 0
+            )
+        except ServerError as error:
+            self.on_error(error)
+            return
+        headers = b""
+        if header_length is not None:
+            headers = b"Inference-Header-Content-Length: %d\r\n" % header_length
+        if self._accept_encoding is not None:
+            encoding = choose_encoding(self._accept_encoding.decode("latin-1"))
+            if encoding != "identity":
+                parts = [compress(parts, encoding)]
+                headers += b"Content-Encoding: %b\r\n" % encoding.encode()
+        content_type = JSON_TYPE if header_length is None else _BINARY_TYPE
+        self._connection.respond(200, parts, content_type, headers)
+
+    def on_error(self, error: ServerError) -> None:
+        """Send the error."""
+        respond_server_error(self._connection, error)
+
+
+def respond_server_error(connection: HttpConnection, error: ServerError) -> None:
+    """Answer with an error of the engine."""
+    is_encoding = isinstance(error, UnsupportedError) and "compression" in error.message
+    headers = _ACCEPT_ENCODING_HEADER if is_encoding else b""
+    connection.respond_error(HTTP_STATUS[error.code], error.message, headers)
+

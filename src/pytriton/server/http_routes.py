@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which handler a path belongs to: one table, matched on whole segments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import httptools
+
+MAX_CACHED_TARGETS = 1024
+
+
+class Endpoint(NamedTuple):
+    """A handler's name, the group that authorisation knows it by, and its methods."""
+
+    handler: str
+    api: str
+    methods: frozenset[bytes]
+
+
+class Route(NamedTuple):
+    """Where a request goes."""
+
+    endpoint: Endpoint
+    model: str = ""
+    version: str = ""
+
+
+_GET = frozenset({b"GET", b"HEAD"})
+_POST = frozenset({b"POST"})
+
+_LIVE = Endpoint("live", "health", _GET)
+_READY = Endpoint("ready", "health", _GET)
+_SERVER_METADATA = Endpoint("server_metadata", "metadata", _GET)
+_MODEL_METADATA = Endpoint("model_metadata", "metadata", _GET)
+_ALL_STATISTICS = Endpoint("all_statistics", "statistics", _GET)
+
+# What follows a model's name, and optionally its version.
+_OF_MODEL: dict[str, Endpoint] = {
+    "": _MODEL_METADATA,
+    "ready": Endpoint("model_ready", "health", _GET),
+    "config": Endpoint("model_config", "model-config", _GET),
+    "stats": Endpoint("model_statistics", "statistics", _GET),
+    "infer": Endpoint("infer", "inference", _POST),
+    "generate": Endpoint("generate", "inference", _POST),
+    "generate_stream": Endpoint("generate_stream", "inference", _POST),
+}
+
+_FIXED: dict[tuple[str, ...], Route] = {
+    ("v2",): Route(_SERVER_METADATA),
+    ("v2", "health", "live"): Route(_LIVE),
+    ("v2", "health", "ready"): Route(_READY),
+    ("v2", "models", "stats"): Route(_ALL_STATISTICS),
+}
+
+
+def resolve(target: bytes) -> Route | None:
+    """The route of a request target; None where no path matches.
+
+    The query is ignored, names are percent-decoded segment by segment, and nothing is normalised: `//v2` or `/v2/.` name
+    no route, so nothing reaches a handler around the authorisation of its path.
+    """
+    if not target.startswith(b"/"):
+        try:
+            target = httptools.parse_url(target).path or b""
+        except httptools.HttpParserInvalidURLError:
+            return None
+    path = target.partition(b"?")[0]
+    segments = tuple(
+        unquote_to_bytes(segment).decode("utf-8", "surrogateescape")
+        for segment in path.split(b"/")[1:]
+    )
+    if segments in _FIXED:
+        return _FIXED[segments]
+    if segments[:2] != ("v2", "models") or len(segments) < 3 or not segments[2]:
+        return None
+    return _resolve_model(segments[2], segments[3:])
+
+
+def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
+    version = ""
+    if len(rest) >= 2 and rest[0] == "versions":
+        version = rest[1]
+        if not (version.isascii() and version.isdigit()):
+            return None
+        rest = rest[2:]
+    if len(rest) > 1 or rest == ("",):
+        return None
+    endpoint = _OF_MODEL.get(rest[0] if rest else "")
+    return None if endpoint is None else Route(endpoint, model, version)
+
+
+class Router:
+    """`resolve` with a memory: clients ask for the same few targets again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Route | None] = {}
+
+    def resolve(self, target: bytes) -> Route | None:
+        """See `resolve`."""
+        try:
+            return self._known[target]
+        except KeyError:
+            if len(self._known) >= MAX_CACHED_TARGETS:
+                self._known.clear()
+            route = self._known[target] = resolve(target)
+            return route

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry of the server process that `Triton` starts: settings come over the control socket, models follow."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InternalError, ServerError
+from pytriton.exceptions import PyTritonError
+from pytriton.server.binder import BinderSession
+from pytriton.server.logs import set_up_logging
+from pytriton.server.options import ServerOptions
+from pytriton.server.server import Server
+from pytriton.transport.control import ControlLink, Done, Start, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a server for the process that holds the other end of the control socket."""
+    parser = argparse.ArgumentParser(prog="pytriton server process")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args(arguments)
+    # A terminal sends SIGINT to the whole group; the parent decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = ControlLink(socket.socket(fileno=options.control_fd))
+    try:
+        start = link.receive()
+    except EOFError:
+        return
+    assert isinstance(start, Start)
+    _new_event_loop().run_until_complete(_serve(link, start, options.parent))
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _serve(link: ControlLink, start: Start, parent: int) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        options = ServerOptions.from_triton_config(start.config)
+        set_up_logging(options.log)
+        server = Server(options, loop)
+        await server.start()
+    except (ServerError, PyTritonError) as error:
+        link.send(Done(0, error.message, getattr(error, "code", InternalError.code)))
+        return
+    ended: asyncio.Future[bool] = loop.create_future()
+
+    def end(is_orderly: bool) -> None:  # noqa: FBT001  a callback of one argument
+        if not ended.done():
+            ended.set_result(is_orderly)
+
+    loop.add_signal_handler(signal.SIGTERM, end, True)
+    session = BinderSession(link, server.engine, loop, server.cache, end)
+    _end_with_parent(loop, parent, end)
+    link.send(Started(server.http_port, server.grpc_port, server.metrics_port))
+    session.start()
+    _freeze_memory()
+    if await ended:
+        await server.stop(options.exit_timeout_s)
+    session.close()
+
+
+def _end_with_parent(
+    loop: asyncio.AbstractEventLoop, parent: int, end: object
+) -> None:
+    """End when the parent does, even if a child that it forked still holds the control socket."""
+    assert callable(end)
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):  # the parent is gone already: the control socket says so
+            loop.add_reader(os.pidfd_open(parent), end, False)
+            return
+    if os.getppid() != parent:
+        end(False)
+        return
+    loop.call_later(1.0, _end_with_parent, loop, parent, end)
+
+
+def _freeze_memory() -> None:
+    # What was imported lives for ever: it need not be searched for garbage again and again.
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server: opens the ports, holds the engine, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+ResponseCache = None
+from pytriton.engine.engine import Engine
+from pytriton.errors import UnavailableError
+from pytriton.server.http_api import HttpApi
+from pytriton.server.metrics_api import MetricsApi
+
+if TYPE_CHECKING:
+    from pytriton.server.options import Endpoint, ServerOptions
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+
+
+class Server:
+    """One server process's front ends and models."""
+
+    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.engine = Engine(strict_readiness=options.strict_readiness)
+        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self._loop = loop
+        self._http = HttpApi(self.engine, options, loop)
+        self._metrics = MetricsApi(self.engine, options, loop)
+        self._listeners: list[asyncio.Server] = []
+        self.http_port = self.grpc_port = self.metrics_port = 0
+
+    async def start(self) -> None:
+        """Open the ports; UnavailableError says which one could not be had."""
+        options = self.options
+        if options.http.allow:
+            self.http_port = await self._listen(options.http, self._http.make_connection, "HTTP")
+        if options.metrics.allow:
+            self.metrics_port = await self._listen(
+                options.metrics, self._metrics.make_connection, "metrics"
+            )
+
+    async def stop(self, timeout_s: float) -> None:
+        """Refuse new requests, let what runs finish, then end connections and models."""
+        self.engine.is_exiting = True
+        for listener in self._listeners:
+            listener.close()
+        models = list(self.engine.models())
+        await asyncio.gather(*(model.drain(timeout_s) for model in models))
+        for model in models:
+            model.stop()
+        for connection in [*self._http.connections, *self._metrics.connections]:
+            connection.close_when_idle()
+        # One round of the loop lets the transports write what was answered last.
+        await asyncio.sleep(0)
+
+    async def _listen(self, endpoint: Endpoint, make_protocol: object, name: str) -> int:
+        sock = _bind(endpoint, name)
+        listener = await self._loop.create_server(
+            make_protocol,  # type: ignore[arg-type]  # uvloop takes any protocol factory
+            sock=sock,
+            backlog=_BACKLOG,
+        )
+        self._listeners.append(listener)
+        port: int = sock.getsockname()[1]
+        logger.info("Started %s service at %s:%d", name, endpoint.address, port)
+        return port
+
+
+def _bind(endpoint: Endpoint, name: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if endpoint.reuse_port:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((endpoint.address, endpoint.port))
+    except OSError as error:
+        sock.close()
+        raise UnavailableError(
+            f"{name} cannot be served at {endpoint.address}:{endpoint.port}: {error.strerror}"
+        ) from error
+    return sock

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process that binds models and the server say to each other, beside the instances' channels."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytriton.transport.link import StreamLink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Start(msgspec.Struct, tag="start", array_like=True):
+    """Binder to its own server, first: the settings. Not on a command line, where secrets would show."""
+
+    config: dict[str, Any]
+
+
+class Bind(msgspec.Struct, tag="bind", array_like=True):
+    """Binder to server: serve this model. One socket for each instance comes along."""
+
+    call: int
+    config: dict[str, Any]  # Triton's ModelConfig
+    version: int
+    concurrency: list[int]  # batches that each instance takes at a time
+
+
+class Unbind(msgspec.Struct, tag="unbind", array_like=True):
+    """Binder to server: stop serving this model."""
+
+    call: int
+    name: str
+    version: int
+
+
+class Stop(msgspec.Struct, tag="stop", array_like=True):
+    """Binder to its own server: finish what runs, then end."""
+
+
+class Started(msgspec.Struct, tag="started", array_like=True):
+    """Server to binder: the ports are open; 0 where a protocol is off."""
+
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+
+
+class Done(msgspec.Struct, tag="done", array_like=True):
+    """Server to binder: a call ended, well or with an error. Call 0 is the start."""
+
+    call: int
+    error: str = ""
+    error_code: int = 0
+
+
+ControlMessage = Start | Bind | Unbind | Stop | Started | Done
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ControlMessage)
+
+
+class ControlLink:
+    """Control messages over a stream socket. EOFError means that the other side is gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._link = StreamLink(sock)
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self.socket.fileno()
+
+    def send(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
+        """Send a message; on a non-blocking socket what does not fit is queued, see `flush`."""
+        self._link.send(_encoder.encode(message), descriptors)
+
+    def flush(self) -> bool:
+        """Send what is queued; whether nothing is left."""
+        self._link.flush()
+        return not self._link.has_unsent
+
+    def receive(self) -> ControlMessage | None:
+        """The next message; None where a non-blocking socket has none."""
+        message = self._link.receive()
+        if message is None:
+            return None
+        if not message:
+            raise EOFError
+        return _decoder.decode(message)
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """The descriptors that came with the last message; the caller owns them."""
+        return self._link.take_descriptors(count)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+
+def control_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets for control messages."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

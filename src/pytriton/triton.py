@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serving Python callables: bind them to a `Triton` object, run it, and clients reach them over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import pathlib
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pytriton.backend.bound_model import BoundModel
+from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
+from pytriton.decorators.context import TritonContext
+from pytriton.exceptions import PyTritonInvalidOperationError
+from pytriton.lifecycle import (
+    DefaultTritonLifecyclePolicy,
+    TritonLifecyclePolicy,
+    VertextAILifecyclePolicy,
+)
+from pytriton.security import (
+    DEFAULT_PROTECTED_ENDPOINTS,
+    TRITON_ACCESS_HEADER,
+    VALID_TRITON_ENDPOINTS,
+    TritonSecurityConfig,
+)
+from pytriton.server_process import ServerProcess
+from pytriton.triton_config import TritonConfig
+from pytriton.utils.endpoint_utils import get_endpoint
+from pytriton.utils.workspace import Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from pytriton.backend.bound_model import InferFunc
+    from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.transport.control import Started
+
+__all__ = [
+    "DEFAULT_PROTECTED_ENDPOINTS",
+    "GROWTH_BACKEND_SHM_SIZE",
+    "INITIAL_BACKEND_SHM_SIZE",
+    "MODEL_CONFIG_URL",
+    "MODEL_INFER_URL",
+    "MODEL_READY_URL",
+    "MODEL_URL",
+    "MONITORING_PERIOD_S",
+    "TRITONSERVER_DIST_DIR",
+    "TRITON_ACCESS_HEADER",
+    "VALID_TRITON_ENDPOINTS",
+    "WAIT_FORM_MODEL_TIMEOUT_S",
+    "DefaultTritonLifecyclePolicy",
+    "Triton",
+    "TritonBase",
+    "TritonConfig",
+    "TritonLifecyclePolicy",
+    "TritonSecurityConfig",
+    "VertextAILifecyclePolicy",
+    "secrets",
+]
+
+logger = logging.getLogger(__name__)
+
+MONITORING_PERIOD_S = 10.0
+WAIT_FORM_MODEL_TIMEOUT_S = 60.0
+
+# Sizes and places of the original's shared memory and binaries: nothing here uses them, users import them.
+INITIAL_BACKEND_SHM_SIZE = 4194304
+GROWTH_BACKEND_SHM_SIZE = 1048576
+TRITONSERVER_DIST_DIR = pathlib.Path(__file__).parent / "tritonserver"
+
+MODEL_URL = "/v2/models/{model_name}"
+MODEL_READY_URL = f"{MODEL_URL}/ready/"
+MODEL_CONFIG_URL = f"{MODEL_URL}/config/"
+MODEL_INFER_URL = f"{MODEL_URL}/infer/"
+
+_EXIT_MARGIN_S = 5.0
+_INSTANCE_END_TIMEOUT_S = 2.0
+
+
+class TritonBase:
+    """What every way of serving bound models has in common: the models themselves, and their bookkeeping."""
+
+    def __init__(self) -> None:
+        self._context = TritonContext()
+        self._models: dict[tuple[str, int], BoundModel] = {}
+        self._unserved: set[tuple[str, int]] = set()  # left over from before a stop
+        self._is_connected = False
+        self._lock = threading.RLock()
+        self._stopped = threading.Event()
+
+    def bind(
+        self,
+        model_name: str,
+        infer_func: InferFunc | Sequence[InferFunc],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        model_version: int = 1,
+        config: ModelConfig | None = None,
+        strict: bool = False,  # noqa: FBT001, FBT002  users pass it by position
+        trace_config: list[str] | None = None,
+    ) -> None:
+        """Serve a Python callable as a model.
+
+        Before the server runs the model is only recorded; afterwards it is ready when this returns.
+
+        Args:
+            model_name: name of the model: letters, digits, dots, underscores and dashes.
+            infer_func: callable that takes a list of requests, or a list of such callables, each an
+                instance of the model.
+            inputs: inputs of the model; unnamed ones are called INPUT_1, INPUT_2 and so on.
+            outputs: outputs of the model; unnamed ones are called OUTPUT_1, OUTPUT_2 and so on.
+            model_version: version of the model.
+            config: batching and other settings; default is `ModelConfig()`.
+            strict: whether outputs have to have the declared names, types and shapes.
+            trace_config: settings for tracing; default are those of the server.
+
+        Raises:
+            PyTritonValidationError: An argument is wrong.
+            PyTritonBadParameterError: A value of `config` is out of range.
+            PyTritonInvalidOperationError: The model is bound already.
+        """
+        model = BoundModel(
+            model_name, infer_func, inputs, outputs, model_version, config, strict=strict
+        )
+        with self._lock:
+            if model.key in self._models and model.key not in self._unserved:
+                raise PyTritonInvalidOperationError(
+                    "Cannot add model with the same name twice. "
+                    f"Model {model_name} version {model_version} is bound already."
+                )
+            self._unserved.discard(model.key)
+            self._models[model.key] = model
+            if self._is_connected:
+                try:
+                    self._serve_model(model)
+                except BaseException:
+                    del self._models[model.key]
+                    raise
+
+    def unbind(self, model_name: str, model_version: int | None = None) -> None:
+        """Stop serving a bound model; requests that it is working on are finished first.
+
+        Args:
+            model_name: name of the model.
+            model_version: version of the model; default are all that are bound.
+
+        Raises:
+            PyTritonInvalidOperationError: No such model is bound.
+        """
+        with self._lock:
+            models = [
+                model
+                for model in self._models.values()
+                if model.name == model_name and model_version in (None, model.version)
+            ]
+            if not models:
+                raise PyTritonInvalidOperationError(
+                    f"Expected the name of a bound model, got {model_name!r}. "
+                    f"Bound models: {sorted(model.name for model in self._models.values())}."
+                )
+            for model in models:
+                if self._is_connected:
+                    self._withdraw_model(model)
+                del self._models[model.key]
+
+    def is_connected(self) -> bool:
+        """Whether the bound models are served.
+
+        Returns:
+            True from the end of `connect` to `stop`.
+        """
+        return self._is_connected
+
+    def _serve_model(self, model: BoundModel) -> None:
+        raise NotImplementedError
+
+    def _withdraw_model(self, model: BoundModel) -> None:
+        raise NotImplementedError
+
+
+class Triton(TritonBase):
+    """A server for Python callables, in a process of its own.
+
+    Args:
+        config: settings of the server; what it leaves open comes from the environment.
+        workspace: folder for files of the server, which must not exist yet; default is a new one.
+        triton_lifecycle_policy: when the server starts.
+        security_config: which endpoints ask for a token; default protects the administrative ones.
+
+    Example:
+        >>> with Triton() as triton:
+        ...     triton.bind("Identity", lambda requests: requests, inputs, outputs)
+        ...     triton.serve()
+    """
+
+    def __init__(
+        self,
+        *,
+        config: TritonConfig | None = None,
+        workspace: Workspace | str | pathlib.Path | None = None,
+        triton_lifecycle_policy: TritonLifecyclePolicy | None = None,
+        security_config: TritonSecurityConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self._config = TritonConfig.resolved(config)
+        self._security = security_config or TritonSecurityConfig()
+        self._policy = triton_lifecycle_policy or _default_policy(config)
+        self._workspace = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
+        self._server: ServerProcess | None = None
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Triton:
+        """Start the server, unless the lifecycle policy says later."""
+        if self._policy.launch_triton_on_startup:
+            self.run()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    def run(self) -> None:
+        """Start the server and serve the bound models; returns when they are ready.
+
+        Raises:
+            PyTritonValidationError: A setting or a model's configuration is wrong.
+            PyTritonRuntimeError: The server could not start, for example because a port is taken.
+            TimeoutError: It did not start in time.
+        """
+        with self._lock:
+            if self._server is None:
+                self._start_server()
+            self.connect()
+
+    def connect(self) -> None:
+        """Serve all bound models on the running server; a no-op where they are served already.
+
+        Raises:
+            PyTritonInvalidOperationError: The server does not run.
+        """
+        with self._lock:
+            if self._is_connected:
+                return
+            if self._server is None:
+                raise PyTritonInvalidOperationError("Expected a running server: call run() first")
+            for model in self._models.values():
+                self._serve_model(model)
+            self._unserved.clear()
+            self._is_connected = True
+        self._log_endpoints()
+
+    def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
+        """Run, and block until the server stops or the user interrupts; then stop in every case.
+
+        Args:
+            monitoring_period_s: seconds between two looks at whether everything is alive.
+        """
+        try:
+            self.run()
+            while self.is_alive() and not self._stopped.wait(monitoring_period_s):
+                pass
+        except KeyboardInterrupt:
+            logger.info("SIGINT received, exiting")
+        finally:
+            self.stop()
+
+    def stop(self) -> bool:
+        """Finish requests in flight, then end the server and the models' instances.
+
+        The object may be used again: models stay bound, and the same names may be bound anew.
+
+        Returns:
+            False where nothing ran.
+        """
+        with self._lock:
+            server, self._server = self._server, None
+            if server is None:
+                return False
+            self._is_connected = False
+        logger.debug("stopping the server")
+        server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
+        for model in self._models.values():
+            model.close(_INSTANCE_END_TIMEOUT_S)
+        self._unserved = set(self._models)
+        self._workspace.clean()
+        if self._config.log_verbose:
+            self._warn_of_verbose_log()
+        self._stopped.set()
+        return True
+
+    def is_alive(self) -> bool:
+        """Whether the server runs and every instance of every model takes requests.
+
+        Returns:
+            False before the start and after the stop.
+        """
+        server = self._server
+        return (
+            server is not None
+            and server.is_alive()
+            and (not self._is_connected or all(model.is_alive() for model in self._models.values()))
+        )
+
+    def get_access_token(self) -> str | None:
+        """The token that protected endpoints ask for.
+
+        Returns:
+            The token; None where nothing is protected and none was given.
+        """
+        return self._security.access_token
+
+    def _start_server(self) -> None:
+        self._stopped.clear()
+        server = ServerProcess(self._on_server_exit)
+        started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
+        self._server = server
+        self._use_ports(started)
+        if self._config.log_verbose:
+            self._warn_of_verbose_log()
+
+    def _server_settings(self) -> dict[str, Any]:
+        settings = {
+            name: os.fspath(value) if isinstance(value, pathlib.Path) else value
+            for name, value in self._config.to_dict().items()
+            if value is not None
+        }
+        restriction = self._security.restriction()
+        if restriction is not None:
+            settings["http_restricted_api"] = settings["grpc_restricted_protocol"] = restriction
+        return settings
+
+    def _use_ports(self, started: Started) -> None:
+        """Remember the ports that the system chose where 0 was asked for."""
+        self._config = dataclasses.replace(
+            self._config,
+            http_port=started.http_port or self._config.http_port,
+            grpc_port=started.grpc_port or self._config.grpc_port,
+            metrics_port=started.metrics_port or self._config.metrics_port,
+        )
+
+    def _serve_model(self, model: BoundModel) -> None:
+        assert self._server is not None
+        model.prepare(self._context)
+        self._server.bind(model, self._on_unrecoverable, WAIT_FORM_MODEL_TIMEOUT_S)
+
+    def _withdraw_model(self, model: BoundModel) -> None:
+        assert self._server is not None
+        self._server.unbind(model, WAIT_FORM_MODEL_TIMEOUT_S)
+        model.close(_INSTANCE_END_TIMEOUT_S)
+
+    def _on_unrecoverable(self) -> None:
+        # From an instance's thread, which stopping has to wait for.
+        threading.Thread(target=self.stop, name="pytriton-stop", daemon=True).start()
+
+    def _on_server_exit(self) -> None:
+        if self._server is not None:
+            logger.error("the server process ended")
+            self.stop()
+
+    def _log_endpoints(self) -> None:
+        endpoint = get_endpoint(self._config, "grpc" if self._config.allow_http is False else "http")
+        for model in self._models.values():
+            url = endpoint + MODEL_URL.format(model_name=model.name)
+            logger.info("Infer function available as model: `%s`", url)
+            logger.info("  Status:         `GET  %s/ready`", url)
+            logger.info("  Configuration:  `GET  %s/config`", url)
+            logger.info("  Inference:      `POST %s/infer`", url)
+        logger.info("(Press CTRL+C or use the command `kill -SIGINT %d` to quit)", os.getpid())
+
+    @staticmethod
+    def _warn_of_verbose_log() -> None:
+        logger.warning(
+            "Triton Inference Server is running with enabled verbose logs. "
+            "It may affect inference performance."
+        )
+
+
+def _default_policy(config: TritonConfig | None) -> TritonLifecyclePolicy:
+    if config is not None and config.allow_vertex_ai:
+        return VertextAILifecyclePolicy
+    return DefaultTritonLifecyclePolicy
