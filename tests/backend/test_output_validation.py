@@ -100,8 +100,8 @@ def test_request_with_outputs_of_its_own_is_kept():
         (
             {"words": objects(b"first", 5)},
             (
-                "Only bytes as objects dtype are supported by PyTriton. Returned `words` from `model` "
-                "has `<class 'int'>` type."
+                "Only bytes as objects dtype are supported by PyTriton. Returned `words` from "
+                "`model` has `<class 'int'>` type."
             ),
         ),
     ],
@@ -159,8 +159,8 @@ def test_arrays_of_all_other_types_can_be_sent(array):
         (
             {"words": floats()},
             (
-                "Returned output `words` for model `model` has invalid type. Returned: float32 (f). "
-                "Expected: <class 'numpy.bytes_'>."
+                "Returned output `words` for model `model` has invalid type. Returned: "
+                "float32 (f). Expected: <class 'numpy.bytes_'>."
             ),
         ),
         (
@@ -173,8 +173,8 @@ def test_arrays_of_all_other_types_can_be_sent(array):
         (
             {"x": floats(size=3)},
             (
-                "Returned output `x` for model `model` has invalid shapes at one or more positions. "
-                "Returned: (3,). Expected: (2,)."
+                "Returned output `x` for model `model` has invalid shapes at one or more "
+                "positions. Returned: (3,). Expected: (2,)."
             ),
         ),
     ],

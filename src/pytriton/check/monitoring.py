@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs what the processes of a long test are doing, so that one that hangs can be understood."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gzip
+import logging
+import logging.handlers
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+import psutil
+
+DEFAULT_LOG_FORMAT = (
+    "%(asctime)s - %(levelname)8s - %(process)8d - %(threadName)s - %(name)s: %(message)s"
+)
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_STACK_TIMEOUT_S = 30.0
+_DEFAULT_LOG_BYTES = 10 * 1024 * 1024
+_LOG_FILES = 100
+
+
+class ProcessMonitoring:
+    """Logs what a process and its children are doing, for tests that hang.
+
+    Args:
+        pid: process to watch.
+        logger: where to log; default is this module's logger.
+        loglevel: level to log at.
+        remove_color: whether to strip the colours of the stacks.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        logger: logging.Logger | None = None,
+        loglevel: int = logging.INFO,
+        remove_color: bool = False,
+    ) -> None:
+        self._process = psutil.Process(pid)
+        self._logger = logger or logging.getLogger(__name__)
+        self._level = loglevel
+        self._remove_color = remove_color
+        self._custom_monitors: list[Callable[[int], None]] = []
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        """The processes below the one that is watched."""
+        children: list[psutil.Process] = self._process.children(recursive=True)
+        return children
+
+    def register_custom_monitor(self, custom_monitor: Callable[[int], None]) -> None:
+        """Add a function that is called with the process id at each dump.
+
+        Args:
+            custom_monitor: function to call.
+        """
+        self._custom_monitors.append(custom_monitor)
+
+    def dump_state(self) -> None:
+        """Log the process tree and, where py-spy is installed, the stacks of its Python threads."""
+        try:
+            processes = [self._process, *self.children]
+        except psutil.NoSuchProcess:
+            self._logger.log(self._level, "Process %d has ended", self._process.pid)
+            return
+        for process in processes:
+            self._logger.log(self._level, "%s", process)
+            self._dump_stack(process.pid)
+        for custom_monitor in self._custom_monitors:
+            custom_monitor(self._process.pid)
+
+    def _dump_stack(self, pid: int) -> None:
+        py_spy = shutil.which("py-spy")
+        if py_spy is None:
+            return
+        result = subprocess.run(
+            [py_spy, "dump", "--nonblocking", "--pid", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=_STACK_TIMEOUT_S,
+            check=False,
+        )
+        text = result.stdout or result.stderr
+        self._logger.log(self._level, "%s", _COLOR.sub("", text) if self._remove_color else text)
+
+
+class ProcessMonitoringThread:
+    """Dumps the state of a process again and again; a context manager.
+
+    Args:
+        monitoring: what to dump.
+        interval: seconds between two dumps.
+    """
+
+    def __init__(self, monitoring: ProcessMonitoring, interval: float = 60) -> None:
+        self._monitoring = monitoring
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start to dump."""
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._run, name="process-monitoring", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to dump and wait for a dump under way."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> ProcessMonitoringThread:  # noqa: PYI034  Self came with 3.11
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        self._monitoring.dump_state()
+        while not self._stopped.wait(self._interval):
+            self._monitoring.dump_state()
+
+
+class TestMonitoringContext:
+    """Logs, and watches the present process, as the arguments of a long test ask for.
+
+    Args:
+        args: parsed arguments of a parser that `extend_args` extended.
+    """
+
+    __test__ = False  # the name is what tests import; it holds none
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._undo = contextlib.ExitStack()
+
+    @staticmethod
+    def extend_args(parser: argparse.ArgumentParser) -> None:
+        """Add the arguments that the context reads.
+
+        Args:
+            parser: parser of the test.
+        """
+        add = parser.add_argument
+        add("--verbose", action="store_true", help="Log debug messages.")
+        add("--log-path", help="File to log to; it is rotated.")
+        add("--compress-logs", action="store_true", help="Compress rotated log files.")
+        add(
+            "--maximum-log-file",
+            type=int,
+            default=_DEFAULT_LOG_BYTES,
+            help="Bytes after which the log file is rotated.",
+        )
+        add("--enable-fault-handler", action="store_true", help="Print stacks on a crash.")
+        add("--faulthandler-interval", type=float, help="Seconds between two prints of all stacks.")
+        add(
+            "--process-monitoring-interval",
+            type=float,
+            help="Seconds between two dumps of the processes' stacks.",
+        )
+
+    def __enter__(self) -> TestMonitoringContext:  # noqa: PYI034  Self came with 3.11
+        args = self._args
+        self._start_logging()
+        if args.enable_fault_handler:
+            faulthandler.enable()
+        if args.faulthandler_interval:
+            faulthandler.dump_traceback_later(args.faulthandler_interval, repeat=True)
+            self._undo.callback(faulthandler.cancel_dump_traceback_later)
+        if args.process_monitoring_interval:
+            monitoring = ProcessMonitoring(os.getpid(), remove_color=True)
+            self._undo.enter_context(
+                ProcessMonitoringThread(monitoring, args.process_monitoring_interval)
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._undo.close()
+
+    def _start_logging(self) -> None:
+        level = logging.DEBUG if self._args.verbose else logging.INFO
+        logging.basicConfig(level=level, format=DEFAULT_LOG_FORMAT)
+        if not self._args.log_path:
+            return
+        handler = logging.handlers.RotatingFileHandler(
+            self._args.log_path, maxBytes=self._args.maximum_log_file, backupCount=_LOG_FILES
+        )
+        handler.setFormatter(logging.Formatter(DEFAULT_LOG_FORMAT))
+        if self._args.compress_logs:
+            handler.namer = lambda name: f"{name}.gz"
+            handler.rotator = _compress
+        logging.getLogger().addHandler(handler)
+        self._undo.callback(handler.close)
+        self._undo.callback(logging.getLogger().removeHandler, handler)
+
+
+def _compress(source: str, target: str) -> None:
+    with pathlib.Path(source).open("rb") as plain, gzip.open(target, "wb") as compressed:
+        shutil.copyfileobj(plain, compressed)
+    pathlib.Path(source).unlink()

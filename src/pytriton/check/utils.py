@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of programs that serve models need: a script in a process, a port, a log search."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from pytriton.check.monitoring import (
+    DEFAULT_LOG_FORMAT,
+    ProcessMonitoring,
+    ProcessMonitoringThread,
+    TestMonitoringContext,
+)
+
+__all__ = [
+    "DEFAULT_LOG_FORMAT",
+    "ProcessMonitoring",
+    "ProcessMonitoringThread",
+    "ScriptThread",
+    "TestMonitoringContext",
+    "find_free_port",
+    "get_current_container_version",
+    "search_warning_on_too_verbose_log_level",
+    "verify_docker_image_in_readme_same_as_tested",
+]
+
+_VERBOSE_LOG_WARNING = re.compile(
+    r"Triton Inference Server is running with enabled verbose logs.*"
+    r"It may affect inference performance."
+)
+
+
+def find_free_port() -> int:
+    """Ask the system for a port.
+
+    Returns:
+        A port that nobody listens on.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def get_current_container_version() -> str | None:
+    """Look up the release of the framework container that this process runs in.
+
+    Returns:
+        The part of the version before its first dash; None outside such a container.
+    """
+    for variable in ("NVIDIA_PYTORCH_VERSION", "NVIDIA_TENSORFLOW_VERSION"):
+        version = os.environ.get(variable)
+        if version:
+            return version.partition("-")[0]
+    return None
+
+
+def verify_docker_image_in_readme_same_as_tested(
+    readme_path: str | pathlib.Path, image_name_with_version: str
+) -> None:
+    """Check that a README shows the framework image that was tested, wherever it shows one.
+
+    Args:
+        readme_path: file to read.
+        image_name_with_version: image as in `docker run`, with its tag.
+
+    Raises:
+        AssertionError: where the README names another version of the image.
+    """
+    image, _, tag = image_name_with_version.rpartition(":")
+    suffix = tag.partition("-")[2]
+    ending = re.escape(f"-{suffix}") if suffix else ""
+    text = pathlib.Path(readme_path).read_text(encoding="utf-8")
+    for shown in re.findall(rf"{re.escape(image)}:[\w.]+{ending}", text):
+        if shown != image_name_with_version:
+            raise AssertionError(
+                f"Expected {image_name_with_version} in {readme_path}, got {shown}"
+            )
+
+
+def search_warning_on_too_verbose_log_level(logs: str) -> re.Match[str] | None:
+    """Search a log for the warning that verbose logging costs performance.
+
+    Args:
+        logs: text of the log.
+
+    Returns:
+        Where it is, or None.
+    """
+    return _VERBOSE_LOG_WARNING.search(logs)
+
+
+class ScriptThread(threading.Thread):
+    """Runs a command and collects what it prints; a context manager that waits for its end.
+
+    Args:
+        cmd: command and arguments.
+        workdir: folder to run it in; default is the present one.
+        group: as in `threading.Thread`.
+        target: as in `threading.Thread`.
+        name: name of the thread, and of the logger that takes the lines.
+        args: as in `threading.Thread`.
+        kwargs: as in `threading.Thread`.
+    """
+
+    def __init__(  # noqa: PLR0917  the arguments of threading.Thread
+        self,
+        cmd: Sequence[str],
+        workdir: str | pathlib.Path | None = None,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(group, target, name, args, kwargs, daemon=True)
+        self.cmd = cmd
+        self.workdir = workdir
+        self.returncode: int | None = None
+        self._process: psutil.Popen | None = None
+        self._lines: list[str] = []
+        self._spawned = threading.Event()
+        self._spawn_error: OSError | None = None
+
+    def __enter__(self) -> ScriptThread:  # noqa: PYI034  Self came with 3.11
+        self.start()
+        self._spawned.wait()
+        if self._spawn_error is not None:
+            raise self._spawn_error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def process(self) -> psutil.Popen | None:
+        """The process while it runs."""
+        return self._process
+
+    @property
+    def output(self) -> str:
+        """What the command printed so far, on both of its outputs."""
+        return "\n".join(self._lines)
+
+    def stop(self) -> None:
+        """Wait for the process to end; who wants it to end sends it a signal first."""
+        # Only the thread waits for the process itself: of two waiters one would not learn its code.
+        self.join()
+
+    def run(self) -> None:
+        """Run the command to its end."""
+        try:
+            process = psutil.Popen(
+                self.cmd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.workdir,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            logging.getLogger(self.name).exception("Could not start %s", self.cmd)
+            self._spawn_error = error
+            self.returncode = -1
+            self._spawned.set()
+            return
+        self._process = process
+        self._spawned.set()
+        script_logger = logging.getLogger(self.name)
+        with process.stdout:
+            for line in process.stdout:
+                self._lines.append(line.rstrip("\n"))
+                script_logger.info(self._lines[-1])
+        self.returncode = process.wait()
+        self._process = None
