@@ -27,12 +27,15 @@ BESIDE_THE_CHAIN = {
     "wire": LEAVES,
     "proxy": LEAVES,
     "decorators": LEAVES | {"proxy"},
+    "models": LEAVES | {"decorators"},
     "client": LEAVES | {"wire"},
+    # The user's process talks to the server over a channel and does not load it.
+    "server_process": LEAVES | {"transport", "backend"},
 }
 EXTRA = {
     "backend": frozenset({"decorators", "proxy"}),
     "server": frozenset({"wire"}),
-    "triton": frozenset({"client", "decorators", "proxy"}),
+    "triton": frozenset({"client", "decorators", "proxy", "server_process"}),
 }
 TOP = frozenset({"", "__main__", "check"})
 
