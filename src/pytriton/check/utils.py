@@ -114,7 +114,7 @@ class ScriptThread(threading.Thread):
         kwargs: as in `threading.Thread`.
     """
 
-    def __init__(  # noqa: PLR0917  the arguments of threading.Thread
+    def __init__(
         self,
         cmd: Sequence[str],
         workdir: str | pathlib.Path | None = None,
