@@ -67,7 +67,7 @@ def test_client_notices_other_bytes_than_it_sent(client_of):
 def test_client_notices_an_error_status(client_of):
     client = client_of(lambda _: b"HTTP/1.1 500 Internal\r\nContent-Length: 0\r\n\r\n")
 
-    with pytest.raises(RuntimeError, match="expected status 200, got .* 500 Internal"):
+    with pytest.raises(RuntimeError, match=r"expected status 200, got .* 500 Internal"):
         client.call()
 
 
