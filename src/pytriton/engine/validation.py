@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a request fits its model, whichever protocol it came by: in Triton's order and words.
+
+A request that passes has the batch size in `rows` and in `batch_key` what it must have in common
+with the others of its batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+from typing import TYPE_CHECKING, NoReturn
+
+from pytriton import dtypes
+from pytriton.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytriton.engine.model_spec import ModelSpec, TensorSpec
+    from pytriton.messages import InferRequest, InferTensor
+
+_MAX_SIZE = 2**63 - 1
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+_unpack_length = struct.Struct("<I").unpack_from
+
+
+def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one pass: 2 us, not 3
+    """Check `request` against its model and set its `rows` and `batch_key`.
+
+    Raises:
+        InvalidArgumentError: The first thing that does not fit.
+    """
+    inputs = request.inputs
+    if request.outputs is not None:
+        _check_outputs(request, request.outputs, spec)
+    if len(inputs) != len(spec.inputs):
+        _check_input_names(request, spec)
+    is_batched = spec.max_batch_size > 0
+    if is_batched:
+        request.rows = _batch_size(request, spec)
+    has_optional = len(spec.required_inputs) != len(spec.inputs)
+    key: list[tuple[int, ...] | bool] = []  # in the model's order, whatever the client's
+    for name, expected in spec.inputs.items():
+        tensor = inputs.get(name)
+        if tensor is None:
+            _check_input_names(request, spec)
+            key.append(False)
+            continue
+        shape, dtype = tensor.shape, tensor.dtype
+        dims = shape[1:] if is_batched else shape
+        if dtype is not expected.dtype:
+            _refuse_dtype(request, tensor, expected)
+        if not _fits(dims, expected.dims) if expected.has_variable_dims else dims != expected.dims:
+            _refuse_shape(request, tensor, expected, spec)
+        if dtype is dtypes.BYTES:
+            _check_strings(request, tensor)
+        elif len(tensor.data) != prod(shape) * dtype.itemsize:
+            _refuse_size(request, tensor)
+        if expected.has_variable_dims or has_optional:
+            key.append(dims)
+    if key:
+        request.batch_key = tuple(key)
+
+
+def _error(request: InferRequest, message: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"[request id: {request.id or '<id_unknown>'}] {message}")
+
+
+def _check_outputs(request: InferRequest, outputs: tuple[str, ...], spec: ModelSpec) -> None:
+    seen: set[str] = set()
+    for name in outputs:
+        if name not in spec.outputs:
+            raise InvalidArgumentError(
+                f"unexpected inference output '{name}' for model '{spec.name}'"
+            )
+        if name in seen:
+            raise _error(request, f"output '{name}' already exists in request")
+        seen.add(name)
+
+
+def _check_input_names(request: InferRequest, spec: ModelSpec) -> None:
+    """Judge names that are not exactly the model's: right only where what lacks is optional."""
+    inputs = request.inputs
+    most, least, count = len(spec.inputs), len(spec.required_inputs), len(inputs)
+    missing = [name for name in spec.inputs if name in spec.required_inputs and name not in inputs]
+    if least <= count <= most:
+        for name in inputs:
+            if name not in spec.inputs:
+                raise InvalidArgumentError(
+                    f"unexpected inference input '{name}' for model '{spec.name}'"
+                )
+        if not missing:
+            return
+    wanted = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
+    raise _error(
+        request,
+        f"expected {wanted} but got {count} inputs for model '{spec.name}'. "
+        f"Got input(s) [{_quoted(inputs)}], but missing required input(s) [{_quoted(missing)}]. "
+        "Please provide all required input(s).",
+    )
+
+
+def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
+    """The first dimension, which all inputs have in common."""
+    rows = 0
+    first = None
+    for tensor in request.inputs.values():
+        if not tensor.shape:
+            raise _error(
+                request,
+                f"input '{tensor.name}' has no shape but model requires batch dimension "
+                f"for '{spec.name}'",
+            )
+        if first is None:
+            first = tensor
+            rows = tensor.shape[0]
+        elif rows != tensor.shape[0]:
+            raise _error(
+                request,
+                f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'",
+            )
+    if 1 <= rows <= spec.max_batch_size:
+        return rows
+    if first is None:  # every input is optional and none was given
+        return 1
+    if rows < 0:
+        _refuse_negative(request, first)
+    # Triton counts a batch of none as one row, and then refuses its size or never answers.
+    limit = f"<= {spec.max_batch_size}" if rows else ">= 1"
+    raise _error(request, f"inference request batch-size must be {limit} for '{spec.name}'")
+
+
+def _fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    if len(dims) != len(expected):
+        return False
+    for given, size in zip(dims, expected, strict=True):
+        if given < 0 or size not in (given, -1):
+            return False
+    return True
+
+
+def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
+    """Walk the length prefixes: as many elements as the shape says, the last one complete."""
+    data, size = tensor.data, len(tensor.data)
+    count = prod(tensor.shape)
+    if count > _MAX_SIZE:
+        _refuse_size(request, tensor)
+    place = f"inference input '{tensor.name}' for model '{request.model_name}'"
+    position = found = 0
+    while position < size:
+        if found == count:
+            raise _error(
+                request,
+                f"unexpected number of string elements {found + 1} for {place}, expecting {count}",
+            )
+        if size - position < 4:
+            raise _error(
+                request,
+                f"incomplete string length indicator for {place}, expecting 4 bytes but only "
+                f"{size - position} bytes available. Please make sure the string length indicator "
+                "is in one buffer.",
+            )
+        (length,) = _unpack_length(data, position)
+        position += 4 + length
+        found += 1
+    if position > size:
+        raise InvalidArgumentError(
+            f"incomplete string data for inference input '{tensor.name}', expecting string of "
+            f"length {length} but only {size - position + length} bytes available"
+        )
+    if found != count:
+        raise _error(request, f"expected {count} string elements for {place}, got {found}")
+
+
+def _refuse_dtype(request: InferRequest, tensor: InferTensor, expected: TensorSpec) -> NoReturn:
+    raise _error(
+        request,
+        f"inference input '{tensor.name}' data-type is '{tensor.dtype.name}', "
+        f"but model '{request.model_name}' expects '{expected.dtype.name}'",
+    )
+
+
+def _refuse_shape(
+    request: InferRequest, tensor: InferTensor, expected: TensorSpec, spec: ModelSpec
+) -> NoReturn:
+    if min(tensor.shape, default=0) < 0:
+        _refuse_negative(request, tensor)
+    note = _BATCH_NOTE if spec.max_batch_size else ""
+    raise _error(
+        request,
+        f"unexpected shape for input '{tensor.name}' for model '{spec.name}'. "
+        f"Expected {_shape_text(expected.shape)}, got {_shape_text(tensor.shape)}. {note}",
+    )
+
+
+def _refuse_negative(request: InferRequest, tensor: InferTensor) -> NoReturn:
+    raise _error(
+        request,
+        f"All input dimensions should be specified for input '{tensor.name}' for model "
+        f"'{request.model_name}', got {_shape_text(tensor.shape)}",
+    )
+
+
+def _refuse_size(request: InferRequest, tensor: InferTensor) -> NoReturn:
+    """Say why the data does not have the size of the shape."""
+    count = prod(tensor.shape)
+    if count > _MAX_SIZE:
+        raise InvalidArgumentError(
+            f"element count for tensor '{tensor.name}' exceeds maximum size of {_MAX_SIZE}"
+        )
+    expected = count * tensor.dtype.itemsize
+    if expected > _MAX_SIZE:
+        raise InvalidArgumentError(
+            f"byte size for tensor '{tensor.name}' exceeds maximum size of {_MAX_SIZE}"
+        )
+    raise _error(
+        request,
+        f"input byte size mismatch for input '{tensor.name}' for model '{request.model_name}'. "
+        f"Expected {expected}, got {len(tensor.data)}",
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ",".join(f"'{name}'" for name in names)
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What RapidJSON, Triton's parser, calls a mistake that Python's json module found, and where.
+
+Clients and tests match on these words. Everything here runs once for a document that is already
+refused, and stays linear in its size at C speed, since anybody may send one.
+"""
+
+from __future__ import annotations
+
+import re
+from json import JSONDecodeError, JSONDecoder
+
+_MISSING_NAME = "Missing a name for object member."
+_AT_THE_SAME_PLACE = {
+    "Expecting property name enclosed in double quotes": _MISSING_NAME,
+    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
+    "Extra data": "The document root must not be followed by other values.",
+    "Invalid \\escape": "Invalid escape character in string.",
+}
+_LITERALS = ("true", "false", "null", "NaN", "Infinity")
+_WHITESPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER_START = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?\Z")
+_LONGEST_NUMBER = 400  # characters looked back over: beyond these a number overflows anyway
+_SURROGATE = re.compile(r"\\u[dD]([89a-fA-F])[0-9a-fA-F]{2}")
+
+_decoder = JSONDecoder()
+
+
+def rapidjson_error(error: JSONDecodeError) -> tuple[str, int]:
+    """RapidJSON's words for `error` and the index in its document that RapidJSON would name."""
+    text, position, message = error.doc, error.pos, error.msg
+    if message == "Expecting value":
+        return _bad_value(text, position)
+    if message in ("Expecting ',' delimiter", "Extra data"):
+        unfinished = _unfinished_number(text, position)
+        if unfinished is not None:
+            return unfinished
+    if message == "Expecting ',' delimiter":
+        return _missing_comma(text, position)
+    if message.startswith("Illegal trailing comma"):  # Python 3.13 and later; points at the comma
+        words = _MISSING_NAME if message.endswith("object") else "Invalid value."
+        return words, _skip_whitespace(text, position + 1)
+    words = _AT_THE_SAME_PLACE.get(message, "")
+    return (words, position) if words else _bad_string(text, position, message)
+
+
+def lone_surrogate(text: str) -> int | None:
+    """The index of the first escape of half a surrogate pair, which only Python accepts."""
+    at = 0
+    while (match := _SURROGATE.search(text, at)) is not None:
+        at = match.end()
+        if _is_escaped(text, match.start()):
+            continue
+        pair = _SURROGATE.match(text, at)
+        if match[1] not in "89abAB" or pair is None or pair[1] in "89abAB":
+            return match.start()
+        at = pair.end()
+    return None
+
+
+def _is_escaped(text: str, position: int) -> bool:
+    """Whether an odd number of backslashes stands before `position`."""
+    start = position
+    while start and text[start - 1] == "\\":
+        start -= 1
+    return (position - start) % 2 == 1
+
+
+def _skip_whitespace(text: str, position: int) -> int:
+    match = _WHITESPACE.match(text, position)
+    return position if match is None else match.end()
+
+
+def _bad_value(text: str, position: int) -> tuple[str, int]:
+    if position == len(text) and not text.strip(" \t\n\r"):
+        return "The document is empty.", position
+    if text.startswith("-", position):
+        position += 1
+    for literal in _LITERALS:
+        if text.startswith(literal[0], position):
+            matched = 1  # RapidJSON names the first character that is not the literal's
+            while text.startswith(literal[matched : matched + 1], position + matched):
+                matched += 1
+            return "Invalid value.", position + matched
+    return "Invalid value.", position
+
+
+def _unfinished_number(text: str, position: int) -> tuple[str, int] | None:
+    """A fraction or an exponent without digits, where Python already sees the end of the number."""
+    start = position
+    while start and position - start < _LONGEST_NUMBER and text[start - 1] in "0123456789.eE+-":
+        start -= 1
+    number = _NUMBER_START.match(text[start:position])
+    follower = text[position : position + 1]
+    if number is None or number[2]:
+        return None
+    if follower == "." and not number[1]:
+        return "Miss fraction part in number.", position + 1
+    if follower in ("e", "E"):
+        has_sign = text[position + 1 : position + 2] in ("+", "-")
+        return "Miss exponent in number.", position + 1 + has_sign
+    return None
+
+
+def _missing_comma(text: str, position: int) -> tuple[str, int]:
+    """Tells an array from an object by closing it there: only an array takes the bracket."""
+    try:
+        _decoder.decode(text[:position] + "]")
+    except JSONDecodeError as error:
+        is_object = error.pos == position
+    else:
+        is_object = False
+    if is_object:
+        return "Missing a comma or '}' after an object member.", position
+    return "Missing a comma or ']' after an array element.", position
+
+
+def _bad_string(text: str, position: int, message: str) -> tuple[str, int]:
+    if message.startswith("Invalid \\u"):
+        return "Incorrect hex digit after \\u escape in string.", position - 1
+    if message.startswith("Invalid control character") and text[position] != "\0":
+        return "Invalid escape character in string.", position
+    if message.startswith("Unterminated string"):
+        position = len(text)
+        if _is_escaped(text, position):
+            return "Invalid escape character in string.", position - 1
+    return "Missing a closing quotation mark in string.", position

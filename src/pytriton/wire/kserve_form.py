@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The members of an infer request's JSON and their types, before anything is made of them.
+
+A well-formed request is decoded straight into the records below (1.5 us for two small inputs). Only
+where that fails is the JSON read again, member by member, to refuse it in Triton's words or to let
+pass what only Triton's parser accepts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.wire.json_members import member_error, text_member, unsigned_member
+from pytriton.wire.json_text import load_json
+from pytriton.wire.output_format import unknown_region
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
+
+_Unsigned = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class InputForm(msgspec.Struct, gc=False):
+    """An element of `inputs`."""
+
+    name: str
+    datatype: str
+    shape: tuple[_Unsigned, ...]
+    data: list[Any] | UnsetType = UNSET
+    parameters: Any = UNSET  # what is not an object is ignored
+
+
+class RequestForm(msgspec.Struct, gc=False):
+    """The root of an infer request."""
+
+    inputs: list[InputForm]
+    id: str = ""
+    parameters: dict[str, Any] | UnsetType = UNSET
+    outputs: list[Any] | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(RequestForm).decode
+
+
+def read_form(text: Buffer) -> RequestForm:
+    """Read the JSON of an infer request.
+
+    Raises:
+        ServerError: It is malformed, or a member is missing or of a wrong type.
+    """
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _read_members(load_json(text))
+
+
+def _read_members(document: Any) -> RequestForm:
+    if type(document) is not dict:
+        raise member_error({}, "inputs", "array")
+    request_id = text_member(document, "id") if "id" in document else ""
+    parameters = document.get("parameters", UNSET)
+    if parameters is not UNSET and type(parameters) is not dict:
+        raise InternalError("failed to get request params.: attempt to get members for non-object")
+    entries = document.get("inputs")
+    if type(entries) is not list:
+        raise member_error(document, "inputs", "array")
+    inputs = [_read_input(entry) for entry in entries]
+    outputs = document.get("outputs", UNSET)
+    if outputs is not UNSET and type(outputs) is not list:
+        raise member_error(document, "outputs", "array")
+    return RequestForm(inputs, request_id, parameters, outputs)
+
+
+def _read_input(entry: Any) -> InputForm:
+    if type(entry) is not dict:
+        entry = {}  # it has no members, which is what is wrong with it
+    data = entry.get("data", UNSET)
+    parameters = entry.get("parameters", UNSET)
+    if data is UNSET or type(parameters) is dict:
+        binary_data_size(data, parameters)
+    name = text_member(entry, "name")
+    datatype = text_member(entry, "datatype")
+    shape = entry.get("shape")
+    if type(shape) is not list:
+        raise member_error(entry, "shape", "array")
+    if any(type(size) is not int or size < 0 for size in shape):
+        raise member_error(entry, "shape", "unsigned-integer")
+    if data is not UNSET and type(data) is not list:
+        raise member_error(entry, "data", "array")
+    return InputForm(name, datatype, tuple(shape), data, parameters)
+
+
+def binary_data_size(data: Any, parameters: Any) -> int | None:
+    """The size of an input's binary part; None where its data is in the JSON."""
+    if type(parameters) is not dict:
+        parameters = {}
+    sources = [key for key in ("binary_data_size", "shared_memory_region") if key in parameters]
+    if data is not UNSET:
+        sources.insert(0, "data")
+    if len(sources) == 1:
+        if data is not UNSET:
+            return None
+        if sources[0] == "binary_data_size":
+            return unsigned_member(parameters, "binary_data_size")
+        raise unknown_region(text_member(parameters, "shared_memory_region"))
+    found = " ".join(["set", *map(repr, sources)]) if sources else "no field is set"
+    raise InvalidArgumentError(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+        f"'parameters', 'shared_memory_region' in 'parameters'. But {found}"
+    )

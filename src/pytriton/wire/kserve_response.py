@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The infer response of the KServe protocol over HTTP: JSON, with the binary outputs behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytriton.wire.classification import classify
+from pytriton.wire.json_text import dump_json
+from pytriton.wire.tensor_json import json_from_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytriton.dtypes import Buffer
+    from pytriton.messages import InferResponse
+    from pytriton.wire.output_format import OutputFormat
+
+_dumps, _NUMPY = orjson.dumps, orjson.OPT_SERIALIZE_NUMPY
+
+
+def encode_infer_response(
+    response: InferResponse,
+    output_format: OutputFormat,
+    *,
+    is_batched: bool = True,
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[int | None, list[Buffer]]:
+    """The body of an infer response, and the length of its JSON where bytes follow it.
+
+    Args:
+        response: What the model answered.
+        output_format: How the client wants it.
+        is_batched: Whether the model's first dimension is the batch; matters to classes only.
+        labels: The names of the classes, by output.
+
+    Returns:
+        The header length, or None where all is JSON; and the buffers of the body in order, binary
+        outputs by reference.
+
+    Raises:
+        ServerError: An output cannot be written in the form that the client wants.
+    """
+    binary: list[Buffer] = []
+    outputs: list[dict[str, Any]] = []
+    default, listed = output_format
+    for tensor in response.outputs:
+        is_binary, class_count = listed.get(tensor.name, default)
+        if class_count:
+            names = labels.get(tensor.name, ()) if labels else ()
+            tensor = classify(tensor, class_count, names, batched=is_batched)  # noqa: PLW2901
+        name, datatype, shape = tensor.name, tensor.dtype.name, tensor.shape
+        if is_binary:
+            size = {"binary_data_size": len(tensor.data)}
+            outputs.append({"name": name, "datatype": datatype, "shape": shape, "parameters": size})
+            if len(tensor.data):
+                binary.append(tensor.data)
+        else:
+            data = json_from_tensor(tensor)
+            outputs.append({"name": name, "datatype": datatype, "shape": shape, "data": data})
+    header = _dumps(_document(response, outputs), None, _NUMPY)
+    return (len(header), [header, *binary]) if binary else (None, [header])
+
+
+def _document(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    document: dict[str, Any] = {"id": response.id} if response.id else {}
+    document["model_name"] = response.model_name
+    document["model_version"] = response.model_version
+    if response.parameters:
+        document["parameters"] = orjson.Fragment(dump_json(response.parameters))
+    document["outputs"] = outputs
+    return document
