@@ -93,7 +93,7 @@ def tensor_from_json(data: list[Any], dtype: DataType, count: int, name: str) ->
 
 
 def json_from_tensor(tensor: InferTensor) -> Any:
-    """The elements of an output as a flat array that orjson prints, numpy arrays included.
+    """The elements of an output as a flat sequence that orjson prints, or a numpy array.
 
     FP32 is widened to double before it is printed, as Triton does.
 
@@ -119,7 +119,7 @@ def json_from_tensor(tensor: InferTensor) -> Any:
         if form.is_float:
             for value in values:
                 if value - value != 0.0:  # NaN or an infinity
-                    return orjson.Fragment(dump_json_leniently(values))
+                    return [orjson.Fragment(dump_json_leniently(value)) for value in values]
         return values
     return _json_from_many(tensor, form, count)
 
@@ -214,9 +214,9 @@ def _json_from_bytes(tensor: InferTensor, count: int) -> Any:
         _refuse_size(tensor)
     try:
         return [element.decode() for element in elements]
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # Triton writes the bytes as they are
         texts = [element.decode("utf-8", "surrogateescape") for element in elements]
-        return orjson.Fragment(dump_json(texts))
+        return [orjson.Fragment(dump_json(text)) for text in texts]
 
 
 def _refuse_size(tensor: InferTensor) -> NoReturn:
