@@ -212,7 +212,9 @@ def test_unrecoverable_error_reaches_the_client_and_stops_the_server(triton, bin
 
 def test_ordinary_error_reaches_the_client_and_the_model_goes_on(bind):
     def divide(requests):
-        return [{"OUTPUT_1": np.array([[1 // int(r["INPUT_1"])]], np.float32)} for r in requests]
+        return [
+            {"OUTPUT_1": np.array([[1 // int(r["INPUT_1"].item())]], np.float32)} for r in requests
+        ]
 
     port = bind(divide)
     status, error = http_calls.infer(port, "Model", INPUT_1=ONE * 0)
