@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytriton.wire.http2.limits import Limits
     from pytriton.wire.http2.streams import Stream
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview  # a view must be one of bytes: its len() is its size
 
 _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 _INLINE_BYTES = (
@@ -140,6 +140,9 @@ class Outbox:
             message = f"stream {stream.id} has {stream.queued_bytes} bytes queued and takes no more"
             raise LocalProtocolError(message)
         view = memoryview(data)
+        if view.itemsize != 1 or not view.contiguous:
+            message = f"expected a contiguous view of bytes, got one of {view.format!r}"
+            raise LocalProtocolError(message)
         if not view:
             return
         if stream.queue is None:

@@ -16,8 +16,6 @@ from pytriton.wire.http2.states import StreamInput, StreamState, next_state
 from pytriton.wire.http2.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytriton.wire.http2.core import ConnectionCore
 
 _PRIORITY_BYTES = 5

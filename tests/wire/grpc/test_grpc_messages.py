@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import gzip
+import random
+import tracemalloc
+import zlib
+
+import pytest
+
+from pytriton.wire.grpc import GrpcError, MessageAssembler, Status, compress, message_prefix
+from pytriton.wire.grpc.compression import CompressionLevel, decompress, encoding_for_level
+
+LIMIT = 1 << 20
+
+
+def framed(message: bytes, *, is_compressed: bool = False) -> bytes:
+    return message_prefix(len(message), is_compressed=is_compressed) + message
+
+
+def collect(assembler: MessageAssembler, *chunks: bytes) -> list[bytes]:
+    return [bytes(message) for chunk in chunks for message in assembler.feed(chunk)]
+
+
+def test_prefix_is_a_flag_and_a_big_endian_length():
+    assert message_prefix(0x01020304) == b"\0\x01\x02\x03\x04"
+    assert message_prefix(1, is_compressed=True) == b"\x01\0\0\0\x01"
+
+
+def test_message_in_one_piece_comes_out_whole():
+    assert MessageAssembler(LIMIT).feed(framed(b"hello")) == [b"hello"]
+
+
+def test_messages_are_the_same_whatever_the_chunks():
+    messages = [b"", b"a", b"", b"bc" * 50, bytes(300)]
+    wire = b"".join(framed(message) for message in messages)
+    source = random.Random(5)
+
+    for _ in range(200):
+        cuts = sorted(source.choices(range(len(wire) + 1), k=source.randrange(8)))
+        chunks = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+        assembler = MessageAssembler(LIMIT)
+
+        assert collect(assembler, *chunks) == messages
+        assert assembler.is_between_messages
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 9])
+def test_stream_that_ends_inside_a_message_is_noticed(cut):
+    assembler = MessageAssembler(LIMIT)
+
+    assert assembler.feed(framed(b"hello")[:cut]) == []
+    assert not assembler.is_between_messages
+
+
+def test_kinds_of_buffers_are_all_taken():
+    wire = framed(b"x" * 100) + framed(b"y")
+
+    for kind in (bytes, bytearray, memoryview):
+        assert collect(MessageAssembler(LIMIT), kind(wire)) == [b"x" * 100, b"y"]
+
+
+def test_small_message_does_not_hold_on_to_its_chunk():
+    chunk = memoryview(framed(b"small") + bytes(100))
+
+    (message, *_) = MessageAssembler(LIMIT).feed(chunk)
+
+    assert isinstance(message, bytes)
+
+
+def test_large_message_in_one_chunk_is_not_copied():
+    chunk = framed(bytes(200_000))
+
+    (message,) = MessageAssembler(LIMIT).feed(memoryview(chunk))
+
+    assert isinstance(message, memoryview)
+    assert message.obj is chunk
+
+
+def test_large_message_in_parts_is_copied_once():
+    wire = framed(bytes(16 << 20))
+    assembler = MessageAssembler(32 << 20)
+    view = memoryview(wire)
+
+    tracemalloc.start()
+    messages = []
+    for start in range(0, len(wire), 1 << 18):
+        messages += assembler.feed(view[start : start + (1 << 18)])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert [len(message) for message in messages] == [16 << 20]
+    assert peak < 40 << 20  # one buffer, and its predecessor while it grows
+
+
+def test_declared_size_alone_allocates_nothing():
+    tracemalloc.start()
+    MessageAssembler(2**31 - 1).feed(message_prefix(2**31 - 1) + b"start")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 10_000
+
+
+def test_too_large_message_is_refused_at_its_prefix():
+    assembler = MessageAssembler(100)
+    assert collect(assembler, framed(bytes(100))) == [bytes(100)]
+
+    with pytest.raises(GrpcError, match=r"larger than max \(101 vs. 100\)") as caught:
+        assembler.feed(message_prefix(101))
+
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+
+
+def test_too_large_message_in_one_piece_is_refused():
+    with pytest.raises(GrpcError, match=r"larger than max \(101 vs. 100\)"):
+        MessageAssembler(100).feed(framed(bytes(101)))
+
+
+@pytest.mark.parametrize("flag", [2, 128, 255])
+def test_unknown_flag_is_refused(flag):
+    with pytest.raises(GrpcError, match=f"got {flag}") as caught:
+        MessageAssembler(LIMIT).feed(bytes((flag, 0, 0, 0, 1, 7)))
+
+    assert caught.value.status is Status.INTERNAL
+
+
+@pytest.mark.parametrize("encoding,pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compressed_messages_are_unpacked(encoding, pack):
+    assembler = MessageAssembler(LIMIT, encoding)
+    wire = framed(pack(b"tensor" * 100), is_compressed=True) + framed(b"plain")
+
+    assert collect(assembler, wire[:20], wire[20:]) == [b"tensor" * 100, b"plain"]
+
+
+def test_compressed_flag_without_an_encoding_is_refused():
+    with pytest.raises(GrpcError) as caught:
+        MessageAssembler(LIMIT).feed(framed(gzip.compress(b"x"), is_compressed=True))
+
+    assert caught.value.status is Status.INTERNAL
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_bomb_is_refused_without_being_unpacked(encoding):
+    bomb = compress(bytes(200 << 20), encoding)
+
+    tracemalloc.start()
+    with pytest.raises(GrpcError, match="larger than max") as caught:
+        decompress(bomb, encoding, LIMIT)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert peak < 4 * LIMIT
+
+
+def test_message_of_exactly_the_limit_is_unpacked():
+    assert decompress(compress(bytes(LIMIT), "gzip"), "gzip", LIMIT) == bytes(LIMIT)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"not compressed", gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"more"],
+)
+def test_damaged_message_is_refused(damaged):
+    with pytest.raises(GrpcError, match="gzip") as caught:
+        decompress(damaged, "gzip", LIMIT)
+
+    assert caught.value.status is Status.INTERNAL
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compression_is_undone_by_decompression(encoding):
+    assert decompress(compress(memoryview(b"abc" * 999), encoding), encoding, LIMIT) == b"abc" * 999
+
+
+@pytest.mark.parametrize(
+    "level,accepted,expected",
+    [
+        ("none", ("gzip", "deflate"), "identity"),
+        ("low", ("identity", "deflate", "gzip"), "gzip"),
+        ("medium", ("gzip", "deflate"), "deflate"),
+        ("high", ("gzip", "deflate"), "deflate"),
+        ("high", ("gzip",), "gzip"),
+        ("low", ("deflate",), "deflate"),
+        ("high", ("identity", "snappy"), "identity"),
+        ("high", (), "identity"),
+    ],
+)
+def test_level_picks_an_encoding_that_the_client_accepts(level, accepted, expected):
+    assert encoding_for_level(CompressionLevel(level), accepted) == expected

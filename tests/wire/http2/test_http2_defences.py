@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from pytriton.wire.http2 import (
+    ConnectionTerminated,
+    DataReceived,
+    ErrorCode,
+    Limits,
+    frames,
+)
+from pytriton.wire.http2.defences import Allowance, PingPolicy
+from pytriton.wire.http2.frames import frame
+from tests.wire.http2.frame_client import (
+    RESPONSE_HEAD,
+    FrameClient,
+    data,
+    ping,
+    rst_stream,
+    setting,
+    settings,
+    window_update,
+)
+
+SECOND_NS = 1_000_000_000
+
+
+def is_calmed(events) -> bool:
+    return (
+        bool(events)
+        and isinstance(events[-1], ConnectionTerminated)
+        and events[-1].code is ErrorCode.ENHANCE_YOUR_CALM
+    )
+
+
+def test_allowance_comes_back_with_time():
+    allowance = Allowance(burst=2, per_second=10)
+
+    at_once = [allowance.use(SECOND_NS) for _ in range(3)]
+    later = [allowance.use(SECOND_NS + 100_000_000) for _ in range(2)]
+    much_later = [allowance.use(100 * SECOND_NS) for _ in range(3)]
+
+    assert at_once == [True, True, False]
+    assert later == [True, False]
+    assert much_later == [True, True, False]
+
+
+def test_allowance_ignores_a_clock_that_goes_back():
+    allowance = Allowance(burst=1, per_second=1)
+
+    assert [allowance.use(now) for now in (5 * SECOND_NS, SECOND_NS)] == [True, False]
+
+
+def test_rapid_reset_ends_the_connection():
+    client = FrameClient(Limits(reset_burst=100, resets_per_second=1))
+
+    for number in range(100):
+        assert not is_calmed(
+            client.send(client.headers(2 * number + 1), rst_stream(2 * number + 1))
+        )
+
+    assert is_calmed(client.send(client.headers(201), rst_stream(201)))
+
+
+def test_cancelling_now_and_then_is_fine():
+    client = FrameClient(Limits(reset_burst=100, resets_per_second=10))
+
+    for number in range(1000):
+        client.now_ns += SECOND_NS // 10
+        assert not is_calmed(
+            client.send(client.headers(2 * number + 1), rst_stream(2 * number + 1))
+        )
+
+
+def test_making_us_reset_streams_costs_the_same_as_resetting_them():
+    client = FrameClient(Limits(reset_burst=100, resets_per_second=1))
+    for number in range(100):
+        client.send(client.headers(2 * number + 1), window_update(2 * number + 1, 0))
+        client.output()
+
+    assert is_calmed(client.send(client.headers(201), window_update(201, 0)))
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(max_continuations=10), Limits(max_header_block_bytes=1000)]
+)
+def test_continuation_flood_ends_the_connection(limits):
+    client = FrameClient(limits)
+    client.send(frame(frames.HEADERS, 0, 1, b"\x82"))
+    flood = [frame(frames.CONTINUATION, 0, 1, bytes(100))] * 10
+
+    assert not is_calmed(client.send(*flood[:9]))
+    assert is_calmed(client.send(*flood))
+
+
+@pytest.mark.parametrize("flood", [ping(), settings()])
+def test_client_that_reads_no_replies_is_cut_off(flood):
+    client = FrameClient(Limits(max_pending_replies=50, max_ping_strikes=10_000))
+
+    assert client.send(*[flood] * 50) == []
+    assert is_calmed(client.send(flood))
+    assert len(client.output()) == 51
+
+
+def test_client_that_reads_its_replies_may_go_on():
+    client = FrameClient(Limits(max_pending_replies=50))
+
+    for _ in range(10):
+        assert client.send(*[settings()] * 50) == []
+        client.output()
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        data(1, b""),
+        frame(frames.PRIORITY, 0, 1, bytes(5)),
+        frame(0x77, 0, 0, b""),
+        settings(flags=frames.ACK),
+        ping(flags=frames.ACK),
+        frame(frames.GOAWAY, 0, 0, bytes(8)),
+        rst_stream(3),
+    ],
+)
+def test_frames_that_do_nothing_are_counted(noise):
+    client = FrameClient(Limits(idle_frame_burst=100, idle_frames_per_second=1))
+    client.open(1, 3)
+    client.send(rst_stream(3))
+
+    for _ in range(98):
+        client.send(noise)
+
+    assert is_calmed(client.send(*[noise] * 3))
+
+
+def test_header_bomb_ends_the_connection():
+    client = FrameClient()
+    client.send(client.headers(1, [(":method", "POST"), ("x", "v" * 4000)]))
+
+    assert is_calmed(client.send(frame(frames.HEADERS, frames.END_HEADERS, 3, b"\xbe" * 5000)))
+
+
+def test_million_tiny_frames_become_one_event_a_chunk():
+    client = FrameClient()
+    client.open(1)
+    chunk = data(1, b"x") * 20_000
+
+    tracemalloc.start()
+    events = client.send(chunk)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert events == [DataReceived(1, b"x" * 20_000, end_stream=False)]
+    assert peak < 1 << 20
+
+
+def test_tiny_frames_of_two_streams_stay_apart():
+    client = FrameClient()
+    client.open(1, 3)
+
+    events = client.send(
+        data(1, b"a"), data(3, b"b"), data(3, b"c", end_stream=True), data(1, b"d")
+    )
+
+    assert events == [
+        DataReceived(1, b"a", end_stream=False),
+        DataReceived(3, b"bc", end_stream=True),
+        DataReceived(1, b"d", end_stream=False),
+    ]
+
+
+def test_sixteen_mebibytes_arrive_as_views_without_a_copy():
+    client = FrameClient()
+    client.open(1)
+    wire = b"".join(data(1, bytes(1 << 20)) for _ in range(16))
+    received = 0
+
+    tracemalloc.start()
+    for start in range(0, len(wire), 1 << 18):
+        chunk = wire[start : start + (1 << 18)]
+        for event in client.send(chunk):
+            assert len(event.data) < 4096 or isinstance(event.data, memoryview)
+            received += len(event.data)
+            client.connection.acknowledge(1, len(event.data))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert received == 16 << 20
+    assert peak < 2 << 20
+
+
+def test_stall_is_seen_after_its_time_and_not_before():
+    client = FrameClient(Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 5))
+    client.open(1, 3, end_stream=True)
+    for stream_id in (1, 3):
+        client.connection.send_response(stream_id, RESPONSE_HEAD, (b"0123456789",), b"")
+    client.output()
+    start = client.now_ns
+
+    assert client.connection.stalled_streams(start) == []
+    assert client.connection.stalled_streams(start + 59 * SECOND_NS) == []
+    client.send(window_update(3, 5))
+    client.output()
+
+    assert client.connection.stalled_streams(start + 60 * SECOND_NS) == [1]
+
+
+@pytest.mark.parametrize("step,stalled", [(1, [1]), (20_000, [])])
+def test_window_opened_byte_by_byte_is_a_stall(step, stalled):
+    client = FrameClient(Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 0))
+    client.open(1, end_stream=True)
+    client.connection.send_response(1, RESPONSE_HEAD, (bytes(10_000_000),), b"")
+    client.send(window_update(0, 1 << 30))
+    seen = []
+
+    for _ in range(100):
+        client.now_ns += SECOND_NS
+        client.send(window_update(1, step))
+        client.output()
+        seen = client.connection.stalled_streams(client.now_ns)
+
+    assert seen == stalled
+
+
+def test_answer_that_waits_a_second_time_starts_a_new_stall():
+    client = FrameClient(Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 0))
+    client.open(1, end_stream=True)
+    client.connection.send_headers(1, RESPONSE_HEAD)
+    client.connection.send_data(1, b"first")
+    assert client.connection.stalled_streams(client.now_ns) == []
+    client.send(window_update(1, 5))
+    client.output()
+    client.connection.send_data(1, b"second")
+
+    assert client.connection.stalled_streams(client.now_ns + 100 * SECOND_NS) == []
+    assert client.connection.stalled_streams(client.now_ns + 160 * SECOND_NS) == [1]
+
+
+def ping_until_calmed(client: FrameClient, interval_ns: int, most: int = 20) -> int | None:
+    for number in range(1, most + 1):
+        client.now_ns += interval_ns
+        if client.send(ping()):
+            return number
+        client.output()
+    return None
+
+
+def test_pings_too_close_together_end_the_connection_as_grpc_says():
+    client = FrameClient()
+    client.open(1)
+
+    assert ping_until_calmed(client, 10 * SECOND_NS) == 4
+
+    assert client.output()[-1].payload[4:] == b"\0\0\0\x0btoo_many_pings"
+
+
+@pytest.mark.parametrize("is_open,interval_s", [(True, 300), (False, 7200)])
+def test_pings_at_the_allowed_pace_are_answered(is_open, interval_s):
+    client = FrameClient()
+    if is_open:
+        client.open(1)
+
+    assert ping_until_calmed(client, interval_s * SECOND_NS) is None
+
+
+def test_pings_without_streams_must_be_rarer():
+    assert ping_until_calmed(FrameClient(), 300 * SECOND_NS) == 4
+
+
+def test_sending_forgives_pings():
+    client = FrameClient()
+    client.open(*range(1, 41, 2), end_stream=True)
+
+    for stream_id in range(1, 41, 2):
+        assert client.send(ping(), ping()) == []
+        client.connection.send_response(stream_id, RESPONSE_HEAD, (b"x",), b"")
+        client.output()
+
+
+def test_ping_policy_counts_strikes_only_for_early_pings():
+    policy = PingPolicy(Limits(min_ping_interval_ns=10, max_ping_strikes=1))
+
+    verdicts = [policy.allows(now, 0, is_idle=False) for now in (0, 5, 15, 25, 30)]
+
+    assert verdicts == [True, True, True, True, False]
+
+
+def test_memory_of_reset_streams_is_bounded():
+    client = FrameClient(Limits(max_closed_streams=10, reset_burst=10_000))
+    for number in range(1000):
+        client.open(2 * number + 1)
+        client.connection.reset(2 * number + 1)
+    client.output()
+
+    assert client.send(data(1999, b"late")) == []
+    assert isinstance(client.send(data(1, b"very late"))[-1], ConnectionTerminated)

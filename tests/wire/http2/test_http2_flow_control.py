@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from pytriton.wire.http2 import (
+    ConnectionTerminated,
+    DataReceived,
+    ErrorCode,
+    Limits,
+    LocalProtocolError,
+    WriteResumed,
+    encode_header_block,
+    frames,
+)
+from pytriton.wire.http2.frames import frame
+from tests.wire.http2.frame_client import (
+    RESPONSE_HEAD,
+    FrameClient,
+    SentFrame,
+    data,
+    parse_frames,
+    rst_stream,
+    setting,
+    settings,
+    window_update,
+)
+
+TRAILERS = encode_header_block([(b"grpc-status", b"0")])
+INITIAL_WINDOW_SIZE = 4
+SMALL = Limits(stream_window_bytes=1000, connection_window_bytes=100_000)
+
+
+def responding(*stream_ids: int, limits: Limits | None = None, window: int = 65_535) -> FrameClient:
+    """A client whose streams got the head of a response."""
+    client = FrameClient(limits, settings=setting(INITIAL_WINDOW_SIZE, window))
+    client.open(*stream_ids, end_stream=True)
+    for stream_id in stream_ids:
+        client.connection.send_headers(stream_id, RESPONSE_HEAD)
+    client.output()
+    return client
+
+
+def updates(sent: list[SentFrame]) -> dict[int, int]:
+    return {
+        each.stream_id: int.from_bytes(each.payload, "big")
+        for each in sent
+        if each.kind == frames.WINDOW_UPDATE
+    }
+
+
+def test_window_of_a_stream_grows_as_data_is_acknowledged():
+    client = FrameClient(SMALL)
+    client.open(1)
+    client.send(data(1, bytes(1000)))
+    assert client.output() == []
+
+    client.connection.acknowledge(1, 400)
+    assert client.output() == []
+    client.connection.acknowledge(1, 600)
+
+    assert updates(client.output()) == {1: 1000}
+    assert isinstance(client.send(data(1, bytes(1000)))[0], DataReceived)
+
+
+def test_client_that_ignores_the_window_of_a_stream_loses_the_stream():
+    client = FrameClient(SMALL)
+    client.open(1)
+
+    (kept, reset) = client.send(data(1, bytes(1000)), data(1, b"x"))
+
+    assert kept == DataReceived(1, bytes(1000), end_stream=False)
+    assert reset.code == ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_client_that_ignores_the_window_of_the_connection_loses_it():
+    client = FrameClient(Limits(stream_window_bytes=1 << 20, connection_window_bytes=70_000))
+    client.open(1)
+
+    events = client.send(data(1, bytes(60_000)), data(1, bytes(10_001)))
+
+    assert isinstance(events[-1], ConnectionTerminated)
+    assert events[-1].code is ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_padding_counts_and_is_given_back_at_once():
+    client = FrameClient(Limits(stream_window_bytes=1000, connection_window_bytes=70_000))
+    client.open(1)
+    padded = frame(frames.DATA, frames.PADDED, 1, bytes((249,)) + bytes(249))
+
+    assert client.send(padded, padded) == []
+
+    assert updates(client.output()) == {1: 500}
+
+
+@pytest.mark.parametrize("end", ["our reset", "the client's reset", "our answer", "a violation"])
+def test_closed_stream_gives_its_data_back_to_the_connection(end):
+    client = FrameClient(Limits(connection_window_bytes=100_000))
+    for stream_id in range(1, 21, 2):
+        client.open(stream_id)
+        client.send(data(stream_id, bytes(16_000)))
+        if end == "our reset":
+            client.connection.reset(stream_id)
+        elif end == "the client's reset":
+            client.send(rst_stream(stream_id))
+        elif end == "our answer":
+            client.connection.send_response(stream_id, RESPONSE_HEAD, (), TRAILERS)
+        else:
+            client.send(client.headers(stream_id, [("X", "1")], end_stream=True))
+        client.connection.acknowledge(stream_id, 16_000)  # too late, and harmless
+
+    assert client.send(client.headers(101))
+
+
+def test_data_that_nobody_reads_is_given_back_to_the_connection():
+    client = FrameClient(Limits(connection_window_bytes=100_000))
+    client.open(1)
+    client.connection.reset(1)
+
+    for _ in range(20):
+        assert client.send(data(1, bytes(16_000))) == []
+
+    assert sum(updates(client.output()).values()) > 0
+
+
+def test_more_than_was_delivered_cannot_be_acknowledged():
+    client = FrameClient()
+    client.open(1)
+    client.send(data(1, b"abc"))
+
+    with pytest.raises(LocalProtocolError, match="up to 3"):
+        client.connection.acknowledge(1, 4)
+
+
+def test_small_response_is_one_buffer():
+    client = FrameClient()
+    client.open(1, end_stream=True)
+    client.connection.send_response(1, RESPONSE_HEAD, (b"\0\0\0\0\x02", b"hi"), TRAILERS)
+
+    (written,) = client.connection.take_output()
+
+    assert parse_frames(written) == [
+        SentFrame(frames.HEADERS, frames.END_HEADERS, 1, RESPONSE_HEAD),
+        SentFrame(frames.DATA, 0, 1, b"\0\0\0\0\x02hi"),
+        SentFrame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, TRAILERS),
+    ]
+    assert client.connection.open_streams == 0
+
+
+def test_large_response_is_views_of_the_callers_buffer():
+    client = responding(1, window=1 << 30)
+    client.send(window_update(0, 1 << 30), settings(setting(5, 1 << 20)))
+    client.output()
+    tensor = bytearray(3 << 20)
+
+    client.connection.send_data(1, tensor)
+    written = client.connection.take_output()
+
+    views = [part for part in written if isinstance(part, memoryview)]
+    assert [view.obj is tensor for view in views] == [True] * 3
+    assert sum(map(len, views)) == len(tensor)
+
+
+def test_response_waits_for_the_window_and_trailers_follow_the_data():
+    client = FrameClient(settings=setting(INITIAL_WINDOW_SIZE, 10))
+    client.open(1, end_stream=True)
+    client.connection.send_response(1, RESPONSE_HEAD, (b"0123456789", b"abcdef"), TRAILERS)
+
+    assert [sent.payload for sent in client.output()] == [RESPONSE_HEAD, b"0123456789"]
+    assert client.connection.queued_bytes(1) == 6
+    client.send(window_update(1, 4))
+    assert [sent.payload for sent in client.output()] == [b"abcd"]
+    client.send(window_update(1, 100))
+    assert [sent.payload for sent in client.output()] == [b"ef", TRAILERS]
+    assert client.connection.open_streams == 0
+
+
+def test_parts_of_a_body_share_a_frame():
+    client = responding(1, window=0)
+    client.connection.send_data(1, b"\0\0\0\0\x0a")
+    client.connection.send_data(1, b"0123456789")
+
+    client.send(window_update(1, 100))
+
+    assert [sent.payload for sent in client.output()] == [b"\0\0\0\0\x0a0123456789"]
+
+
+def test_last_data_frame_can_end_the_stream():
+    client = responding(1, 3, window=5)
+    client.connection.send_data(1, b"abc", end_stream=True)
+    client.connection.send_data(3, b"abcdefg", end_stream=True)
+    client.send(window_update(3, 2))
+
+    ends = [(sent.stream_id, sent.payload) for sent in client.output() if sent.flags]
+
+    assert ends == [(1, b"abc"), (3, b"abcdefg")]
+    assert client.connection.open_streams == 0
+
+
+def test_empty_end_needs_no_window():
+    client = responding(1, window=0)
+    client.send(settings(setting(INITIAL_WINDOW_SIZE, 0)))
+    client.output()
+
+    client.connection.send_data(1, b"", end_stream=True)
+
+    assert client.output() == [SentFrame(frames.DATA, frames.END_STREAM, 1, b"")]
+
+
+def test_empty_end_follows_queued_data():
+    client = responding(1, window=0)
+    client.connection.send_data(1, b"abc")
+    client.connection.send_data(1, b"", end_stream=True)
+
+    client.send(window_update(1, 10))
+
+    assert client.output() == [SentFrame(frames.DATA, frames.END_STREAM, 1, b"abc")]
+
+
+def test_response_waits_for_the_window_of_the_connection():
+    client = responding(1, 3, window=1 << 20)
+    for stream_id in (1, 3):
+        client.connection.send_data(stream_id, bytes(100_000))
+
+    first = sum(len(sent.payload) for sent in client.output())
+    client.send(window_update(0, 1000))
+    second = sum(len(sent.payload) for sent in client.output())
+
+    assert (first, second) == (65_535, 1000)
+    assert not client.connection.has_output
+
+
+def test_streams_take_turns():
+    client = responding(1, 3, 5, window=1 << 20)
+    client.send(window_update(0, 1 << 20))
+    for stream_id in (1, 3, 5):
+        client.connection.send_data(stream_id, bytes(40_000))
+
+    order = [sent.stream_id for sent in client.output()]
+
+    assert order == [1, 3, 5, 1, 3, 5, 1, 3, 5]
+
+
+def test_small_answer_overtakes_a_large_one():
+    client = responding(1, 3, window=1 << 20)
+    client.connection.send_data(1, bytes(60_000))
+    client.connection.send_data(3, b"token")
+
+    assert client.output()[0].stream_id == 3
+
+
+def test_output_is_released_in_portions():
+    client = responding(1, window=1 << 20)
+    client.send(window_update(0, 1 << 20))
+    client.connection.send_data(1, bytes(200_000))
+
+    client.connection.take_output(max_bytes=32_768)
+
+    assert client.connection.queued_bytes(1) == 200_000 - 32_768
+    assert client.connection.has_output
+
+
+def test_unwritten_small_messages_pile_up_in_the_queue():
+    client = responding(1, window=1 << 30)
+    client.send(window_update(0, 1 << 30))
+    client.connection.take_output()
+
+    may_go_on = [client.connection.send_data(1, bytes(1000)) for _ in range(2000)]
+
+    assert may_go_on[0]
+    assert not may_go_on[-1]
+    assert client.connection.queued_bytes(1) > 1 << 20
+
+
+def test_writer_pauses_at_high_water_and_resumes_at_low_water():
+    limits = Limits(high_water_bytes=1000, low_water_bytes=100)
+    client = responding(1, limits=limits, window=0)
+
+    assert client.connection.send_data(1, bytes(999))
+    assert not client.connection.send_data(1, b"x")
+    client.send(window_update(1, 899))
+    client.output()
+    assert client.connection.take_events() == []
+    client.send(window_update(1, 1))
+    client.output()
+
+    assert client.connection.take_events() == [WriteResumed(1)]
+
+
+def test_queue_of_a_stream_is_bounded():
+    client = responding(1, limits=Limits(max_queued_bytes=1000), window=0)
+    client.connection.send_data(1, bytes(5000))
+
+    with pytest.raises(LocalProtocolError, match="5000 bytes queued"):
+        client.connection.send_data(1, b"x")
+
+
+def test_smaller_initial_window_makes_windows_negative():
+    client = responding(1, window=1000)
+    client.connection.send_data(1, bytes(1500))
+    client.output()
+
+    client.send(settings(setting(INITIAL_WINDOW_SIZE, 400)))
+    client.send(window_update(1, 600))
+    assert client.data_sent(1) == b""
+    client.send(window_update(1, 50))
+    assert client.data_sent(1) == bytes(50)
+    client.send(settings(setting(INITIAL_WINDOW_SIZE, 2000)))
+
+    assert client.data_sent(1) == bytes(450)
+
+
+def test_window_that_shrinks_before_the_turn_stops_the_stream():
+    client = responding(1, window=100_000)
+    client.connection.send_data(1, bytes(90_000))
+    client.send(settings(setting(INITIAL_WINDOW_SIZE, 0)))
+
+    assert client.data_sent(1) == b""
+    client.send(settings(setting(INITIAL_WINDOW_SIZE, 10)))
+
+    assert client.data_sent(1) == bytes(10)
+
+
+def test_initial_window_that_overflows_a_stream_ends_the_connection():
+    client = responding(1, window=1000)
+    client.send(window_update(1, frames.MAX_WINDOW - 1000))
+
+    (event,) = client.send(settings(setting(INITIAL_WINDOW_SIZE, 1001)))
+
+    assert event.code is ErrorCode.FLOW_CONTROL_ERROR
+
+
+@pytest.mark.parametrize(
+    "increment,code",
+    [(0, ErrorCode.PROTOCOL_ERROR), (frames.MAX_WINDOW, ErrorCode.FLOW_CONTROL_ERROR)],
+)
+def test_wrong_increment_of_a_stream_resets_it(increment, code):
+    client = responding(1)
+
+    (event,) = client.send(window_update(1, increment))
+
+    assert (event.code, event.by_peer) == (code, False)
+
+
+def test_frame_size_of_the_client_is_respected():
+    client = responding(1, window=1 << 20)
+    client.send(window_update(0, 1 << 20))
+    client.connection.send_data(1, bytes(40_000))
+    sizes = [len(sent.payload) for sent in client.output()]
+    client.send(settings(setting(5, 50_000)))
+    client.output()
+    client.connection.send_data(1, bytes(70_000))
+
+    assert sizes == [16_384, 16_384, 7232]
+    assert [len(sent.payload) for sent in client.output()] == [50_000, 20_000]
+
+
+def test_long_header_block_is_continued():
+    client = FrameClient()
+    client.open(1, end_stream=True)
+    block = encode_header_block([(b"x", b"v" * 40_000)])
+    client.connection.send_response(1, RESPONSE_HEAD, (b"body",), block)
+
+    sent = client.output()
+
+    assert [each.kind for each in sent] == [
+        frames.HEADERS, frames.DATA, frames.HEADERS, frames.CONTINUATION, frames.CONTINUATION,
+    ]  # fmt: skip
+    assert [each.flags for each in sent[2:]] == [frames.END_STREAM, 0, frames.END_HEADERS]
+    assert b"".join(each.payload for each in sent[2:]) == block
+
+
+def test_smaller_header_table_is_answered_in_the_next_block_only():
+    client = FrameClient(settings=setting(1, 100))
+    client.open(1, 3, end_stream=True)
+    for stream_id in (1, 3):
+        client.connection.send_response(stream_id, RESPONSE_HEAD, (), TRAILERS)
+
+    blocks = [sent.payload for sent in client.output() if sent.kind == frames.HEADERS]
+
+    assert blocks == [b"\x20" + RESPONSE_HEAD, TRAILERS, RESPONSE_HEAD, TRAILERS]
+
+
+def test_early_answer_asks_the_client_to_stop_sending():
+    client = FrameClient()
+    client.open(1)
+    client.connection.send_headers(1, RESPONSE_HEAD, end_stream=True)
+
+    assert [(sent.kind, sent.payload) for sent in client.output()] == [
+        (frames.HEADERS, RESPONSE_HEAD),
+        (frames.RST_STREAM, bytes(4)),
+    ]
+    assert client.send(data(1, b"ignored", end_stream=True)) == []
+
+
+def test_answer_for_a_client_that_left_is_dropped():
+    client = responding(1)
+    client.send(rst_stream(1))
+
+    assert client.connection.send_data(1, b"late")
+    client.connection.send_trailers(1, TRAILERS)
+    client.connection.send_response(1, RESPONSE_HEAD, (b"late",), TRAILERS)
+    client.connection.reset(1)
+
+    assert client.output() == []
+
+
+def test_queue_of_a_reset_stream_is_dropped():
+    client = responding(1, window=5)
+    client.connection.send_data(1, b"0123456789")
+    client.send(rst_stream(1))
+
+    assert client.connection.queued_bytes(1) == 0
+    assert client.output() == []
+
+
+@pytest.mark.parametrize(
+    "misuse,reason",
+    [
+        (lambda connection: connection.send_headers(3, RESPONSE_HEAD), "never opened"),
+        (lambda connection: connection.send_headers(1, RESPONSE_HEAD), "a head already"),
+        (lambda connection: connection.send_response(1, RESPONSE_HEAD, (), b""), "a head already"),
+        (lambda connection: connection.ping(b"short"), "8 bytes"),
+        (lambda connection: connection.send_data(1, memoryview(bytes(1 << 20)).cast("I")), "bytes"),
+    ],
+)
+def test_misuse_is_told_to_the_caller(misuse, reason):
+    client = responding(1)
+
+    with pytest.raises(LocalProtocolError, match=reason):
+        misuse(client.connection)
+
+
+def test_response_begins_with_its_head_and_ends_once():
+    client = FrameClient(settings=setting(INITIAL_WINDOW_SIZE, 1))
+    client.open(1, end_stream=True)
+    with pytest.raises(LocalProtocolError, match="no head"):
+        client.connection.send_data(1, b"x")
+    with pytest.raises(LocalProtocolError, match="no head"):
+        client.connection.send_trailers(1, TRAILERS)
+    client.connection.send_response(1, RESPONSE_HEAD, (b"waits",), TRAILERS)
+
+    with pytest.raises(LocalProtocolError, match="ended already"):
+        client.connection.send_data(1, b"more")
