@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.engine.engine import Engine
-    from pytriton.server.http_connection import Exchange, HttpRequest
+    from pytriton.server.http_connection import Exchange, HttpRequest, RequestHead
     from pytriton.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class HttpApi:
     ) -> None:
         self.limits = options.limits
         self.connections: set[HttpConnection] = set()
-        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.read_buffer = bytearray(READ_BYTES)
+        self.known_heads: dict[bytes, RequestHead] = {}
         self._engine = engine
         self._loop = loop
         self._server_id = options.id
@@ -71,15 +72,15 @@ class HttpApi:
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a request, now or through the exchange that is returned."""
-        route = self._router.resolve(request.target)
+        route = self._router.resolve(request.head.target)
         if route is None or route.endpoint.handler not in self._handlers:
             connection.respond_error(404, "Not Found")
             return None
         endpoint = route.endpoint
-        refusal = self._authorization.refusal(endpoint.api, request.headers.get)
+        refusal = self._authorization.refusal(endpoint.api, request.head.headers.get)
         if refusal is not None:
             connection.respond_error(HTTP_RESTRICTED, refusal)
-        elif request.method not in endpoint.methods:
+        elif request.head.method not in endpoint.methods:
             connection.respond_error(405, "Method Not Allowed")
         else:
             try:
@@ -87,7 +88,7 @@ class HttpApi:
             except ServerError as error:
                 respond_server_error(connection, error)
             except Exception as error:
-                logger.exception("request failed: %s", ascii(request.target))
+                logger.exception("request failed: %s", ascii(request.head.target))
                 respond_server_error(connection, InternalError(f"{type(error).__name__}: {error}"))
         return None
 
@@ -154,7 +155,7 @@ class HttpApi:
                 "HTTP end point doesn't support models with decoupled transaction policy"
             )
         exchange = InferExchange(
-            self._engine, model, connection, request.headers.get(b"accept-encoding")
+            self._engine, model, connection, request.head.headers.get(b"accept-encoding")
         )
         exchange.submit(request, self.limits, self._forwarding)
         return exchange

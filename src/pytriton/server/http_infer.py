@@ -77,7 +77,7 @@ class InferExchange:
 
     def submit(self, http: HttpRequest, limits: Limits, forwarding: HeaderForwarding) -> None:
         """Read the body and hand the request to the engine."""
-        headers = http.headers
+        headers = http.head.headers
         body = http.body
         if b"content-encoding" in headers:
             encoding = headers[b"content-encoding"].decode("latin-1")
@@ -88,7 +88,7 @@ class InferExchange:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         request, self._format = parse_infer(body, header_length, self._model.spec, self)
         request.received_ns = time.monotonic_ns()
-        forwarding.apply(http.header_list, request)
+        forwarding.apply(http.head.header_list, request)
         self.request = request
         self._engine.infer(request, self._model)
 

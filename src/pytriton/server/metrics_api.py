@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.engine.engine import Engine
-    from pytriton.server.http_connection import HttpRequest
+    from pytriton.server.http_connection import HttpRequest, RequestHead
     from pytriton.server.options import ServerOptions
 
 _CONTENT_TYPE = b"text/plain; charset=utf-8"
@@ -26,7 +26,8 @@ class MetricsApi:
     ) -> None:
         self.limits = options.limits
         self.connections: set[HttpConnection] = set()
-        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.read_buffer = bytearray(READ_BYTES)
+        self.known_heads: dict[bytes, RequestHead] = {}
         self._engine = engine
         self._loop = loop
         self._page = MetricsPage(options.metrics_options)
@@ -38,10 +39,10 @@ class MetricsApi:
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer a scrape."""
-        if request.method not in (b"GET", b"HEAD"):
+        if request.head.method not in (b"GET", b"HEAD"):
             connection.respond_error(405, "Method Not Allowed")
             return
-        path = request.target.partition(b"?")[0]
+        path = request.head.target.partition(b"?")[0]
         if path in (b"/metrics", b"/metrics/"):
             page = self._page.render(list(self._engine.models()))
             connection.respond(200, (page,), _CONTENT_TYPE)
