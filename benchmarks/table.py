@@ -36,8 +36,9 @@ def render(results: Mapping[str, Mapping[str, Measurement]], subject: str) -> st
         subject: the title whose figures are divided by, or into, those of the others.
     """
     others = [title for title in results if title != subject] if subject in results else []
+    # The longest list has all rows in their order; a system without gRPC lacks some.
     rows: dict[str, None] = {}
-    for figures in results.values():
+    for figures in sorted(results.values(), key=len, reverse=True):
         rows.update(dict.fromkeys(figures))
     lines = [["", *results, *(f"vs {title}" for title in others)]]
     for row in rows:
