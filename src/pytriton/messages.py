@@ -52,7 +52,12 @@ class InferRequest(msgspec.Struct, eq=False):
     deadline_ns: int = 0  # 0: none
     is_cancelled: bool = False
     ticket: int = 0  # place in the order of arrival, where a model keeps it
+    instance: Any = None  # that runs it, and as what: the batch's id and the position in it
+    batch_id: int = 0
+    position: int = 0
     response_count: int = 0
+    taken_count: int = 0  # responses that the sink took and the instance was not told of
+    is_paused: bool = False  # the sink takes no more for now
     cache_key: Any = None  # set where the response is to be cached
     cache_ns: int = 0
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.backend.host import InstanceHost, host_for
 from pytriton.backend.model_call import ModelCall
 from pytriton.backend.output_validation import OutputValidator
+from pytriton.backend.stream_host import stream_host_for
 from pytriton.backend.warmup import call_to_completion, warm_up
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
@@ -67,8 +69,9 @@ class BoundModel:
         return self.name.lower(), self.version
 
     def message(self) -> dict[str, Any]:
-        """Triton's ModelConfig as the server reads it."""
-        return ModelConfigGenerator(self.config).get_config()
+        """Triton's ModelConfig as the server reads it; warming up is done here, before."""
+        config = dataclasses.replace(self.config, model_warmup=None)
+        return ModelConfigGenerator(config).get_config()
 
     def prepare(self, context: TritonContext) -> None:
         """Give the callables their context and warm them up."""
@@ -92,7 +95,8 @@ class BoundModel:
         for index, infer_func in enumerate(self.infer_funcs):
             ours, theirs = socket_pair()
             remote.append(theirs)
-            host = host_for(infer_func)(
+            kind = stream_host_for if self.config.decoupled else host_for
+            host = kind(infer_func)(
                 self._call(index, infer_func), Channel(ours, Arena()), on_unrecoverable
             )
             self._hosts.append(host)

@@ -19,7 +19,7 @@ from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import Execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from pytriton.backend.model_call import ModelCall
     from pytriton.transport.channel import Channel, Received
@@ -138,13 +138,20 @@ class AsyncInstanceHost(InstanceHost):
     def _on_readable(self) -> None:
         try:
             while (received := self._channel.receive()) is not None:
-                if isinstance(received.frame, Execute):
-                    task = asyncio.create_task(self._answer_async(received, received.frame))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                self._on_message(received)
         except (EOFError, OSError):
             if not self._closed.done():
                 self._closed.set_result(None)
+
+    def _on_message(self, received: Received) -> None:
+        if isinstance(received.frame, Execute):
+            self._spawn(self._answer_async(received, received.frame))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _answer_async(self, received: Received, execute: Execute) -> None:
         started_ns = time.monotonic_ns()

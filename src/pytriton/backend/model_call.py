@@ -6,8 +6,10 @@ Pure but for the call itself: no thread, no socket. Who waits for batches and se
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,6 +71,8 @@ class ModelCall:
         started_ns = time.monotonic_ns()
         if self._call_whole_batch is None or execute.parameters or execute.outputs:
             results = self.infer_func(self.requests(received))
+            if isinstance(results, Iterator):
+                results = _only_result(results)
             finished_ns = time.monotonic_ns()
             return self.responses(execute, results, started_ns, finished_ns, payload)
         inputs = {ref.name: received.array(ref) for ref in execute.inputs}
@@ -153,6 +157,18 @@ class ModelCall:
             f"Failed to process the request(s) for model '{self.instance_name}', "
             f"message: {type(error).__name__}: {error}"
         )
+
+
+def _only_result(results: Iterator[Any]) -> Any:
+    """The one response of a generator in a model that is not decoupled."""
+    responses = list(itertools.islice(results, 2))
+    if len(responses) != 1:
+        got = "none" if not responses else "more than one"
+        raise ValueError(
+            "Expected a generator that yields exactly one response, as the model is not decoupled; "
+            f"got {got}. Set decoupled=True in ModelConfig to send any number of responses."
+        )
+    return responses[0]
 
 
 def is_unrecoverable(error: BaseException) -> bool:

@@ -141,6 +141,16 @@ class Engine:
         if request.model is not None:
             request.model.cancel(request)
 
+    def pause(self, request: InferRequest) -> None:
+        """Have a decoupled model wait: its responses are not taken as fast as they come."""
+        if request.model is not None:
+            request.model.pause(request)
+
+    def resume(self, request: InferRequest) -> None:
+        """Undo `pause`."""
+        if request.model is not None:
+            request.model.resume(request)
+
 
 def parse_version(version: str) -> int:
     """A version as clients write it."""

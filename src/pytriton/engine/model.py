@@ -16,6 +16,7 @@ from pytriton.engine.batcher import make_batcher
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
 from pytriton.errors import CancelledError, ServerError, UnavailableError
+from pytriton.transport.frames import RESPONSE_WINDOW
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest
 
 logger = logging.getLogger(__name__)
+
+# A decoupled model that is at work already gets what comes within this time as one batch.
+_GATHER_NS = 1_000_000
+# After so many responses a decoupled model hears that it may send as many more.
+GRANT_RESPONSES = RESPONSE_WINDOW // 2
 
 
 class ModelState(enum.Enum):
@@ -69,6 +75,7 @@ class Model:
         if spec.batcher is not None and spec.batcher.preserve_ordering:
             self._order = OrderedRelease()
         self._on_idle: asyncio.Future[None] | None = None
+        self._gathers = spec.decoupled and spec.batcher is not None and spec.max_batch_size > 1
 
     # Life
 
@@ -121,10 +128,13 @@ class Model:
         self.statistics.pending_count += 1
         if self._order is not None:
             request.ticket = self._order.take_ticket()
-        if self._free:
+        if not self._free:
+            if request.deadline_ns:
+                self._wake_at(request.deadline_ns)
+        elif self._gathers and not next(iter(self._free)).is_idle:
+            self._wake_at(now_ns + _GATHER_NS)
+        else:
             self._pump_soon()
-        elif request.deadline_ns:
-            self._wake_at(request.deadline_ns)
 
     def cancel(self, request: InferRequest) -> None:
         """The client gave up: a queued request goes at once, a running one's model is told."""
@@ -135,8 +145,22 @@ class Model:
             self._refuse(request, CancelledError(""), FailureReason.CANCELED)
             self._check_idle()
             return
-        for instance in self.instances:
-            instance.cancel(request)
+        if request.instance is not None:
+            request.instance.cancel(request)
+
+    def pause(self, request: InferRequest) -> None:
+        """The sink takes no more responses for now; a decoupled model that runs ahead must wait."""
+        request.is_paused = True
+
+    def resume(self, request: InferRequest) -> None:
+        """The sink takes responses again."""
+        request.is_paused = False
+        self._grant(request)
+
+    def _grant(self, request: InferRequest) -> None:
+        if request.taken_count and request.instance is not None:
+            request.instance.grant(request, request.taken_count)
+            request.taken_count = 0
 
     # Deciding
 
@@ -275,6 +299,10 @@ class Model:
         if request.cache_key is not None and outcome.response is not None:
             self._store(request, outcome)
         request.sink.on_response(outcome.response, final=outcome.is_final)
+        if not outcome.is_final:
+            request.taken_count += 1
+            if request.taken_count >= GRANT_RESPONSES and not request.is_paused:
+                self._grant(request)
 
     def _check_idle(self) -> None:
         if not self._running and not len(self._batcher):

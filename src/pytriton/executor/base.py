@@ -58,6 +58,10 @@ class Instance(Protocol):
     def free_slots(self) -> int:
         """How many more batches it takes now."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it runs nothing."""
+
     def start(self) -> None:
         """Begin to report events."""
 
@@ -66,6 +70,9 @@ class Instance(Protocol):
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the model that nobody waits for this request any more."""
+
+    def grant(self, request: InferRequest, count: int) -> None:
+        """Let a decoupled model send so many more responses to this request."""
 
     def stop(self) -> None:
         """End it; open requests are failed."""

@@ -14,6 +14,7 @@ from pytriton.transport.frames import (
     BatchFailure,
     BatchResult,
     Cancel,
+    Credit,
     Execute,
     Responses,
     TensorRef,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pytriton.transport.channel import Channel, Payload, Received
 
 logger = logging.getLogger(__name__)
+
+_STREAM_MESSAGES_PER_ROUND = 64
 
 
 class ModelLabels:
@@ -59,6 +62,7 @@ class ChannelInstance:
         self._loop = loop
         self._events = events
         self._concurrency = concurrency
+        self._messages_per_round = 1 if concurrency == 1 else _STREAM_MESSAGES_PER_ROUND
         self._running: dict[int, RunningBatch] = {}
         self._next_batch = 1
         self._is_open = True
@@ -68,6 +72,11 @@ class ChannelInstance:
     def free_slots(self) -> int:
         """How many more batches it takes now."""
         return self._concurrency - len(self._running) if self._is_open else 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it runs nothing."""
+        return not self._running
 
     def start(self) -> None:
         """Begin to report events."""
@@ -86,11 +95,13 @@ class ChannelInstance:
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the model that nobody waits for this request any more."""
-        for batch in self._running.values():
-            for position in batch.open_positions:
-                if batch.requests[position] is request:
-                    self._send(Cancel(batch.id, position), None)
-                    return
+        if request.batch_id in self._running:
+            self._send(Cancel(request.batch_id, request.position), None)
+
+    def grant(self, request: InferRequest, count: int) -> None:
+        """Let a decoupled model send so many more responses to this request."""
+        if request.batch_id in self._running:
+            self._send(Credit(request.batch_id, request.position, count), None)
 
     def stop(self) -> None:
         """End it; open requests are failed."""
@@ -117,6 +128,9 @@ class ChannelInstance:
         ]
         frame = Execute(batch_id, [request.rows for request in requests], refs)
         for position, request in enumerate(requests):
+            request.instance = self
+            request.batch_id = batch_id
+            request.position = position
             if request.parameters:
                 frame.parameters[position] = request.parameters
             if request.outputs is not None:
@@ -125,7 +139,7 @@ class ChannelInstance:
                 frame.ids[position] = request.id
         return frame
 
-    def _send(self, frame: Execute | Cancel, payload: Payload | None) -> None:
+    def _send(self, frame: Execute | Cancel | Credit, payload: Payload | None) -> None:
         try:
             self._channel.send(frame, payload)
         except (BrokenPipeError, ConnectionResetError):
@@ -144,13 +158,20 @@ class ChannelInstance:
             self._loop.remove_writer(self._channel.fileno())
 
     def _on_readable(self) -> None:
-        try:
-            received = self._channel.receive()
-        except EOFError:
-            self._end("its process ended")
-            return
-        if received is None:
-            return
+        # A stream's responses come faster than one each round of the loop; a coupled model's do not.
+        for _ in range(self._messages_per_round):
+            try:
+                received = self._channel.receive()
+            except EOFError:
+                self._end("its process ended")
+                return
+            if received is None:
+                return
+            self._on_message(received)
+            if not self._is_open:
+                return
+
+    def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, BatchResult):
             self._on_batch_result(received, frame)

@@ -144,9 +144,9 @@ class Channel:
         with self._send_lock:
             self._send(frame, payload)
 
-    def receive(self) -> Received | None:
-        """The next message; None where a non-blocking socket has none, EOFError when the peer is gone."""
-        message = self.link.receive()
+    def receive(self, flags: int = 0) -> Received | None:
+        """The next message, None where there is none; EOFError when the peer is gone. See `Link.receive`."""
+        message = self.link.receive(flags)
         if message is None:
             return None
         if not message:

@@ -14,6 +14,10 @@ import msgspec
 from pytriton.messages import ParameterValue  # noqa: TC001  msgspec resolves annotations at run time
 
 INLINE_ALIGNMENT = 16
+# Responses that a decoupled model may send to one request before it hears of a credit, and the
+# bytes after which it waits although it has credit left.
+RESPONSE_WINDOW = 64
+RESPONSE_WINDOW_BYTES = 4 << 20
 _LENGTH = struct.Struct("<I")
 
 

@@ -73,9 +73,12 @@ class Link:
             else:
                 unsent[0] = (data[sent:], ())
 
-    def receive(self) -> bytearray | None:
-        """The next message, empty at the end of the connection; None where a non-blocking socket has none."""
-        size = self._read_into(self._scratch)
+    def receive(self, flags: int = 0) -> bytearray | None:
+        """The next message, empty at the end of the connection.
+
+        None where there is none and the socket does not block, or `flags` has MSG_DONTWAIT.
+        """
+        size = self._read_into(self._scratch, flags)
         return None if size < 0 else bytearray(self._scratch_view[:size])
 
     def take_descriptors(self, count: int) -> list[int]:
@@ -98,10 +101,10 @@ class Link:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         return self.socket.sendmsg([data], ancillary)
 
-    def _read_into(self, buffer: bytearray | memoryview) -> int:
+    def _read_into(self, buffer: bytearray, flags: int) -> int:
         """Bytes read; 0 at the end of the connection, -1 where there is nothing to read."""
         try:
-            size, ancillary, _, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES)
+            size, ancillary, _, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return -1
         except ConnectionResetError:
@@ -120,7 +123,7 @@ class StreamLink(Link):
         super().__init__(sock)
         self._received = bytearray()
 
-    def receive(self) -> bytearray | None:
+    def receive(self, flags: int = 0) -> bytearray | None:
         """See `Link.receive`."""
         received = self._received
         while True:
@@ -130,7 +133,7 @@ class StreamLink(Link):
                     message = received[4:end]
                     del received[:end]
                     return message
-            size = self._read_into(self._scratch)
+            size = self._read_into(self._scratch, flags)
             if size < 0:
                 return None
             if size == 0:

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances of decoupled models: generators whose batches take turns on one thread, and async ones that overlap.
+
+Between two steps of its generators a thread looks whether the server said something: a new batch, a client that went away,
+credit for one that is slow. A generator whose client has not taken what it was sent is not stepped at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytriton.backend.host import (
+    ASYNC_CONCURRENCY,
+    AsyncInstanceHost,
+    InstanceHost,
+    host_for,
+)
+from pytriton.backend.model_call import is_unrecoverable
+from pytriton.backend.stream import StreamAccount
+from pytriton.errors import ErrorCode
+from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem, Responses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.transport.channel import Payload, Received
+
+# How long the server may have to wait for an ear while generators are stepped.
+_HEAR_EVERY_NS = 100_000
+# A step that took longer may do so again: what other streams produced before it is sent first.
+_SLOW_STEP_NS = 100_000
+
+
+class _Stream:
+    """A generator at work on a batch."""
+
+    __slots__ = ("account", "last_step_ns", "responses")
+
+    def __init__(self, account: StreamAccount, responses: Iterator[Any]) -> None:
+        self.account = account
+        self.responses = responses
+        self.last_step_ns = _SLOW_STEP_NS  # unknown yet
+
+    def close(self) -> None:
+        if isinstance(self.responses, Generator):
+            self.responses.close()
+
+
+class StreamHost(InstanceHost):
+    """Steps the generators of a plain decoupled callable in turn."""
+
+    concurrency = ASYNC_CONCURRENCY
+
+    def _serve(self) -> None:
+        self._streams: dict[int, _Stream] = {}
+        self._items: list[ResponseItem] = []
+        self._payload = self._channel.payload()
+        self._started_ns = 0
+        self._heard_ns = 0
+        try:
+            while True:
+                self._hear()
+                for stream in [s for s in self._streams.values() if s.account.may_send]:
+                    self._step(stream)
+                self._flush()
+        finally:
+            for stream in self._streams.values():
+                stream.close()
+
+    def _hear(self) -> None:
+        """Take what the server said; wait for it where there is nothing else to do."""
+        while not any(stream.account.may_send for stream in self._streams.values()):
+            self._channel.gives_back_at_once = True
+            self._on_message(self._next())
+        now_ns = time.monotonic_ns()
+        if now_ns - self._heard_ns >= _HEAR_EVERY_NS:
+            self._heard_ns = now_ns
+            while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
+                self._on_message(received)
+
+    def _on_message(self, received: Received) -> None:
+        frame = received.frame
+        if isinstance(frame, Execute):
+            self._begin(received, frame)
+        elif isinstance(frame, Cancel) and frame.batch in self._streams:
+            stream = self._streams[frame.batch]
+            item = stream.account.cancel(frame.position)
+            if item is not None:
+                self._items.append(item)
+            if stream.account.is_abandoned:
+                del self._streams[frame.batch]
+                stream.close()
+                self._flush()
+        elif isinstance(frame, Credit) and frame.batch in self._streams:
+            self._streams[frame.batch].account.credit(frame.position, frame.count)
+
+    def _begin(self, received: Received, execute: Execute) -> None:
+        account = StreamAccount(execute)
+        stream = _Stream(account, self._responses(received))
+        self._streams[execute.batch] = stream
+
+    def _responses(self, received: Received) -> Iterator[Any]:
+        results = self._call.infer_func(self._call.requests(received))
+        if isinstance(results, Iterator):
+            yield from results
+        else:
+            yield results
+
+    def _step(self, stream: _Stream) -> None:
+        if stream.last_step_ns >= _SLOW_STEP_NS:
+            self._flush()
+        started_ns = time.monotonic_ns()
+        if not self._started_ns:
+            self._started_ns = started_ns
+        account = stream.account
+        try:
+            results = next(stream.responses, _END)
+            if results is _END:
+                self._items += account.finish()
+                del self._streams[account.execute.batch]
+            else:
+                items = self._call.response_items(
+                    account.execute, results, self._payload, is_final=False
+                )
+                self._items += account.filter(items)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+            self._fail(stream, error)
+        stream.last_step_ns = time.monotonic_ns() - started_ns
+
+    def _fail(self, stream: _Stream, error: BaseException) -> None:
+        text = self._call.error_text(error)
+        self._items += stream.account.finish(text, ErrorCode.INTERNAL)
+        del self._streams[stream.account.execute.batch]
+        stream.close()
+        if is_unrecoverable(error):
+            self._flush()
+            self._on_unrecoverable()
+
+    def _flush(self) -> None:
+        if not self._items:
+            return
+        frame = Responses(self._started_ns, time.monotonic_ns(), self._items)
+        self._channel.send(frame, self._payload)
+        self._items = []
+        self._payload = self._channel.payload()
+        self._started_ns = 0
+
+
+_END = object()
+
+
+class AsyncStreamHost(AsyncInstanceHost):
+    """Runs the async generators of a decoupled callable at the same time."""
+
+    async def _serve_async(self) -> None:
+        self._accounts: dict[int, StreamAccount] = {}
+        self._credits: dict[int, asyncio.Event] = {}
+        self._batch_tasks: dict[int, asyncio.Task[None]] = {}
+        await super()._serve_async()
+
+    def _on_message(self, received: Received) -> None:
+        frame = received.frame
+        if isinstance(frame, Execute):
+            self._accounts[frame.batch] = StreamAccount(frame)
+            self._credits[frame.batch] = asyncio.Event()
+            self._batch_tasks[frame.batch] = self._spawn(self._answer_async(received, frame))
+        elif isinstance(frame, Cancel) and frame.batch in self._accounts:
+            account = self._accounts[frame.batch]
+            item = account.cancel(frame.position)
+            if item is not None:
+                self._send_items([item], self._channel.payload(), time.monotonic_ns())
+            if account.is_abandoned:
+                self._batch_tasks[frame.batch].cancel()
+        elif isinstance(frame, Credit) and frame.batch in self._accounts:
+            self._accounts[frame.batch].credit(frame.position, frame.count)
+            self._credits[frame.batch].set()
+
+    async def _answer_async(self, received: Received, execute: Execute) -> None:
+        account = self._accounts[execute.batch]
+        started_ns = time.monotonic_ns()
+        stops = False
+        try:
+            await self._stream(account, self._call.requests(received))
+            last = account.finish()
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+            if account.is_abandoned:
+                last = []
+            else:
+                stops = is_unrecoverable(error)
+                last = account.finish(self._call.error_text(error), ErrorCode.INTERNAL)
+        finally:
+            del self._accounts[execute.batch]
+            del self._credits[execute.batch]
+            del self._batch_tasks[execute.batch]
+        self._send_items(last, self._channel.payload(), started_ns)
+        if stops:
+            self._on_unrecoverable()
+
+    async def _stream(self, account: StreamAccount, requests: list[Any]) -> None:
+        responses = _async_responses(self._call.infer_func(requests))
+        granted = self._credits[account.execute.batch]
+        try:
+            while True:
+                while not account.may_send:
+                    granted.clear()
+                    await granted.wait()
+                started_ns = time.monotonic_ns()
+                results = await anext(responses, _END)
+                if results is _END:
+                    return
+                payload = self._channel.payload()
+                items = self._call.response_items(
+                    account.execute, results, payload, is_final=False
+                )
+                self._send_items(account.filter(items), payload, started_ns)
+        finally:
+            await responses.aclose()
+
+    def _send_items(self, items: list[ResponseItem], payload: Payload, started_ns: int) -> None:
+        if items:
+            self._send(Responses(started_ns, time.monotonic_ns(), items), payload)
+
+
+async def _async_responses(results: Any) -> Any:
+    """What an async callable gives, as an async generator: its yields, or the one result it returns."""
+    if isinstance(results, AsyncIterator):
+        try:
+            async for result in results:
+                yield result
+        finally:
+            close = getattr(results, "aclose", None)
+            if close is not None:
+                await close()
+    else:
+        yield await results
+
+
+def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
+    """The kind of host that a decoupled callable needs."""
+    call = infer_func if inspect.isroutine(infer_func) else type(infer_func).__call__
+    is_async = host_for(infer_func) is AsyncInstanceHost
+    if is_async or inspect.isasyncgenfunction(infer_func) or inspect.isasyncgenfunction(call):
+        return AsyncStreamHost
+    return StreamHost
