@@ -365,6 +365,22 @@ def test_abort_names_code_and_reason(client):
     assert not client.connection.is_open(1)
 
 
+def test_connection_ends_once(client):
+    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
+    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken again")
+
+    assert len(client.connection.take_events()) == 1
+    assert len(client.output()) == 1
+
+
+def test_settings_of_the_client_can_be_read(client):
+    client.send(settings(setting(6, 8192), setting(HEADER_TABLE_SIZE, 100)))
+
+    assert client.connection.peer_settings.max_header_list_bytes == 8192
+    assert client.connection.peer_settings.header_table_bytes == 100
+    assert client.connection.peer_settings.max_frame == 16_384
+
+
 def test_frames_before_a_wrong_one_in_the_same_chunk_count(client):
     events = client.send(client.headers(1), data(3, b"idle"))
 

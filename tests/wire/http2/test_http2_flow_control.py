@@ -123,6 +123,16 @@ def test_data_that_nobody_reads_is_given_back_to_the_connection():
     assert sum(updates(client.output()).values()) > 0
 
 
+def test_unread_data_beyond_the_window_of_the_connection_ends_it():
+    client = FrameClient(Limits(connection_window_bytes=70_000))
+    client.open(1, 3)
+    client.connection.reset(1)
+
+    events = client.send(data(3, bytes(60_000)), data(1, bytes(10_001)))
+
+    assert events[-1].code is ErrorCode.FLOW_CONTROL_ERROR
+
+
 def test_more_than_was_delivered_cannot_be_acknowledged():
     client = FrameClient()
     client.open(1)

@@ -17,7 +17,7 @@ _CLOSED = StreamState.CLOSED  # naming an enum's member costs 0.16 us on Python 
 
 
 class Stream(msgspec.Struct, gc=False, eq=False):
-    """One open stream, made for every call: 0.2 us as a msgspec record, 0.8 us as a class."""
+    """One open stream, made for every call: 0.2 us as a msgspec record, 0.45 us as a class."""
 
     id: int
     state: StreamState
