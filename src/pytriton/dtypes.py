@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of tensor datatypes, and the byte layout of BYTES tensors. The only place that knows either."""
+"""The table of tensor datatypes and the byte layout of BYTES tensors: the only place for either."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DataType:
         """The numpy dtype of an array of this type; bytes objects for BYTES."""
         if self._numpy is None:
             # numpy has no bfloat16 of its own; the package costs 3 MiB, so only its users pay.
-            import ml_dtypes
+            import ml_dtypes  # noqa: PLC0415
 
             self._numpy = np.dtype(ml_dtypes.bfloat16)
         return self._numpy
@@ -80,7 +80,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode_bytes(elements: Iterable[bytes]) -> bytes:
-    """BYTES elements as the protocol lays them out: for each a little-endian length, then its bytes."""
+    """BYTES elements as the protocol has them: for each a little-endian length, then its bytes."""
     pack = _LENGTH.pack
     parts: list[bytes] = []
     for element in elements:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records that front ends, engine and instances hand each other: tensors, requests, responses.
 
-They know neither HTTP nor gRPC nor the channel. A tensor's data is any C-contiguous buffer in the protocol's byte layout
-(little-endian, row-major; BYTES with length prefixes); whoever passes a tensor on passes the reference, not the bytes.
+They know neither HTTP nor gRPC nor the channel. A tensor's data is any C-contiguous buffer in the
+protocol's byte layout (little-endian, row-major; BYTES with length prefixes); whoever passes a
+tensor on passes the reference, not the bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pytriton.dtypes import DataType  # noqa: TC001  msgspec resolves annotations at run time
+from pytriton.dtypes import DataType
 
 if TYPE_CHECKING:
     from pytriton.errors import ServerError
@@ -63,7 +64,7 @@ class InferRequest(msgspec.Struct, eq=False):
 
 
 class InferResponse(msgspec.Struct, gc=False):
-    """One response; a coupled model sends exactly one to each request, a decoupled one any number."""
+    """One response: the only one of a coupled model, one of any number of a decoupled one."""
 
     model_name: str
     model_version: str

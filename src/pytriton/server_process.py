@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server as a child process: started, spoken to, watched and ended from the process that binds models."""
+"""The server as a child process: started, spoken to, watched and ended by the one that binds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving Python callables: bind them to a `Triton` object, run it, and clients reach them over HTTP and gRPC."""
+"""Serving Python callables: bind them to a `Triton` object and clients reach them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from pytriton.backend.bound_model import InferFunc
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.transport.control import Started
@@ -68,7 +70,8 @@ logger = logging.getLogger(__name__)
 MONITORING_PERIOD_S = 10.0
 WAIT_FORM_MODEL_TIMEOUT_S = 60.0
 
-# Sizes and places of the original's shared memory and binaries: nothing here uses them, users import them.
+# Sizes and places of the original's shared memory and binaries: nothing here uses them, users
+# import them.
 INITIAL_BACKEND_SHM_SIZE = 4194304
 GROWTH_BACKEND_SHM_SIZE = 1048576
 TRITONSERVER_DIST_DIR = pathlib.Path(__file__).parent / "tritonserver"
@@ -83,7 +86,7 @@ _INSTANCE_END_TIMEOUT_S = 2.0
 
 
 class TritonBase:
-    """What every way of serving bound models has in common: the models themselves, and their bookkeeping."""
+    """What every way of serving bound models has in common: the models and their bookkeeping."""
 
     def __init__(self) -> None:
         self._context = TritonContext()
@@ -101,7 +104,7 @@ class TritonBase:
         outputs: Sequence[Tensor],
         model_version: int = 1,
         config: ModelConfig | None = None,
-        strict: bool = False,  # noqa: FBT001, FBT002  users pass it by position
+        strict: bool = False,
         trace_config: list[str] | None = None,
     ) -> None:
         """Serve a Python callable as a model.
@@ -214,7 +217,7 @@ class Triton(TritonBase):
         self._server: ServerProcess | None = None
         atexit.register(self.stop)
 
-    def __enter__(self) -> Triton:
+    def __enter__(self) -> Self:
         """Start the server, unless the lifecycle policy says later."""
         if self._policy.launch_triton_on_startup:
             self.run()
@@ -368,7 +371,9 @@ class Triton(TritonBase):
             self.stop()
 
     def _log_endpoints(self) -> None:
-        endpoint = get_endpoint(self._config, "grpc" if self._config.allow_http is False else "http")
+        endpoint = get_endpoint(
+            self._config, "grpc" if self._config.allow_http is False else "http"
+        )
         for model in self._models.values():
             url = endpoint + MODEL_URL.format(model_name=model.name)
             logger.info("Infer function available as model: `%s`", url)

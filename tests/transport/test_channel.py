@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import pathlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -215,9 +215,9 @@ def test_channel_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     use_one()
     gc.collect()
-    before = len(os.listdir("/dev/fd"))
+    before = len(list(pathlib.Path("/dev/fd").iterdir()))
     for _ in range(10):
         use_one()
     gc.collect()
 
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(list(pathlib.Path("/dev/fd").iterdir())) == before

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model made of Python callables: what `bind` was given, checked, and its instances while a server serves it."""
+"""A model made of Python callables: what `bind` was given, and its instances while it is served."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,12 @@ class BoundModel:
         self.version = model_version
         self.infer_funcs = _as_callables(infer_func)
         self.config = _make_config(
-            model_name, model_version, len(self.infer_funcs), inputs, outputs, config or ModelConfig()
+            model_name,
+            model_version,
+            len(self.infer_funcs),
+            inputs,
+            outputs,
+            config or ModelConfig(),
         )
         self._strict = strict
         self._hosts: list[InstanceHost] = []
@@ -78,19 +84,19 @@ class BoundModel:
         for infer_func in self.infer_funcs:
             context.model_configs[infer_func] = copy.deepcopy(self.config)
             inject_triton_context(context, infer_func)
+        warmups, inputs = self.config.model_warmup or (), self.config.inputs or ()
         for infer_func in self.infer_funcs:
-            warm_up(
-                self.name,
-                self.config.model_warmup or (),
-                lambda requests, call=infer_func: call_to_completion(call, requests),  # type: ignore[misc]
-                self.config.inputs or (),
-            )
+            call = functools.partial(call_to_completion, infer_func)
+            warm_up(self.name, warmups, call, inputs)
 
     def open_instances(
         self, on_unrecoverable: Callable[[], None]
     ) -> tuple[list[socket.socket], list[int]]:
-        """Start an instance for each callable; the server's ends of their channels, and how many
-        batches each takes at a time."""
+        """Start an instance for each callable.
+
+        Returns:
+            The server's ends of their channels, and how many batches each takes at a time.
+        """
         remote: list[socket.socket] = []
         for index, infer_func in enumerate(self.infer_funcs):
             ours, theirs = socket_pair()
@@ -135,11 +141,11 @@ def _check_name(model_name: str) -> None:
 
 
 def _as_callables(infer_func: InferFunc | Sequence[InferFunc]) -> list[InferFunc]:
+    candidates: list[Any]
     candidates = list(infer_func) if isinstance(infer_func, (list, tuple)) else [infer_func]
     if not candidates or not all(callable(candidate) for candidate in candidates):
         raise PyTritonValidationError(
-            "infer_func has to be a callable or a list or tuple of callables, "
-            f"got {infer_func!r}"
+            f"infer_func has to be a callable or a list or tuple of callables, got {infer_func!r}"
         )
     return candidates
 

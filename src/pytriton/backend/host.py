@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where instances run in the user's process: one thread each, waiting on its channel.
 
-A callable that is a plain function blocks its thread; coroutine functions share their thread's event loop, so that many
-batches of one instance run at the same time.
+A callable that is a plain function blocks its thread; coroutine functions share their thread's
+event loop, so that many batches of one instance run at the same time.
 """
 
 from __future__ import annotations

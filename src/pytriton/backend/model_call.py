@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a user's inference callable: from a received batch to its arguments, from what it returns to a frame.
+"""One call of a user's callable: from a batch to its arguments, from what it returns to a frame.
 
-Pure but for the call itself: no thread, no socket. Who waits for batches and sends frames is in `pytriton.backend.host`.
+Pure but for the call itself: no thread, no socket. Who waits for batches and sends frames is in
+`pytriton.backend.host`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class ModelCall:
         return BatchResult(execute.batch, started_ns, finished_ns, refs)
 
     def requests(self, received: Received) -> list[Request]:
-        """The batch as the callable takes it: one object for each request, with views of its rows."""
+        """The batch as the callable takes it: for each request an object with views of its rows."""
         execute = received.frame
         assert isinstance(execute, Execute)
         arrays = {ref.name: received.array(ref) for ref in execute.inputs}
@@ -193,7 +194,7 @@ def _place(
     if size <= _SMALL_ARRAY_BYTES or not array.flags.c_contiguous:
         data = array.tobytes()
     else:
-        data = memoryview(array.reshape(-1).view(np.uint8))
+        data = array.reshape(-1).view(np.uint8).data
     block, offset = payload.add((data,), size)
     return TensorRef(name, dtype.number, array.shape, offset, size, block)
 

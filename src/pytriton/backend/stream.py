@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of one decoupled batch: which requests are still open, and how far ahead of them it may run."""
+"""The account of one decoupled batch: its open requests, and how far ahead of them it may run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class _Window:
     @property
     def is_open(self) -> bool:
         return not self._sizes or (
-            len(self._sizes) < RESPONSE_WINDOW
-            and self.unacknowledged_bytes < RESPONSE_WINDOW_BYTES
+            len(self._sizes) < RESPONSE_WINDOW and self.unacknowledged_bytes < RESPONSE_WINDOW_BYTES
         )
 
     def spend(self, size: int) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of decoupled models: generators whose batches take turns on one thread, and async ones that overlap.
+"""Instances of decoupled models: generators that take turns on a thread, async ones that overlap.
 
-Between two steps of its generators a thread looks whether the server said something: a new batch, a client that went away,
-credit for one that is slow. A generator whose client has not taken what it was sent is not stepped at all.
+Between two steps of its generators a thread looks whether the server said something: a new batch, a
+client that went away, credit for one that is slow. A generator whose client has not taken what it
+was sent is not stepped at all.
 """
 
 from __future__ import annotations
@@ -214,9 +215,7 @@ class AsyncStreamHost(AsyncInstanceHost):
                 if results is _END:
                     return
                 payload = self._channel.payload()
-                items = self._call.response_items(
-                    account.execute, results, payload, is_final=False
-                )
+                items = self._call.response_items(account.execute, results, payload, is_final=False)
                 self._send_items(account.filter(items), payload, started_ns)
         finally:
             await responses.aclose()
@@ -227,7 +226,7 @@ class AsyncStreamHost(AsyncInstanceHost):
 
 
 async def _async_responses(results: Any) -> Any:
-    """What an async callable gives, as an async generator: its yields, or the one result it returns."""
+    """What an async callable gives, as an async generator: its yields, or its one result."""
     if isinstance(results, AsyncIterator):
         try:
             async for result in results:

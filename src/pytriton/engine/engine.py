@@ -59,7 +59,7 @@ class Engine:
     # Looking up
 
     def lookup(self, name: str, version: str = "") -> Model:
-        """The model that serves requests for `name`; the newest ready version where none is named."""
+        """The model that serves `name`; without a version, the newest that is ready."""
         if not version:
             model = self._latest.get(name)
             if model is not None and model.state is ModelState.READY:
@@ -156,13 +156,13 @@ def parse_version(version: str) -> int:
     """A version as clients write it."""
     try:
         number = int(version)
-        if not -(2**63) <= number < 2**63:
-            raise ValueError
     except ValueError:
+        number = 2**63
+    if not -(2**63) <= number < 2**63:
         raise InvalidArgumentError(
             f"failed to get model version from specified version string '{version}' "
             "(details: stol), version should be an integral value > 0"
-        ) from None
+        )
     if number < 0:
         raise InvalidArgumentError(
             f"invalid model version specified '{version}' , version should be an integral value > 0"

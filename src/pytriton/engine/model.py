@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One served model version: its queue, its instances, its account. Drives the batcher, decides nothing itself.
+"""One served model version: its queue, its instances, its account. It decides nothing itself.
 
-The batcher says what runs next; this class asks it whenever something changed (a request came, an instance became free,
-a time was reached), hands batches to instances and passes outcomes on to the requests' sinks.
+The batcher says what runs next; this class asks it whenever something changed (a request came, an
+instance became free, a time was reached), hands batches to instances and passes outcomes on to the
+requests' sinks.
 """
 
 from __future__ import annotations
@@ -187,7 +188,9 @@ class Model:
                 error = UnavailableError("Request timeout expired")
                 self._refuse(request, error, FailureReason.REJECTED)
             deadline_ns = batcher.next_deadline_ns()
-            wake_ns = min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
+            wake_ns = (
+                min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
+            )
         if wake_ns:
             self._wake_at(wake_ns)
 
@@ -248,7 +251,7 @@ class Model:
         outcomes: list[Outcome],
         times_ns: tuple[int, int],
     ) -> None:
-        """Pass outcomes on; the instance gets its next batch first, so that it need not wait for us."""
+        """Pass outcomes on, after the instance got its next batch: it need not wait for us."""
         if instance.free_slots:
             self._free[instance] = None
             if len(self._batcher):
@@ -379,4 +382,3 @@ class Model:
         if outcome.response is not None:
             self._cache.insert(request.cache_key, outcome.response)
         self.statistics.record_cache_miss(time.monotonic_ns() - started_ns + request.cache_ns)
-

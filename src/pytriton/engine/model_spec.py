@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hot path needs to know of a model, read once from its ModelConfig message when it is loaded."""
+"""What the hot path needs to know of a model, read once from its ModelConfig message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import enum
 
 import msgspec
 
-from pytriton.dtypes import DataType  # noqa: TC001  msgspec resolves annotations at run time
+from pytriton.dtypes import DataType
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):

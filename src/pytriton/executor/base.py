@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the engine knows of an instance: it executes batches, and events come back.
 
-A bound callable's thread, a model's own process or a test's fake all look like this; the engine never knows which.
+A bound callable's thread, a model's own process or a test's fake all look like this; the engine
+never knows which.
 """
 
 from __future__ import annotations

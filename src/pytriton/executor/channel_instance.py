@@ -37,7 +37,9 @@ class ModelLabels:
 
     __slots__ = ("batching", "input_names", "name", "version")
 
-    def __init__(self, name: str, version: str, input_names: Sequence[str], *, batching: bool) -> None:
+    def __init__(
+        self, name: str, version: str, input_names: Sequence[str], *, batching: bool
+    ) -> None:
         self.name = name
         self.version = version
         self.input_names = tuple(input_names)
@@ -116,9 +118,7 @@ class ChannelInstance:
     def __repr__(self) -> str:
         return f"<ChannelInstance {self.name} running={len(self._running)} open={self._is_open}>"
 
-    def _make_frame(
-        self, batch_id: int, requests: list[InferRequest], payload: Payload
-    ) -> Execute:
+    def _make_frame(self, batch_id: int, requests: list[InferRequest], payload: Payload) -> Execute:
         labels = self._labels
         first = requests[0]
         refs = [
@@ -158,7 +158,8 @@ class ChannelInstance:
             self._loop.remove_writer(self._channel.fileno())
 
     def _on_readable(self) -> None:
-        # A stream's responses come faster than one each round of the loop; a coupled model's do not.
+        # A stream's responses come faster than one each round of the loop; a coupled model's do
+        # not.
         for _ in range(self._messages_per_round):
             try:
                 received = self._channel.receive()
@@ -288,7 +289,7 @@ def _tensor(received: Received, ref: TensorRef) -> InferTensor:
 def _place(
     payload: Payload, name: str, requests: list[InferRequest], *, batching: bool
 ) -> TensorRef:
-    """Copy one input of all requests, one after the other, to where the instance reads the batch."""
+    """Copy one input of all requests, in order, to where the instance reads the batch."""
     first = requests[0].inputs[name]
     if len(requests) == 1:
         pieces, shape = [first.data], first.shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that binds models into this server: its session, its models, and what goes when it goes."""
+"""A process that binds models into this server: its session, and the models that go with it."""
 
 from __future__ import annotations
 

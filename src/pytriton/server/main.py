@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry of the server process that `Triton` starts: settings come over the control socket, models follow."""
+"""Entry of the server process that `Triton` starts: settings and models come over a socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, ServerError
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
-        import uvloop  # not on every platform
+        import uvloop  # noqa: PLC0415  not on every platform
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
@@ -65,7 +64,7 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
         return
     ended: asyncio.Future[bool] = loop.create_future()
 
-    def end(is_orderly: bool) -> None:  # noqa: FBT001  a callback of one argument
+    def end(is_orderly: bool) -> None:
         if not ended.done():
             ended.set_result(is_orderly)
 
@@ -80,9 +79,7 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
     session.close()
 
 
-def _end_with_parent(
-    loop: asyncio.AbstractEventLoop, parent: int, end: object
-) -> None:
+def _end_with_parent(loop: asyncio.AbstractEventLoop, parent: int, end: object) -> None:
     """End when the parent does, even if a child that it forked still holds the control socket."""
     assert callable(end)
     if hasattr(os, "pidfd_open"):
@@ -102,4 +99,4 @@ def _freeze_memory() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,13 +8,14 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-ResponseCache = None
 from pytriton.engine.engine import Engine
 from pytriton.errors import UnavailableError
 from pytriton.server.http_api import HttpApi
 from pytriton.server.metrics_api import MetricsApi
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.server.options import Endpoint, ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Server:
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.engine = Engine(strict_readiness=options.strict_readiness)
-        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self.cache = None
         self._loop = loop
         self._http = HttpApi(self.engine, options, loop)
         self._metrics = MetricsApi(self.engine, options, loop)
@@ -59,10 +60,12 @@ class Server:
         # One round of the loop lets the transports write what was answered last.
         await asyncio.sleep(0)
 
-    async def _listen(self, endpoint: Endpoint, make_protocol: object, name: str) -> int:
+    async def _listen(
+        self, endpoint: Endpoint, make_protocol: Callable[[], asyncio.BaseProtocol], name: str
+    ) -> int:
         sock = _bind(endpoint, name)
         listener = await self._loop.create_server(
-            make_protocol,  # type: ignore[arg-type]  # uvloop takes any protocol factory
+            make_protocol,
             sock=sock,
             backlog=_BACKLOG,
         )

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of shared memory: who may write one, who still reads one, when one is free again.
 
-Each process allocates only in its own `Arena`, so there is nothing to lock across processes. Ownership is Python's
-reference counting on both sides: an allocated `Block` frees its place when the last reference to it goes, and the
-channel keeps a reference for as long as the peer says nothing. On the peer's side a `RemoteBlock` is the object that every
-array on the block keeps alive (numpy collapses chains of views, but never drops the object it read
-`__array_interface__` from); when the last array goes, the block is given back.
+Each process allocates only in its own `Arena`, so there is nothing to lock across processes.
+Ownership is Python's reference counting on both sides: an allocated `Block` frees its place when
+the last reference to it goes, and the channel keeps a reference for as long as the peer says
+nothing. On the peer's side a `RemoteBlock` is the object that every array on the block keeps alive
+(numpy collapses chains of views, but never drops the object it read `__array_interface__` from);
+when the last array goes, the block is given back.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Block:
         self.size = size
 
     def view(self) -> memoryview:
-        """The block's bytes, writable. The caller keeps the block for as long as it uses the view."""
+        """The block's bytes, writable. The caller keeps the block while it uses the view."""
         return self.segment.view(self.offset, self.size)
 
     @property
@@ -64,7 +65,11 @@ class RemoteBlock:
     __slots__ = ("_mapping", "_release", "id", "offset", "size")
 
     def __init__(
-        self, block_id: int, mapping: Mapping, extent: tuple[int, int], release: Callable[[int], None]
+        self,
+        block_id: int,
+        mapping: Mapping,
+        extent: tuple[int, int],
+        release: Callable[[int], None],
     ) -> None:
         self.id = block_id
         self.offset, self.size = extent
@@ -160,7 +165,7 @@ class Arena:
         return self._block(places, offset, rounded)
 
     def trim(self, *, idle_seconds: float = IDLE_SECONDS) -> list[int]:
-        """Drop segments that nobody used for a while, and say which, so that the peer can forget them too."""
+        """Drop segments that nobody used for a while; the peer has to be told which."""
         dropped = [
             segment_id
             for segment_id, places in self._places.items()

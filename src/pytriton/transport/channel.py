@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames and tensors over a link: small tensors inside the message, large ones in shared memory.
 
-Both ends use the same class. It keeps two books: `_lent`, blocks of our arena that the peer may still read, and
-`_given_back`, blocks of the peer's arena that nothing here reads any more. Entries of the second ride on the next message.
+Both ends use the same class. It keeps two books: `_lent`, blocks of our arena that the peer may
+still read, and `_given_back`, blocks of the peer's arena that nothing here reads any more. Entries
+of the second ride on the next message.
 """
 
 from __future__ import annotations
@@ -129,7 +130,9 @@ class Channel:
         self._mappings: dict[int, Mapping] = {}  # the peer's segments
         self._given_back: deque[int] = deque()
         self._send_lock = threading.Lock()
-        self.gives_back_at_once = False  # while this end waits for messages, nothing else carries the news
+        self.gives_back_at_once = (
+            False  # while this end waits for messages, nothing else carries the news
+        )
 
     def fileno(self) -> int:
         """The socket's descriptor, for an event loop to watch."""
@@ -145,7 +148,7 @@ class Channel:
             self._send(frame, payload)
 
     def receive(self, flags: int = 0) -> Received | None:
-        """The next message, None where there is none; EOFError when the peer is gone. See `Link.receive`."""
+        """The next message or None, see `Link.receive`; EOFError when the peer is gone."""
         message = self.link.receive(flags)
         if message is None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process that binds models and the server say to each other, beside the instances' channels."""
+"""What a process that binds models and the server say, beside the instances' channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Start(msgspec.Struct, tag="start", array_like=True):
-    """Binder to its own server, first: the settings. Not on a command line, where secrets would show."""
+    """Binder to its own server, first: the settings. A command line would show the secrets."""
 
     config: dict[str, Any]
 
@@ -90,7 +90,8 @@ class ControlLink:
             return None
         if not message:
             raise EOFError
-        return _decoder.decode(message)
+        decoded: ControlMessage = _decoder.decode(message)
+        return decoded
 
     def take_descriptors(self, count: int) -> list[int]:
         """The descriptors that came with the last message; the caller owns them."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the channel between the server and an instance: typed records, and where their tensors' bytes are.
+"""What crosses the channel to an instance: typed records, and where their tensors' bytes are.
 
-On the wire a message is a 4-byte length, the record in MessagePack, padding, then the bytes of tensors that are small
-enough to travel inside it. Larger tensors are references into an arena. New fields are appended last.
+On the wire a message is a 4-byte length, the record in MessagePack, padding, then the bytes of
+tensors that are small enough to travel inside it. Larger tensors are references into an arena. New
+fields are appended last.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 
 import msgspec
 
-from pytriton.messages import ParameterValue  # noqa: TC001  msgspec resolves annotations at run time
+from pytriton.messages import ParameterValue
 
 INLINE_ALIGNMENT = 16
 # Responses that a decoupled model may send to one request before it hears of a credit, and the
@@ -22,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class TensorRef(msgspec.Struct, array_like=True, gc=False):
-    """A tensor and where its bytes are: at `offset` of the message's payload, or of an arena's block."""
+    """A tensor and where its bytes are: at `offset` of the message's payload or of a block."""
 
     name: str
     dtype: int
@@ -30,7 +31,9 @@ class TensorRef(msgspec.Struct, array_like=True, gc=False):
     offset: int
     size: int
     block: int = 0  # 0: inside the message
-    pieces: list[int] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
+    pieces: list[
+        int
+    ] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
 
 
 class BlockRef(msgspec.Struct, array_like=True, gc=False):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole messages, with descriptors, over a Unix socket. Knows nothing of what a message says.
 
-SOCK_SEQPACKET keeps message boundaries in the kernel. Where it does not exist, a stream with a length before each
-message does the same.
+SOCK_SEQPACKET keeps message boundaries in the kernel. Where it does not exist, a stream with a
+length before each message does the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pytriton.transport.memory import is_portable_forced
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A message of this size fits the default send buffer of every Linux; larger ones go through the arena.
+# A message of this size fits the default send buffer of every Linux; larger ones go through the
+# arena.
 MAX_MESSAGE_BYTES = 128 << 10
 MAX_DESCRIPTORS = 250
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
@@ -38,8 +39,9 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 class Link:
     """One end of a socket pair that carries messages.
 
-    On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues what does not fit (call `flush`
-    when the socket is writable) and `receive` answers None when there is nothing.
+    On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues what does
+    not fit (call `flush` when the socket is writable) and `receive` answers None when there is
+    nothing.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -82,7 +84,7 @@ class Link:
         return None if size < 0 else bytearray(self._scratch_view[:size])
 
     def take_descriptors(self, count: int) -> list[int]:
-        """Descriptors that came with the messages received so far, in order; the caller owns them."""
+        """Descriptors that came with the messages so far, in order; the caller owns them."""
         taken = self._descriptors[:count]
         del self._descriptors[:count]
         return taken

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that two processes share without a name: a memfd, or an unlinked temporary file where there is none.
+"""Memory that two processes share without a name: a memfd, elsewhere an unlinked file.
 
-A name in /dev/shm would outlive a killed process and would count against a container's 64 MiB limit; a descriptor passed
-over a socket does neither. `PYTRITON_PORTABLE_CHANNEL=1` forces the portable form, so that it is tested on Linux too.
+A name in /dev/shm would outlive a killed process and would count against a container's 64 MiB
+limit; a descriptor passed over a socket does neither. `PYTRITON_PORTABLE_CHANNEL=1` forces the
+portable form, so that it is tested on Linux too.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Mapping:
     __slots__ = ("_array", "address", "size")
 
     def __init__(self, descriptor: int, size: int) -> None:
-        # The array holds the mmap and blocks hold this object, so the region outlives every view of it.
+        # The array holds the mmap and blocks hold this object, so the region outlives every view of
+        # it.
         self._array: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(
             mmap.mmap(descriptor, size), np.uint8
         )
@@ -47,7 +49,7 @@ class Mapping:
 
     def view(self, offset: int, size: int) -> memoryview:
         """Writable bytes of the region."""
-        return memoryview(self._array)[offset : offset + size]
+        return self._array.data[offset : offset + size]
 
 
 class Segment(Mapping):
