@@ -76,10 +76,10 @@ class FifoBatcher:
         del self._requests[request]
         return True
 
-    def expire(self, now_ns: int) -> list[InferRequest]:  # noqa: ARG002  nothing expires here
+    def expire(self, now_ns: int) -> list[InferRequest]:
         return []
 
-    def next(self, now_ns: int) -> Decision:  # noqa: ARG002  nothing waits for a time here
+    def next(self, now_ns: int) -> Decision:
         for request in self._requests:
             del self._requests[request]
             return [request]
@@ -209,15 +209,9 @@ class DynamicBatcher(RequestQueue):
         return self._hold(batch[0].batch_key, rows, oldest_ns + self._delay_ns)
 
     def _hold(self, key: object, rows: int, until_ns: int) -> int:
-        """Hold the whole queue back, as one batch of `rows`."""
+        """Hold the whole queue back as one batch of `rows`, at most until a deadline changes it."""
         deadline_ns = self._deadlines.earliest_ns()
         self._hold_until_ns = min(until_ns, deadline_ns) if deadline_ns else until_ns
         self._hold_room = min(self._preferred) - rows
         self._hold_key = key
         return self._hold_until_ns
-
-    def _apply_timeouts(self, now_ns: int) -> bool:
-        has_changed = super()._apply_timeouts(now_ns)
-        if has_changed:
-            self._hold_until_ns = 0
-        return has_changed

@@ -186,10 +186,9 @@ class RequestQueue:
             left = left[len(fifo) :] if len(left) > len(fifo) else []
             fifo.clear()
 
-    def _apply_timeouts(self, now_ns: int) -> bool:
-        """Reject or delay what is due; True where that was anything."""
-        expired = self._deadlines.pop_expired(now_ns)
-        for request in expired:
+    def _apply_timeouts(self, now_ns: int) -> None:
+        """Reject or delay the requests that are due."""
+        for request in self._deadlines.pop_expired(now_ns):
             level = self._level_of(request)
             del level.waiting[request]
             if level.policy.timeout_action is TimeoutAction.DELAY:
@@ -197,7 +196,6 @@ class RequestQueue:
                 level.delayed[request] = _NO_DEADLINE
             else:
                 self._rejected.append(request)
-        return bool(expired)
 
     def _add_under_policy(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> None:
         if level.is_full():
