@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.executor.base import InstanceEvents
+    from pytriton.executor.memory_keeper import MemoryKeeper
     from pytriton.transport.channel import Channel, Payload, Received
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ChannelInstance:
         name: str,
         labels: ModelLabels,
         channel: Channel,
+        keeper: MemoryKeeper,
         loop: asyncio.AbstractEventLoop,
         events: InstanceEvents,
         concurrency: int = 1,
@@ -61,6 +63,7 @@ class ChannelInstance:
         self.name = name
         self._labels = labels
         self._channel = channel
+        self._keeper = keeper
         self._loop = loop
         self._events = events
         self._concurrency = concurrency
@@ -82,6 +85,7 @@ class ChannelInstance:
 
     def start(self) -> None:
         """Begin to report events."""
+        self._keeper.add(self._channel)
         self._loop.add_reader(self._channel.fileno(), self._on_readable)
 
     def execute(self, requests: list[InferRequest], now_ns: int) -> None:
@@ -94,6 +98,8 @@ class ChannelInstance:
             batch_id, requests, now_ns, set(range(len(requests)))
         )
         self._send(frame, payload)
+        if payload.blocks:
+            self._keeper.touch()
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the model that nobody waits for this request any more."""
@@ -108,12 +114,6 @@ class ChannelInstance:
     def stop(self) -> None:
         """End it; open requests are failed."""
         self._end("the model was unloaded")
-
-    def trim(self, dropped_segments: list[int]) -> None:
-        """Pass on that the arena gave memory back, and that blocks were read."""
-        if self._is_open:
-            self._channel.forget_segments(dropped_segments)
-            self._channel.send_notes()
 
     def __repr__(self) -> str:
         return f"<ChannelInstance {self.name} running={len(self._running)} open={self._is_open}>"
@@ -173,6 +173,8 @@ class ChannelInstance:
                 return
 
     def _on_message(self, received: Received) -> None:
+        if received.uses_blocks:
+            self._keeper.touch()
         frame = received.frame
         if isinstance(frame, BatchResult):
             self._on_batch_result(received, frame)
@@ -242,6 +244,7 @@ class ChannelInstance:
         self._is_open = False
         self._loop.remove_reader(self._channel.fileno())
         self._loop.remove_writer(self._channel.fileno())
+        self._keeper.remove(self._channel)
         self._channel.close()
         running, self._running = self._running, {}
         error = InternalError(

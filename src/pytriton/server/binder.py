@@ -18,7 +18,7 @@ from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
 from pytriton.errors import InternalError, NotFoundError, ServerError
 from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
-from pytriton.transport.arena import Arena
+from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.transport.channel import Channel
 from pytriton.transport.control import Bind, ControlLink, Done, Stop, Unbind
 
@@ -117,12 +117,12 @@ class BinderSession:
         labels = ModelLabels(
             spec.name, str(spec.version), list(spec.inputs), batching=spec.max_batch_size > 0
         )
-        arena = Arena()
+        keeper = MemoryKeeper(self._loop)
         for index, (sock, concurrency) in enumerate(zip(sockets, message.concurrency, strict=True)):
-            channel = Channel(sock, arena)
+            channel = Channel(sock, keeper.arena)
             name = f"{spec.name}_0_{index}"
             model.add_instance(
-                ChannelInstance(name, labels, channel, self._loop, model, concurrency)
+                ChannelInstance(name, labels, channel, keeper, self._loop, model, concurrency)
             )
         self._take_over(model)
         model.statistics.load_ns = time.monotonic_ns() - started_ns

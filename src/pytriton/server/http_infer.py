@@ -29,7 +29,12 @@ _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
 # Names that mean something to the server; a header of that name must not become a parameter.
 _RESERVED_HEADERS = frozenset(
     {
-        "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers",
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "priority",
+        "timeout",
+        "headers",
         "binary_data_output",
     }  # fmt: skip
 )
@@ -90,7 +95,11 @@ class InferExchange:
         request.received_ns = time.monotonic_ns()
         forwarding.apply(http.head.header_list, request)
         self.request = request
-        self._engine.infer(request, self._model)
+        try:
+            self._engine.infer(request, self._model)
+        except ServerError:
+            self.request = None
+            raise
 
     def abandon(self) -> None:
         """The client is gone: nobody waits for the response."""
@@ -99,6 +108,9 @@ class InferExchange:
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""
+        # The request refers to this object: a cycle would keep large bodies until the next
+        # garbage collection.
+        self.request = None
         if response is None:
             self._connection.respond_error(500, "expected a single response, got 0")
             return
@@ -122,6 +134,7 @@ class InferExchange:
 
     def on_error(self, error: ServerError) -> None:
         """Send the error."""
+        self.request = None
         respond_server_error(self._connection, error)
 
 
@@ -130,4 +143,3 @@ def respond_server_error(connection: HttpConnection, error: ServerError) -> None
     is_encoding = isinstance(error, UnsupportedError) and "compression" in error.message
     headers = _ACCEPT_ENCODING_HEADER if is_encoding else b""
     connection.respond_error(HTTP_STATUS[error.code], error.message, headers)
-

@@ -97,6 +97,11 @@ class Received:
         self._start = start
         self._blocks = blocks
 
+    @property
+    def uses_blocks(self) -> bool:
+        """Whether some of its tensors are in shared memory."""
+        return bool(self._blocks)
+
     def buffer(self, ref: TensorRef) -> memoryview:
         """The tensor's bytes, alive for as long as the view."""
         source: Any = self._blocks[ref.block] if ref.block else self._message
@@ -137,6 +142,11 @@ class Channel:
     def fileno(self) -> int:
         """The socket's descriptor, for an event loop to watch."""
         return self.link.socket.fileno()
+
+    @property
+    def maps_memory(self) -> bool:
+        """Whether a segment of the peer is mapped here."""
+        return bool(self._mappings)
 
     def payload(self) -> Payload:
         """An empty payload for the next message."""
