@@ -7,9 +7,11 @@ import itertools
 import logging
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ErrorCode
@@ -40,11 +42,22 @@ _BOOTSTRAP = (
 )
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent)
 
+_control_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_control_sockets() -> None:
+    for sock in list(_control_sockets):
+        sock.close()
+
+
+# A forked child must not keep a server alive after us.
+os.register_at_fork(after_in_child=_close_control_sockets)
+
 
 class ServerProcess:
     """A running server. `start` returns once its ports are open."""
 
-    def __init__(self, on_exit: Callable[[], None]) -> None:
+    def __init__(self, on_exit: Callable[[ServerProcess], None]) -> None:
         self._on_exit = on_exit
         self._calls = itertools.count(1)
         self._answers: dict[int, Done] = {}
@@ -73,13 +86,18 @@ class ServerProcess:
                 arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
             )
         self._link = ControlLink(ours)
-        # A forked child must not keep the server alive after us.
-        os.register_at_fork(after_in_child=ours.close)
-        self._link.send(Start(config))
-        threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
+        _control_sockets.add(ours)
+        try:
+            threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
+            self._send(Start(config))
+            return self._await_started(timeout_s)
+        except BaseException:  # the user's interrupt too
+            self.kill()
+            raise
+
+    def _await_started(self, timeout_s: float) -> Started:
         with self._changed:
             if not self._changed.wait_for(self._is_start_over, timeout_s):
-                self.kill()
                 raise TimeoutError(f"the server did not start within {timeout_s:g} s")
         if self._started is None:
             self._raise_failure(self._answers.pop(0, None), "the server ended while it started")
@@ -138,7 +156,9 @@ class ServerProcess:
         self._process.kill()
         self._process.wait()
 
-    def _send(self, message: Bind | Unbind | Stop, descriptors: list[int] | None = None) -> None:
+    def _send(
+        self, message: Start | Bind | Unbind | Stop, descriptors: list[int] | None = None
+    ) -> None:
         assert self._link is not None
         try:
             with self._send_lock:
@@ -186,4 +206,4 @@ class ServerProcess:
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
-        self._on_exit()
+        self._on_exit(self)

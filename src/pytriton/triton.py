@@ -191,7 +191,8 @@ class Triton(TritonBase):
 
     Args:
         config: settings of the server; what it leaves open comes from the environment.
-        workspace: folder for files of the server, which must not exist yet; default is a new one.
+        workspace: folder for files of the server, which must not exist yet; default is none, as
+            the server needs no files.
         triton_lifecycle_policy: when the server starts.
         security_config: which endpoints ask for a token; default protects the administrative ones.
 
@@ -213,8 +214,12 @@ class Triton(TritonBase):
         self._config = TritonConfig.resolved(config)
         self._security = security_config or TritonSecurityConfig()
         self._policy = triton_lifecycle_policy or _default_policy(config)
-        self._workspace = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
+        # Nothing is kept in a folder, so none is made unasked: a killed process would leave it.
+        self._workspace = (
+            Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
+        )
         self._server: ServerProcess | None = None
+        self._owner_pid = os.getpid()
         atexit.register(self.stop)
 
     def __enter__(self) -> Self:
@@ -285,6 +290,8 @@ class Triton(TritonBase):
         Returns:
             False where nothing ran.
         """
+        if os.getpid() != self._owner_pid:
+            return False  # a forked child that exits: the server is its parent's
         with self._lock:
             server, self._server = self._server, None
             if server is None:
@@ -295,7 +302,8 @@ class Triton(TritonBase):
         for model in self._models.values():
             model.close(_INSTANCE_END_TIMEOUT_S)
         self._unserved = set(self._models)
-        self._workspace.clean()
+        if self._workspace is not None:
+            self._workspace.clean()
         if self._config.log_verbose:
             self._warn_of_verbose_log()
         self._stopped.set()
@@ -365,8 +373,8 @@ class Triton(TritonBase):
         # From an instance's thread, which stopping has to wait for.
         threading.Thread(target=self.stop, name="pytriton-stop", daemon=True).start()
 
-    def _on_server_exit(self) -> None:
-        if self._server is not None:
+    def _on_server_exit(self, server: ServerProcess) -> None:
+        if self._server is server:  # not one that was stopped, nor the next one
             logger.error("the server process ended")
             self.stop()
 
