@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals to a serving script, scripts that just end, and children that it forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.e2e.http_client import infer, is_ready
+from tests.e2e.load import ConstantLoad
+from tests.e2e.scripts import SERVE
+from tests.e2e.waiting import eventually
+
+GONE_WITHIN_S = 2.0
+ONE = np.ones((1, 1), np.float32)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["idle", "loaded"])
+def test_interrupt_ends_a_script_with_code_zero(start_script, is_loaded):
+    script = start_script(SERVE).await_ready()
+    with ConstantLoad(script.http_port, clients=2 if is_loaded else 0) as load:
+        assert eventually(lambda: not is_loaded or len(load.statuses) > 50)
+        script.process.send_signal(signal.SIGINT)
+
+        assert script.exit_code() == 0
+
+    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert set(load.statuses) <= {200, 503}
+
+
+def test_interrupt_of_the_whole_group_as_a_terminal_sends_it_ends_in_order(start_script):
+    script = start_script(SERVE, prefix=["setsid"]).await_ready()
+    for process in script.family():
+        process.send_signal(signal.SIGINT)
+
+    assert script.exit_code() == 0
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["idle", "loaded"])
+def test_termination_leaves_nothing_behind(start_script, is_loaded):
+    script = start_script(SERVE).await_ready()
+    with ConstantLoad(script.http_port, clients=2 if is_loaded else 0) as load:
+        assert eventually(lambda: not is_loaded or len(load.statuses) > 50)
+        script.process.send_signal(signal.SIGTERM)
+
+        assert script.await_gone(GONE_WITHIN_S) == {}
+
+    # No handler is installed behind the user's back, so the signal does what it does by default.
+    assert script.exit_code() == -signal.SIGTERM
+
+
+def test_termination_of_the_server_alone_ends_it_in_order(start_script):
+    script = start_script(SERVE).await_ready()
+    os.kill(script.server_pids()[0], signal.SIGTERM)
+
+    assert script.exit_code() == 0
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+def test_script_in_the_background_of_a_shell_serves_and_ends(start_script):
+    shell = ["sh", "-c", '"$@" & wait $!', "sh"]
+    script = start_script(SERVE, prefix=shell).await_ready()
+    # Such a shell starts its jobs with SIGINT ignored, and that is the user's choice.
+    (job,) = [p for p in script.family() if "script.py" in " ".join(p.cmdline()[1:2])]
+    job.send_signal(signal.SIGINT)
+    assert infer(script.http_port, "Model", {"x": ONE})["y"] == ONE
+
+    job.send_signal(signal.SIGTERM)
+
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+def test_script_that_just_ends_stops_its_server(start_script):
+    script = start_script(
+        """
+        triton = Triton()
+        triton.bind("Model", identity, [X], [Y])
+        triton.run()
+        print("true", flush=True)
+        """
+    )
+    assert script.say() is True
+
+    assert script.exit_code() == 0
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+def test_exception_in_the_block_reaches_the_user_and_stops_the_server(start_script):
+    script = start_script(
+        """
+        with Triton() as triton:
+            triton.bind("Model", identity, [X], [Y])
+            raise KeyError("the user's own")
+        """,
+        quiet=True,
+    )
+
+    assert script.exit_code() == 1
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+def test_exit_without_cleaning_up_leaves_nothing_behind(start_script):
+    script = start_script(
+        """
+        triton = Triton()
+        triton.bind("Model", identity, [X], [Y])
+        triton.run()
+        os._exit(3)
+        """
+    )
+
+    assert script.exit_code() == 3
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+FORKS = {
+    "os.fork": """
+        child = os.fork()
+        if child == 0:
+            print(os.getpid(), flush=True)
+            signal.pause()
+        """,
+    "multiprocessing": """
+        import multiprocessing
+        def wait():
+            print(os.getpid(), flush=True)
+            signal.pause()
+        multiprocessing.get_context("fork").Process(target=wait).start()
+        """,
+}
+
+
+@pytest.mark.parametrize("how", FORKS)
+def test_forked_child_does_not_keep_the_server_alive(start_script, how):
+    source = (
+        """
+        triton = Triton()
+        triton.bind("Model", identity, [X], [Y])
+        triton.run()
+        """
+        + FORKS[how]
+        + """
+        triton.serve()
+        """
+    )
+    script = start_script(source)
+    child = psutil.Process(script.say())
+    script.await_ready()
+    server = psutil.Process(script.server_pids()[0])
+    script.process.kill()
+
+    assert eventually(lambda: not server.is_running(), GONE_WITHIN_S)
+    assert child.is_running()
+    child.kill()
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+def test_forked_child_that_exits_leaves_the_server_running(start_script):
+    script = start_script(
+        """
+        triton = Triton()
+        triton.bind("Model", identity, [X], [Y])
+        triton.run()
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)  # runs what is registered to run at exit
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        triton.serve()
+        """
+    )
+
+    assert script.say() == 0
+    assert is_ready(script.http_port)
+    assert infer(script.http_port, "Model", {"x": ONE})["y"] == ONE
+    script.process.send_signal(signal.SIGINT)
+    assert script.exit_code() == 0

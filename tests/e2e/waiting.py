@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a condition with a deadline; the only place of these tests that lets time pass."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+# Generous: a machine that is busy with other things must not make a test fail.
+DEADLINE_S = 20.0
+_POLL_S = 0.005
+_never = threading.Event()
+
+
+def eventually(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> bool:
+    """Whether the condition comes true before the deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        _never.wait(_POLL_S)
+    return True
