@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests about the server and its models, and what HTTP itself allows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.differential.case import Case, get, infer, post, tensor
+from tests.differential.exchange import chunked, request_bytes
+from tests.differential.model_table import MODELS
+
+ADD_SUB = {"inputs": [tensor("a", "FP32", [1, 1], [1]), tensor("b", "FP32", [1, 1], [2])]}
+ADD_SUB_BODY = json.dumps(ADD_SUB).encode()
+INFER = "/v2/models/add_sub/infer"
+
+
+def server_view(document: Any) -> Any:
+    return {"name": document["name"], "members": sorted(document)}
+
+
+def config_view(document: Any) -> Any:
+    """What does not depend on how the model was given to the server."""
+    keys = ("name", "backend", "max_batch_size", "input", "output")
+    view = {key: document[key] for key in keys}
+    view["batches"] = "dynamic_batching" in document
+    policy = document.get("model_transaction_policy", {})
+    view["decoupled"] = policy.get("decoupled", False)
+    return view
+
+
+def stats_view(document: Any) -> Any:
+    """Names and structure; counts and times differ from run to run."""
+    return [
+        {
+            "name": entry["name"],
+            "version": entry["version"],
+            "members": sorted(set(entry) - {"response_stats", "memory_usage"}),
+            "durations": sorted(entry["inference_stats"]),
+        }
+        for entry in sorted(document["model_stats"], key=lambda entry: entry["name"])
+    ]
+
+
+HEALTH = [
+    get("live", "/v2/health/live"),
+    get("ready", "/v2/health/ready"),
+    get("ready with a query", "/v2/health/ready?verbose=1"),
+    get("ready with a slash", "/v2/health/ready/"),
+    post("post to ready", "/v2/health/ready", b""),
+    get("model ready", "/v2/models/add_sub/ready"),
+    get("model version ready", "/v2/models/add_sub/versions/1/ready"),
+    get("unknown version ready", "/v2/models/add_sub/versions/7/ready"),
+    get("unknown model ready", "/v2/models/nobody/ready"),
+    get("text version ready", "/v2/models/add_sub/versions/one/ready"),
+]
+
+METADATA = [
+    get("server metadata", "/v2", view=server_view),
+    get("server metadata with a slash", "/v2/"),
+    get("unknown model", "/v2/models/nobody"),
+    get("unknown version", "/v2/models/add_sub/versions/7"),
+    get("version beyond 64 bits", "/v2/models/add_sub/versions/99999999999999999999"),
+    get("known version", "/v2/models/add_sub/versions/1"),
+    *(get(f"metadata of {model.name}", f"/v2/models/{model.name}") for model in MODELS),
+    *(
+        get(f"config of {model.name}", f"/v2/models/{model.name}/config", view=config_view)
+        for model in MODELS
+    ),
+    get("config of a version", "/v2/models/add_sub/versions/1/config", view=config_view),
+    get("config of an unknown model", "/v2/models/nobody/config"),
+    get("config of an unknown version", "/v2/models/add_sub/versions/7/config"),
+    get("stats of all", "/v2/models/stats", view=stats_view),
+    get("stats of a model", "/v2/models/add_sub/stats", view=stats_view),
+    get("stats of a version", "/v2/models/add_sub/versions/1/stats", view=stats_view),
+    get("stats of an unknown model", "/v2/models/nobody/stats"),
+    get("stats of an unknown version", "/v2/models/add_sub/versions/7/stats"),
+]
+
+ROUTES = [
+    get("root", "/"),
+    get("unknown path", "/v2/nothing"),
+    get("models without a name", "/v2/models"),
+    get("upper case path", "/V2/health/ready"),
+    get("double slash", "//v2/health/ready"),
+    get("path beyond metadata", "/v2/models/add_sub/nothing"),
+    post("post to metadata", "/v2/models/add_sub", b""),
+    post("post to config", "/v2/models/add_sub/config", b""),
+    get("get of infer", INFER),
+    Case("put to infer", request_bytes("PUT", INFER, ADD_SUB_BODY)),
+    Case("head of ready", request_bytes("HEAD", "/v2/health/ready")),
+    Case("delete of ready", request_bytes("DELETE", "/v2/health/ready")),
+    infer("infer, unknown model", "nobody", ADD_SUB),
+    post("infer, known version", "/v2/models/add_sub/versions/1/infer", ADD_SUB),
+    post("infer, unknown version", "/v2/models/add_sub/versions/7/infer", ADD_SUB),
+    post("infer, text version", "/v2/models/add_sub/versions/x/infer", ADD_SUB),
+    infer("infer, unknown model and bad JSON", "nobody", b"{"),
+    infer("infer, decoupled model", "decoupled", {"inputs": [tensor("IN", "INT32", [1], [1])]}),
+]
+
+_CHUNKED = {"Transfer-Encoding": "chunked"}
+TRANSPORT = [
+    Case("body in one chunk", request_bytes("POST", INFER, chunked(ADD_SUB_BODY, 999), _CHUNKED)),
+    Case("body in small chunks", request_bytes("POST", INFER, chunked(ADD_SUB_BODY, 7), _CHUNKED)),
+    Case(
+        "expect continue",
+        request_bytes("POST", INFER, ADD_SUB_BODY, {"Expect": "100-continue"}),
+    ),
+    Case(
+        "three requests in one packet",
+        request_bytes("POST", INFER, b"{")
+        + request_bytes("POST", INFER, ADD_SUB_BODY)
+        + request_bytes("GET", "/v2/models/nobody"),
+        answers=3,
+    ),
+    Case(
+        "a get and another request in one packet",
+        request_bytes("GET", "/v2/health/live") + request_bytes("GET", "/v2/health/live"),
+        answers=2,
+        only_ours=True,
+        ours=({"status": 200, "body": ""}, {"status": 200, "body": ""}),
+        because="the real server answers the first only",
+    ),
+    infer("body without a content type", "add_sub", ADD_SUB),
+    infer(
+        "body with another content type",
+        "add_sub",
+        ADD_SUB,
+        headers={"Content-Type": "text/plain"},
+    ),
+]
+
+REPOSITORY = [
+    post(
+        "index",
+        "/v2/repository/index",
+        b"",
+        view=lambda models: sorted(
+            (model["name"], model["version"], model["state"]) for model in models
+        ),
+    ),
+    post("load outside explicit mode", "/v2/repository/models/add_sub/load", b""),
+    post("unload outside explicit mode", "/v2/repository/models/add_sub/unload", b""),
+    get("get of index", "/v2/repository/index"),
+]
+
+CASES = [*HEALTH, *METADATA, *ROUTES, *TRANSPORT, *REPOSITORY]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real server's answers, taken once and kept.
+
+`python -m tests.differential.recording` takes them again. It needs the peers: PYTRITON_PEERS_DIR
+names the folder that their `install` script filled, and `../shared/peers` beside the checkout
+holds their starter script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.differential.case import Case, Observation, observe
+from tests.differential.cases import CASES
+from tests.differential.exchange import exchange, request_bytes
+from tests.differential.model_table import write_repository
+from tests.free_ports import free_ports
+
+GOLDEN = Path(__file__).parent / "golden.json"
+STARTER = Path(__file__).parents[3] / "shared" / "peers" / "tritonserver"
+START_DEADLINE_S = 120.0
+
+
+def peers_missing() -> str:
+    """Why the real server cannot be started; empty where it can."""
+    folder = os.environ.get("PYTRITON_PEERS_DIR", "")
+    if not folder or not Path(folder).is_dir():
+        return f"PYTRITON_PEERS_DIR names no folder: {folder!r}"
+    return "" if STARTER.exists() else f"no starter script at {STARTER}"
+
+
+def load_golden() -> dict[str, list[Observation]]:
+    """The stored answers, by the name of the case."""
+    golden: dict[str, list[Observation]] = json.loads(GOLDEN.read_text())
+    return golden
+
+
+def run(case: Case, port: int) -> list[Observation]:
+    """What the server at `port` answers, as it is stored: through JSON and back."""
+    try:
+        answers = exchange(port, case.request, case.answers)
+    except OSError as error:
+        raise ConnectionError(f"{case.name}: {error}") from error
+    seen = [observe(answer, case.view) for answer in answers]
+    stored: list[Observation] = json.loads(json.dumps(seen))
+    return stored
+
+
+@contextlib.contextmanager
+def real_server() -> Iterator[int]:
+    """The real Triton with the compared models on loopback; gives its HTTP port."""
+    http, grpc, metrics = free_ports(3)
+    with tempfile.TemporaryDirectory() as folder:
+        write_repository(Path(folder))
+        command = [
+            str(STARTER),
+            os.environ["PYTRITON_PEERS_DIR"],
+            f"--model-repository={folder}",
+            f"--http-port={http}",
+            f"--grpc-port={grpc}",
+            f"--metrics-port={metrics}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            "--metrics-address=127.0.0.1",
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            _wait_until_ready(process, http)
+            yield http
+        finally:
+            process.terminate()
+            process.wait(timeout=START_DEADLINE_S)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the real server ended with {process.returncode} while starting")
+        with contextlib.suppress(OSError):
+            if exchange(port, request_bytes("GET", "/v2/health/ready"))[0].status == 200:
+                return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)
+    raise TimeoutError(f"the real server was not ready after {START_DEADLINE_S} s")
+
+
+def main() -> int:
+    """Ask the real server everything and write the answers down."""
+    reason = peers_missing()
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+        return 1
+    with real_server() as port:
+        golden = {case.name: run(case, port) for case in CASES if not case.only_ours}
+    GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")
+    sys.stdout.write(f"{len(golden)} answers in {GOLDEN}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
