@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of gRPC messages: maps from names to one of a few types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.messages import InferRequest, ParameterValue
+from pytriton.protos import service_pb2
+from pytriton.wire.output_format import unknown_region
+
+MAX_SEQUENCE_ID_LENGTH = 128
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+# What the server itself reads, and the types that it may have.
+_KNOWN = {
+    "sequence_id": ("int64_param", "string_param"),
+    "sequence_start": ("bool_param",),
+    "sequence_end": ("bool_param",),
+    "priority": ("int64_param", "uint64_param"),
+    "timeout": ("int64_param",),
+}
+_CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
+
+
+def read_parameters(parameters: Mapping[str, Any], request: InferRequest) -> bool:
+    """Take a request's parameters.
+
+    Args:
+        parameters: InferParameter messages by name.
+        request: Gets what the model may see, and what the scheduler reads.
+
+    Returns:
+        Whether the client wants to hear of the end of a stream that ends without a tensor.
+
+    Raises:
+        ServerError: A parameter has a wrong type or a name of the server's own.
+    """
+    wants_empty_final = False
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if key == _EMPTY_FINAL:
+            _expect(key, choice, "bool_param")
+            wants_empty_final = parameter.bool_param
+        elif key in _KNOWN:
+            _read_known(key, choice, parameter, request)
+        elif key.startswith("triton_"):
+            raise InvalidArgumentError(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
+                f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL}"
+            )
+        elif choice in _CUSTOM_CHOICES:
+            request.parameters[key] = getattr(parameter, choice)
+        else:
+            raise InvalidArgumentError(
+                f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or "
+                "string_param."
+            )
+    return wants_empty_final
+
+
+def _expect(key: str, choice: str | None, *expected: str) -> None:
+    if choice not in expected:
+        raise InvalidArgumentError(
+            f"invalid value type for '{key}' parameter, expected {' or '.join(expected)}."
+        )
+
+
+def _read_known(key: str, choice: str | None, parameter: Any, request: InferRequest) -> None:
+    _expect(key, choice, *_KNOWN[key])
+    if key == "sequence_id":
+        if len(parameter.string_param) > MAX_SEQUENCE_ID_LENGTH:
+            raise UnsupportedError(
+                f"string correlation ID cannot be longer than {MAX_SEQUENCE_ID_LENGTH} characters"
+            )
+    elif key == "priority":
+        if parameter.int64_param < 0:
+            raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
+        request.priority = parameter.int64_param or parameter.uint64_param
+    elif key == "timeout":
+        request.timeout_us = parameter.int64_param
+
+
+def class_count(parameters: Mapping[str, Any]) -> int:
+    """How many classes the parameters of a requested output ask for; 0: the tensor itself.
+
+    Raises:
+        ServerError: The number is out of range or no number, or the output is to go elsewhere.
+    """
+    count = 0
+    if "classification" in parameters:
+        parameter = parameters["classification"]
+        if parameter.WhichOneof("parameter_choice") != "int64_param":
+            raise InvalidArgumentError(
+                "invalid value type for 'classification' parameter, expected int64_param"
+            )
+        count = parameter.int64_param
+        if count <= 0:
+            raise InvalidArgumentError(
+                "invalid value for 'classification' parameter, expected >= 0"
+            )
+    if "shared_memory_region" in parameters:
+        if count:
+            raise InvalidArgumentError(
+                "output can't set both 'shared_memory_region' and 'classification'"
+            )
+        raise unknown_region(parameters["shared_memory_region"].string_param)
+    return count
+
+
+def encode_parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    """The `parameters` field of a response message, for its bytes to be put among the others."""
+    message = service_pb2.ModelInferResponse()
+    for key, value in parameters.items():
+        setattr(message.parameters[key], _CHOICE_BY_TYPE[type(value)], value)
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+_CHOICE_BY_TYPE: dict[type, str] = {
+    bool: "bool_param",
+    int: "int64_param",
+    float: "double_param",
+    str: "string_param",
+}

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The infer response of the KServe protocol over gRPC, as buffers that together are the message.
+
+Names, datatypes and shapes repeat from response to response, so their bytes are made once; tensors
+are passed on by reference, never copied into the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InvalidArgumentError
+from pytriton.messages import InferResponse, InferTensor
+from pytriton.protos import service_pb2
+from pytriton.wire.classification import classify
+from pytriton.wire.kserve_pb_parameters import encode_parameters
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer, DataType
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+
+_Response = service_pb2.ModelInferResponse
+_StreamResponse = service_pb2.ModelStreamInferResponse
+_MAX_KNOWN = 1024
+_ID_TAG = b"\x1a"
+_RAW_TAG = b"\x32"
+_INFER_RESPONSE_TAG = b"\x12"
+
+_FINAL_FLAGS = {
+    is_final: encode_parameters({"triton_final_response": is_final}) for is_final in (False, True)
+}
+
+_model_heads: dict[tuple[str, str], bytes] = {}
+_output_heads: dict[tuple[str, DataType, tuple[int, ...]], bytes] = {}
+
+
+def encode_infer_response(
+    response: InferResponse,
+    class_counts: Mapping[str, int] | None = None,
+    *,
+    is_batched: bool = True,
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> list[Buffer]:
+    """A ModelInferResponse.
+
+    Args:
+        response: What the model answered.
+        class_counts: How many classes are wanted of an output instead of its tensor.
+        is_batched: Whether the model's first dimension is the batch; matters to classes only.
+        labels: The names of the classes, by output.
+
+    Returns:
+        The buffers of the message in order, tensors by reference.
+
+    Raises:
+        ServerError: An output cannot be written in the form that the client wants.
+    """
+    parts: list[Buffer] = [_model_head(response.model_name, response.model_version)]
+    if response.id:
+        parts += _field(_ID_TAG, response.id.encode())
+    if response.parameters:
+        parts.append(encode_parameters(response.parameters))
+    raw: list[Buffer] = []
+    for tensor in response.outputs:
+        if class_counts and class_counts.get(tensor.name):
+            names = labels.get(tensor.name, ()) if labels else ()
+            count = class_counts[tensor.name]
+            tensor = classify(tensor, count, names, batched=is_batched)  # noqa: PLW2901
+        name, dtype, shape, data = tensor.name, tensor.dtype, tensor.shape, tensor.data
+        parts.append(_output_heads.get((name, dtype, shape)) or _output_head(tensor))
+        size = len(data)
+        raw.append(_SMALL_RAW_HEADS[size] if size < 128 else _RAW_TAG + encode_length(size))
+        raw.append(data)
+    return parts + raw
+
+
+def encode_stream_response(parts: list[Buffer], *, is_final: bool) -> list[Buffer]:
+    """A ModelStreamInferResponse around the parts of a response, with its final flag."""
+    flag = _FINAL_FLAGS[is_final]
+    size = len(flag) + sum(map(len, parts))
+    return [_INFER_RESPONSE_TAG, encode_length(size), flag, *parts]
+
+
+def encode_empty_final(model_name: str, model_version: str, request_id: str) -> list[Buffer]:
+    """The streamed message that ends a request and brings no tensor."""
+    response = InferResponse(model_name, model_version, request_id, [])
+    return encode_stream_response(encode_infer_response(response), is_final=True)
+
+
+def encode_stream_refusal(message: str, request_id: str) -> list[Buffer]:
+    """The streamed error of a request that was never scheduled."""
+    encoded: bytes = _StreamResponse(
+        error_message=message, infer_response=_Response(id=request_id)
+    ).SerializeToString()
+    return [encoded]
+
+
+def encode_stream_failure(
+    message: str, request_id: str, model_name: str, model_version: str
+) -> list[Buffer]:
+    """The streamed error of a request that was being served; it is the request's last word."""
+    response = _Response(model_name=model_name, model_version=model_version, id=request_id)
+    response.parameters["triton_final_response"].bool_param = True
+    encoded: bytes = _StreamResponse(
+        error_message=message, infer_response=response
+    ).SerializeToString()
+    return [encoded]
+
+
+def message_size(parts: Sequence[Buffer]) -> int:
+    """The length of a message; InvalidArgumentError where gRPC cannot carry it."""
+    size = sum(map(len, parts))
+    if size > MAX_MESSAGE_BYTES:
+        raise InvalidArgumentError(
+            f"Response has byte size {size} which exceeds gRPC's byte size limit "
+            f"{MAX_MESSAGE_BYTES}."
+        )
+    return size
+
+
+def encode_length(size: int) -> bytes:
+    """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    if size < 128:
+        return _ONE_BYTE[size]
+    encoded = bytearray()
+    while size > 127:
+        encoded.append(size & 127 | 128)
+        size >>= 7
+    encoded.append(size)
+    return bytes(encoded)
+
+
+_ONE_BYTE = [bytes((size,)) for size in range(128)]
+_SMALL_RAW_HEADS = [_RAW_TAG + length for length in _ONE_BYTE]
+
+
+def _field(tag: bytes, content: bytes) -> list[Buffer]:
+    return [tag, encode_length(len(content)), content]
+
+
+def _model_head(name: str, version: str) -> bytes:
+    head = _model_heads.get((name, version))
+    if head is None:
+        if len(_model_heads) >= _MAX_KNOWN:
+            _model_heads.clear()
+        head = _Response(model_name=name, model_version=version).SerializeToString()
+        _model_heads[name, version] = head
+    return head
+
+
+def _output_head(tensor: InferTensor) -> bytes:
+    if len(_output_heads) >= _MAX_KNOWN:
+        _output_heads.clear()
+    message = _Response()
+    message.outputs.add(name=tensor.name, datatype=tensor.dtype.name, shape=tensor.shape)
+    head: bytes = message.SerializeToString()
+    _output_heads[tensor.name, tensor.dtype, tensor.shape] = head
+    return head
