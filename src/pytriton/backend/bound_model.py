@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ class BoundModel:
             The server's ends of their channels, and how many batches each takes at a time.
         """
         remote: list[socket.socket] = []
+        self._hosts = []  # earlier ones, if any, end when the server takes these in their place
         for index, infer_func in enumerate(self.infer_funcs):
             ours, theirs = socket_pair()
             remote.append(theirs)
@@ -114,10 +116,14 @@ class BoundModel:
         return all(host.is_alive() for host in self._hosts)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the instances, which end when the server has closed their channels."""
+        """Wait for the instances, which end when the server has closed their channels.
+
+        One that is stuck in the user's code is left behind: its thread ends with the process.
+        """
+        end = time.monotonic() + timeout_s
         for host in self._hosts:
-            host.join(timeout_s)
-        self._hosts.clear()
+            host.join(max(0.0, end - time.monotonic()))
+        self._hosts = []
 
     def _call(self, index: int, infer_func: InferFunc) -> ModelCall:
         outputs = self.config.outputs or ()

@@ -21,6 +21,8 @@ from pytriton.dtypes import BYTES, DataType
 from pytriton.errors import ErrorCode
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
+from pytriton.transport.arena import find_unshared_remote_block
+from pytriton.transport.channel import INLINE_TENSOR_BYTES
 from pytriton.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -79,10 +81,11 @@ class ModelCall:
         inputs = {ref.name: received.array(ref) for ref in execute.inputs}
         outputs = self._call_whole_batch(inputs, sum(execute.rows))
         finished_ns = time.monotonic_ns()
+        del inputs
         self._validator.validate_batch(outputs)
         refs = [
-            _place(payload, name, self._outputs[name], array, execute.rows)
-            for name, array in outputs.items()
+            _place(payload, outputs, name, self._outputs[name], execute.rows)
+            for name in outputs
             if name in self._outputs
         ]
         return BatchResult(execute.batch, started_ns, finished_ns, refs)
@@ -139,8 +142,8 @@ class ModelCall:
     ) -> list[TensorRef]:
         wanted = execute.outputs.get(position, self._outputs)
         return [
-            _place(payload, name, self._outputs[name], array)
-            for name, array in outputs.items()
+            _place(payload, outputs, name, self._outputs[name])
+            for name in outputs
             if name in self._outputs and name in wanted
         ]
 
@@ -179,14 +182,19 @@ def is_unrecoverable(error: BaseException) -> bool:
 
 def _place(
     payload: Payload,
+    outputs: Mapping[str, NDArray[Any]],
     name: str,
     dtype: DataType,
-    array: NDArray[Any],
     rows: list[int] | None = None,
 ) -> TensorRef:
-    """Copy an output into the payload; `rows` says how a whole batch of BYTES is cut later."""
+    """Put an output into the payload; `rows` says how a whole batch of BYTES is cut later."""
     if dtype is BYTES:
-        return _place_bytes(payload, name, array, rows)
+        return _place_bytes(payload, name, outputs[name], rows)
+    if outputs[name].nbytes > INLINE_TENSOR_BYTES:
+        ref = _pass_on(payload, outputs, name, dtype)
+        if ref is not None:
+            return ref
+    array = outputs[name]
     if array.dtype != dtype.numpy:
         array = array.astype(dtype.numpy)
     size = array.nbytes
@@ -197,6 +205,19 @@ def _place(
         data = array.reshape(-1).view(np.uint8).data
     block, offset = payload.add((data,), size)
     return TensorRef(name, dtype.number, array.shape, offset, size, block)
+
+
+def _pass_on(
+    payload: Payload, outputs: Mapping[str, NDArray[Any]], name: str, dtype: DataType
+) -> TensorRef | None:
+    """Refer to an input that the model passes on and keeps no reference to: it needs no copy."""
+    found = find_unshared_remote_block(outputs, name)
+    array = outputs[name]
+    if found is None or array.dtype != dtype.numpy or not array.flags.c_contiguous:
+        return None
+    remote, offset = found
+    block = payload.give_back(remote)
+    return TensorRef(name, dtype.number, array.shape, offset, array.nbytes, block)
 
 
 def _place_bytes(

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.model import Model, ModelState
 from pytriton.engine.validation import validate
-from pytriton.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from pytriton.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    ServerError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +91,13 @@ class Engine:
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
             )
         return model
+
+    def find(self, name: str, version: str = "") -> Model | None:
+        """Like `lookup`, but None where the model is not served."""
+        try:
+            return self.lookup(name, version)
+        except ServerError:
+            return None
 
     def ready_versions(self, name: str) -> list[int]:
         """The versions of a model that serve requests, in ascending order."""

@@ -21,6 +21,7 @@ from pytriton.transport.frames import RESPONSE_WINDOW
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
@@ -60,6 +61,9 @@ class Model:
     ) -> None:
         self.spec = spec
         self.config_json = b""  # as clients read it
+        # Memory that instances can read, for a body of so many bytes whose tensors begin after a
+        # header; None where there is none, or the model has none at all.
+        self.body_memory: Callable[[int, int], memoryview | None] | None = None
         self.statistics = ModelStatistics()
         self.state = ModelState.LOADING
         self.reason = ""

@@ -5,12 +5,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.transport.arena import IDLE_SECONDS, Arena
+from pytriton.errors import UnavailableError
+from pytriton.transport.arena import (
+    ALIGNMENT,
+    DEFAULT_LIMIT_BYTES,
+    IDLE_SECONDS,
+    Arena,
+    block_bytes,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
     from pytriton.transport.channel import Channel
+
+MAX_DIRECT_BODY_BYTES = 64 << 20
+MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 
 
 class MemoryKeeper:
@@ -34,6 +44,21 @@ class MemoryKeeper:
         """Shared memory is in use: look later whether it still is."""
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_SECONDS, self._trim)
+
+    def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
+        """Memory to read a request's body into, such that the bytes after its header are aligned.
+
+        None where it is better to copy later: bodies that may never arrive must not take all room.
+        """
+        if size > MAX_DIRECT_BODY_BYTES or self.arena.reserved_bytes > MAX_DIRECT_RESERVED_BYTES:
+            return None
+        try:
+            block = self.arena.allocate(size + ALIGNMENT)
+        except UnavailableError:
+            return None
+        self.touch()
+        start = -header_bytes % ALIGNMENT
+        return block_bytes(block).data[start : start + size]
 
     def _trim(self) -> None:
         self._timer = None

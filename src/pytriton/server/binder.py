@@ -118,6 +118,7 @@ class BinderSession:
             spec.name, str(spec.version), list(spec.inputs), batching=spec.max_batch_size > 0
         )
         keeper = MemoryKeeper(self._loop)
+        model.body_memory = keeper.body_memory
         for index, (sock, concurrency) in enumerate(zip(sockets, message.concurrency, strict=True)):
             channel = Channel(sock, keeper.arena)
             name = f"{spec.name}_0_{index}"

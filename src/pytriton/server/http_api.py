@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, ServerError, UnsupportedError
 from pytriton.server import documents
 from pytriton.server.authorization import Authorization, Protocol
-from pytriton.server.http_connection import READ_BYTES, HttpConnection
+from pytriton.server.http_connection import READ_BYTES, HttpConnection, private_memory
 from pytriton.server.http_infer import (
     HeaderForwarding,
     InferExchange,
@@ -69,6 +69,19 @@ class HttpApi:
     def make_connection(self) -> HttpConnection:
         """The protocol object for a new client."""
         return HttpConnection(self, self._loop)
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Memory for a large body: of the model it is for, so that it need not be copied there."""
+        route = self._router.resolve(head.target)
+        if route is not None and route.endpoint.handler == "infer":
+            model = self._engine.find(route.model, route.version)
+            if model is not None and model.body_memory is not None:
+                announced = head.headers.get(b"inference-header-content-length", b"0")
+                header_bytes = int(announced) if announced.isdigit() else 0
+                memory = model.body_memory(head.content_length, header_bytes)
+                if memory is not None:
+                    return memory
+        return private_memory(head.content_length)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a request, now or through the exchange that is returned."""

@@ -71,11 +71,20 @@ class HttpHandler(Protocol):
     read_buffer: bytearray  # shared: what is read is parsed before the next read
     known_heads: dict[bytes, RequestHead]
 
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Where the body of a large request is to be read to; not touched before it arrives."""
+
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer with `connection.respond`, now or later; later means to return what is at work."""
 
     def watch(self, connection: HttpConnection) -> None:
         """Call `connection.check_progress` from time to time until it says that it is done."""
+
+
+def private_memory(size: int) -> memoryview:
+    """Memory of this process. Pages that were never written cost nothing, so a client that only
+    announces a large body takes nothing."""
+    return np.empty(size, np.uint8).data
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -111,6 +120,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._progress_at = 0.0
         self._unsent_bytes = 0
 
+        self._on_lost: asyncio.Future[None] | None = None
+
     # Transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -125,6 +136,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self._large = None
         self._abandon()
+        if self._on_lost is not None:
+            self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
         """Called by the transport when the client sends no more: it is taken as gone."""
@@ -196,7 +209,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return
             self._transport.write(CONTINUE)
         if size > LARGE_BODY_BYTES:
-            # Not touched before it is written, so a client that only announces much costs nothing.
             self._large_size = size
 
     def on_body(self, body: bytes) -> None:
@@ -297,7 +309,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._begin_large_body()
 
     def _begin_large_body(self) -> None:
-        self._large = memoryview(np.empty(self._large_size, np.uint8))
+        self._large = self._handler.body_memory(self._head)
         at = 0
         for piece in self._body:
             self._large[at : at + len(piece)] = piece
@@ -388,6 +400,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._closes_when_idle = True
+
+    def end(self) -> asyncio.Future[None]:
+        """End the connection; the future is done when the client has what it is due."""
+        self._on_lost = self._loop.create_future()
+        self.close_when_idle()
+        return self._on_lost
 
     def _end_exchange(self, *, closes: bool) -> None:
         self._current = self._exchange = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.server.http_connection import READ_BYTES, HttpConnection
+from pytriton.server.http_connection import READ_BYTES, HttpConnection, private_memory
 from pytriton.server.metrics import MetricsPage
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class MetricsApi:
     def make_connection(self) -> HttpConnection:
         """The protocol object for a new client."""
         return HttpConnection(self, self._loop)
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Memory for a large body, which no scrape has."""
+        return private_memory(head.content_length)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer a scrape."""

@@ -11,6 +11,7 @@ when the last array goes, the block is given back.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.errors import UnavailableError
-from pytriton.transport.memory import Mapping, Segment
+from pytriton.transport.memory import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
+
+    from pytriton.transport import memory
 
 ALIGNMENT = 64
 SEGMENT_BYTES = 16 << 20
@@ -67,7 +70,7 @@ class RemoteBlock:
     def __init__(
         self,
         block_id: int,
-        mapping: Mapping,
+        mapping: memory.Mapping,
         extent: tuple[int, int],
         release: Callable[[int], None],
     ) -> None:
@@ -86,6 +89,55 @@ class RemoteBlock:
 
 def _array_interface(address: int, size: int) -> dict[str, Any]:
     return {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def find_block(data: object) -> tuple[Block, int] | None:
+    """The block of this process that a view lies in, and where; None for any other memory."""
+    array = data.obj if isinstance(data, memoryview) else None
+    block = array.base if isinstance(array, np.ndarray) else None
+    if not isinstance(block, Block):
+        return None
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]  # type: ignore[call-overload]
+    return block, address - block.segment.address - block.offset
+
+
+def find_unshared_remote_block(
+    arrays: Mapping[str, NDArray[Any]], name: str
+) -> tuple[RemoteBlock, int] | None:
+    """The peer's block that `arrays[name]` lies in, and where, if nothing else refers to it.
+
+    Only `arrays` may hold the array, and only the message that it came with the block: whoever else
+    had a reference could change the bytes while they are on their way.
+    """
+    root = _root(arrays[name])
+    block = root.base
+    if not isinstance(block, RemoteBlock):
+        return None
+    if sys.getrefcount(root) > _SOLE_ROOT or _reference_count(arrays, name) > _SOLE_REFERENCE:
+        return None
+    offset = arrays[name].__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return block, offset
+
+
+def _root(array: NDArray[Any]) -> NDArray[Any]:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _reference_count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
+    return sys.getrefcount(arrays[name])
+
+
+def _count_sole_references() -> tuple[int, int]:
+    """What the counts above are for an array that nothing else refers to: interpreters differ."""
+    table = [np.empty(1, np.uint8)]
+    arrays = {"": table[0][:]}
+    root = _root(arrays[""])
+    return _reference_count(arrays, ""), sys.getrefcount(root)
+
+
+_SOLE_REFERENCE, _SOLE_ROOT = _count_sole_references()
 
 
 def block_bytes(block: Block | RemoteBlock) -> NDArray[np.uint8]:
@@ -163,6 +215,11 @@ class Arena:
         offset = places.take(rounded)
         assert offset is not None
         return self._block(places, offset, rounded)
+
+    def owns(self, block: Block) -> bool:
+        """Whether a block was allocated here, in a segment that is still in use."""
+        places = self._places.get(block.segment.id)
+        return places is not None and places.segment is block.segment
 
     def trim(self, *, idle_seconds: float = IDLE_SECONDS) -> list[int]:
         """Drop segments that nobody used for a while; the peer has to be told which."""

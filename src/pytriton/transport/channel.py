@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.dtypes import BY_NUMBER, BYTES, bytes_elements_to_array, decode_bytes
-from pytriton.transport.arena import Arena, Block, RemoteBlock, block_bytes
+from pytriton.transport.arena import Arena, Block, RemoteBlock, block_bytes, find_block
 from pytriton.transport.frames import (
     INLINE_ALIGNMENT,
     BlockRef,
@@ -43,19 +43,23 @@ if TYPE_CHECKING:
 # Below this a tensor is copied through the socket, which is cheaper than tracking a block for it.
 INLINE_TENSOR_BYTES = 32 << 10
 INLINE_TOTAL_BYTES = 64 << 10
+# Beyond this a message goes through a block, which leaves room for what is said about memory.
+_SPILL_BYTES = MAX_MESSAGE_BYTES - (32 << 10)
+_MAX_RELEASES = 2000
 _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
 
 
 class Payload:
     """Collects the tensor bytes of one outgoing message."""
 
-    __slots__ = ("_arena", "_inline_size", "blocks", "inline")
+    __slots__ = ("_arena", "_inline_size", "blocks", "inline", "returned_blocks")
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._inline_size = 0
         self.inline: list[Buffer] = []
         self.blocks: list[Block] = []
+        self.returned_blocks: list[int] = []
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Place `pieces` one after the other; their block (0: inside the message) and offset."""
@@ -67,6 +71,10 @@ class Payload:
                 self.inline.append(_PADDING[padding])
             self._inline_size = offset + size + padding
             return 0, offset
+        if len(pieces) == 1 and (found := find_block(pieces[0])) is not None:
+            block, offset = found
+            if self._arena.owns(block) and offset % INLINE_ALIGNMENT == 0:
+                return self._lend(block), offset
         block = self._arena.allocate(size)
         self.blocks.append(block)
         view = block.view()
@@ -77,8 +85,12 @@ class Payload:
             at = end
         return block.id, 0
 
-    def lend(self, block: Block) -> int:
-        """Pass on a block that already holds the bytes."""
+    def give_back(self, block: RemoteBlock) -> int:
+        """Refer to a block of the receiver's, which holds the bytes already."""
+        self.returned_blocks.append(block.id)
+        return -block.id
+
+    def _lend(self, block: Block) -> int:
         if block not in self.blocks:
             self.blocks.append(block)
         return block.id
@@ -197,31 +209,32 @@ class Channel:
         return f"<Channel fd={self.fileno()} lent={len(self._lent)} mapped={len(self._mappings)}>"
 
     def _send(self, frame: Frame, payload: Payload | None) -> None:
-        blocks = payload.blocks if payload is not None else []
-        inline = payload.inline if payload is not None else []
-        if not blocks and not self._given_back and not self._forgotten_segments:
-            head = encode_frame(frame)
-            message = b"".join((head, *inline)) if inline else head
-            if len(message) <= MAX_MESSAGE_BYTES:
-                self.link.send(message)
-                return
-        head = encode_frame(frame)
-        if len(head) + sum(map(len, inline)) > MAX_MESSAGE_BYTES:
-            frame, inline = self._spill(b"".join((head, *inline)), blocks)
-        notes, descriptors = self._make_notes(blocks)
-        frame.memory = notes
-        self.link.send(b"".join((encode_frame(frame), *inline)), descriptors)
+        payload = payload or self.payload()
+        inline: Sequence[Buffer] = payload.inline
+        message = b"".join((encode_frame(frame), *inline))
+        if len(message) > _SPILL_BYTES:
+            frame, inline = self._spill(message, payload), ()
+        descriptors: list[int] = []
+        if (
+            payload.blocks
+            or payload.returned_blocks
+            or self._given_back
+            or self._forgotten_segments
+        ):
+            frame.memory, descriptors = self._make_notes(payload)
+            message = b"".join((encode_frame(frame), *inline))
+        self.link.send(message, descriptors)
 
-    def _spill(self, message: bytes, blocks: list[Block]) -> tuple[Frame, list[Buffer]]:
+    def _spill(self, message: bytes, payload: Payload) -> Spill:
         block = self.arena.allocate(len(message))
         block.view()[: len(message)] = message
-        blocks.append(block)
-        return Spill(block.id, len(message)), []
+        payload.blocks.append(block)
+        return Spill(block.id, len(message))
 
-    def _make_notes(self, blocks: list[Block]) -> tuple[MemoryNotes, list[int]]:
-        notes = MemoryNotes()
+    def _make_notes(self, payload: Payload) -> tuple[MemoryNotes, list[int]]:
+        notes = MemoryNotes(returned_blocks=payload.returned_blocks)
         descriptors = []
-        for block in blocks:
+        for block in payload.blocks:
             segment = block.segment
             if segment.id not in self._known_segments:
                 self._known_segments.add(segment.id)
@@ -230,7 +243,7 @@ class Channel:
             self._lent.setdefault(block.id, []).append(block)
             notes.blocks.append(BlockRef(block.id, segment.id, block.offset, block.size))
         notes.dropped_segments, self._forgotten_segments = self._forgotten_segments, []
-        while self._given_back:
+        while self._given_back and len(notes.released_blocks) < _MAX_RELEASES:
             notes.released_blocks.append(self._given_back.popleft())
         return notes, descriptors
 
@@ -243,19 +256,20 @@ class Channel:
                 os.close(descriptor)
         for segment_id in notes.dropped_segments:
             self._mappings.pop(segment_id, None)
+        # Before releases: a block that comes back is used here before it is given up there.
+        blocks = {
+            -block_id: block_bytes(self._lent[block_id][0]) for block_id in notes.returned_blocks
+        }
         for block_id in notes.released_blocks:
             holds = self._lent[block_id]
             holds.pop()
             if not holds:
                 del self._lent[block_id]
-        return {
-            ref.id: block_bytes(
-                RemoteBlock(
-                    ref.id, self._mappings[ref.segment], (ref.offset, ref.size), self._give_back
-                )
-            )
-            for ref in notes.blocks
-        }
+        for ref in notes.blocks:
+            mapping = self._mappings[ref.segment]
+            remote = RemoteBlock(ref.id, mapping, (ref.offset, ref.size), self._give_back)
+            blocks[ref.id] = block_bytes(remote)
+        return blocks
 
     def _give_back(self, block_id: int) -> None:
         # Runs when the last array on the block goes, on whatever thread that happens.

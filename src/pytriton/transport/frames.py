@@ -30,7 +30,7 @@ class TensorRef(msgspec.Struct, array_like=True, gc=False):
     shape: tuple[int, ...]
     offset: int
     size: int
-    block: int = 0  # 0: inside the message
+    block: int = 0  # 0: inside the message; negative: a block of the receiver's arena
     pieces: list[
         int
     ] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
@@ -59,6 +59,7 @@ class MemoryNotes(msgspec.Struct, array_like=True, omit_defaults=True):
     segments: list[SegmentRef] = []
     dropped_segments: list[int] = []
     released_blocks: list[int] = []  # of the receiver's arena
+    returned_blocks: list[int] = []  # of the receiver's arena, used by tensors of this message
 
 
 class Execute(msgspec.Struct, tag="execute", array_like=True):
