@@ -219,7 +219,7 @@ class Triton(TritonBase):
             Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
         )
         self._server: ServerProcess | None = None
-        self._owner_pid = os.getpid()
+        self._owner_pid = 0  # the process that started the server
         atexit.register(self.stop)
 
     def __enter__(self) -> Self:
@@ -332,6 +332,7 @@ class Triton(TritonBase):
 
     def _start_server(self) -> None:
         self._stopped.clear()
+        self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
         started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
         self._server = server
