@@ -9,6 +9,7 @@ requests' sinks.
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING
 from pytriton.engine.batcher import make_batcher
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
+from pytriton.engine.cache import cache_key
 from pytriton.errors import CancelledError, ServerError, UnavailableError
+from pytriton.messages import InferResponse
 from pytriton.transport.frames import RESPONSE_WINDOW
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ logger = logging.getLogger(__name__)
 _GATHER_NS = 1_000_000
 # After so many responses a decoupled model hears that it may send as many more.
 GRANT_RESPONSES = RESPONSE_WINDOW // 2
+
+_load_ids = itertools.count()  # a model that is loaded again must not answer from its former cache
 
 
 class ModelState(enum.Enum):
@@ -70,6 +75,7 @@ class Model:
         self.instances: list[Instance] = []
         self._loop = loop
         self._cache = cache if spec.response_cache else None
+        self._load_id = next(_load_ids)
         self._batcher = make_batcher(spec)
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
         self._running = 0  # requests handed to instances and not answered finally
@@ -367,7 +373,7 @@ class Model:
 
     def _answer_from_cache(self, cache: ResponseCache, request: InferRequest) -> bool:
         started_ns = time.monotonic_ns()
-        key = cache.key(request, self.spec)
+        key = cache_key(request, self.spec.version, self._load_id)
         cached = cache.lookup(key)
         ended_ns = time.monotonic_ns()
         if cached is None:
@@ -377,12 +383,20 @@ class Model:
         self.statistics.record_cache_hit(
             ended_ns - started_ns, ended_ns - request.received_ns, time.time_ns() // 1_000_000
         )
-        request.sink.on_response(cached.response_to(request), final=True)
+        response = InferResponse(
+            self.spec.name,
+            str(self.spec.version),
+            request.id,
+            list(cached.outputs),
+            cached.parameters,
+        )
+        request.sink.on_response(response, final=True)
         return True
 
     def _store(self, request: InferRequest, outcome: Outcome) -> None:
         assert self._cache is not None
         started_ns = time.monotonic_ns()
         if outcome.response is not None:
-            self._cache.insert(request.cache_key, outcome.response)
+            response = outcome.response
+            self._cache.insert(request.cache_key, response.outputs, response.parameters)
         self.statistics.record_cache_miss(time.monotonic_ns() - started_ns + request.cache_ns)

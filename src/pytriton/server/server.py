@@ -8,6 +8,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
 from pytriton.errors import UnavailableError
 from pytriton.server.http_api import HttpApi
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+_FLUSH_S = 1.0  # for answers to reach their clients, even when all other time to exit is over
 
 
 class Server:
@@ -29,7 +31,7 @@ class Server:
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.engine = Engine(strict_readiness=options.strict_readiness)
-        self.cache = None
+        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._loop = loop
         self._http = HttpApi(self.engine, options, loop)
         self._metrics = MetricsApi(self.engine, options, loop)
@@ -51,14 +53,15 @@ class Server:
         self.engine.is_exiting = True
         for listener in self._listeners:
             listener.close()
+        end = self._loop.time() + timeout_s
         models = list(self.engine.models())
         await asyncio.gather(*(model.drain(timeout_s) for model in models))
         for model in models:
             model.stop()
-        for connection in [*self._http.connections, *self._metrics.connections]:
-            connection.close_when_idle()
-        # One round of the loop lets the transports write what was answered last.
-        await asyncio.sleep(0)
+        connections = [*self._http.connections, *self._metrics.connections]
+        if connections:
+            ending = [connection.end() for connection in connections]
+            await asyncio.wait(ending, timeout=max(_FLUSH_S, end - self._loop.time()))
 
     async def _listen(
         self, endpoint: Endpoint, make_protocol: Callable[[], asyncio.BaseProtocol], name: str
