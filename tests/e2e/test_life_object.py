@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of `Triton` objects in one process: again, twice, in threads, when things go wrong."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
+from pytriton.model_config import Tensor
+from pytriton.triton import Triton, TritonConfig
+from tests.e2e.conftest import new_ports
+from tests.e2e.http_client import call, infer, is_port_free, is_ready
+from tests.e2e.waiting import DEADLINE_S, eventually
+
+X = Tensor(name="x", dtype=np.float32, shape=(-1,))
+Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
+ONE = np.ones((1, 1), np.float32)
+
+
+def times(factor):
+    return lambda requests: [{"y": request["x"] * np.float32(factor)} for request in requests]
+
+
+def servers() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "--control-fd" in " ".join(child.cmdline())]
+
+
+def pytriton_threads() -> list[str]:
+    return [item.name for item in threading.enumerate() if item.name.startswith("pytriton-")]
+
+
+def make(ports, factor=1) -> Triton:
+    triton = Triton(config=TritonConfig(**ports))
+    triton.bind("Model", times(factor), [X], [Y])
+    return triton
+
+
+def answer(ports) -> float:
+    return infer(ports["http_port"], "Model", {"x": ONE})["y"].item()
+
+
+def test_object_runs_again_after_a_stop_on_the_same_ports(ports):
+    triton = make(ports, 2)
+    for _ in range(3):
+        triton.run()
+        assert answer(ports) == 2
+        assert triton.stop() is True
+        assert is_port_free(ports["http_port"])
+
+    assert servers() == []
+    assert eventually(lambda: pytriton_threads() == [])
+
+
+def test_name_may_be_bound_anew_after_a_stop_as_a_notebook_does(ports):
+    triton = make(ports, 2)
+    triton.run()
+    with pytest.raises(PyTritonInvalidOperationError, match="Model"):
+        triton.bind("Model", times(3), [X], [Y])
+    triton.stop()
+    triton.bind("Model", times(3), [X], [Y])
+    triton.run()
+    try:
+        assert answer(ports) == 3
+    finally:
+        triton.stop()
+
+
+def test_second_stop_has_nothing_to_do(ports):
+    triton = make(ports)
+    assert triton.stop() is False
+    triton.run()
+
+    assert (triton.stop(), triton.stop()) == (True, False)
+    assert not triton.is_alive()
+    assert not triton.is_connected()
+
+
+def test_stop_from_several_threads_stops_once(ports):
+    triton = make(ports)
+    triton.run()
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(triton.stop())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+
+    assert sorted(results) == [False, False, False, True]
+
+
+def test_run_again_while_running_changes_nothing(ports):
+    triton = make(ports)
+    triton.run()
+    try:
+        (server,) = servers()
+        triton.run()
+        assert [item.pid for item in servers()] == [server.pid]
+        assert answer(ports) == 1
+    finally:
+        triton.stop()
+
+
+def test_two_objects_serve_side_by_side():
+    first, second = new_ports(), new_ports()
+    with make(first, 2) as one, make(second, 3) as other:
+        assert (answer(first), answer(second)) == (2, 3)
+        one.stop()
+        assert other.is_alive()
+        assert answer(second) == 3
+
+    assert servers() == []
+
+
+def test_serve_works_in_a_thread_and_returns_on_stop(ports):
+    triton = make(ports)
+    thread = threading.Thread(target=triton.serve)
+    thread.start()
+    try:
+        assert eventually(lambda: is_ready(ports["http_port"], "Model"))
+        assert answer(ports) == 1
+    finally:
+        assert eventually(triton.stop)
+        thread.join(DEADLINE_S)
+
+    assert not thread.is_alive()
+
+
+def test_serve_returns_when_the_server_dies(ports):
+    triton = make(ports)
+    thread = threading.Thread(target=triton.serve)
+    thread.start()
+    assert eventually(lambda: is_ready(ports["http_port"], "Model"))
+    (server,) = servers()
+    server.kill()
+    thread.join(DEADLINE_S)
+
+    assert not thread.is_alive()
+    assert not triton.is_alive()
+    assert triton.stop() is False
+
+
+def test_object_runs_again_after_its_server_died(ports):
+    triton = make(ports)
+    triton.run()
+    servers()[0].kill()
+    assert eventually(lambda: not triton.is_alive())
+    assert eventually(lambda: servers() == [])
+
+    triton.run()
+    try:
+        assert answer(ports) == 1
+    finally:
+        triton.stop()
+
+
+def test_exception_in_the_block_passes_through_and_stops_the_server(ports):
+    class OwnError(Exception):
+        pass
+
+    with pytest.raises(OwnError), make(ports):
+        raise OwnError
+
+    assert is_port_free(ports["http_port"])
+    assert servers() == []
+
+
+@pytest.mark.parametrize("which", ["http_port", "metrics_port"])
+def test_port_in_use_is_an_error_that_names_it(ports, which):
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", ports[which]))
+        taken.listen()
+        triton = make(ports)
+
+        with pytest.raises(PyTritonRuntimeError, match=f":{ports[which]}: Address already in use"):
+            triton.run()
+
+    assert not triton.is_alive()
+    assert servers() == []
+    triton.run()
+    assert answer(ports) == 1
+    triton.stop()
+
+
+def test_ports_that_are_bound_but_not_listening_do_not_matter(ports):
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("0.0.0.0", ports["http_port"]))
+        with make(ports):
+            assert answer(ports) == 1
+
+
+def test_model_that_cannot_be_loaded_does_not_spoil_the_object(ports):
+    # The server only notices when it is told to load: two inputs have the same name.
+    triton = Triton(config=TritonConfig(**ports))
+    triton.bind("Good", times(1), [X], [Y])
+    triton.bind("Model", times(1), [X, X], [Y])
+    with pytest.raises(Exception, match="x"):
+        triton.run()
+    triton.unbind("Model")
+    triton.bind("Model", times(5), [X], [Y])
+    triton.run()
+    try:
+        assert answer(ports) == 5
+        assert infer(ports["http_port"], "Good", {"x": ONE})["y"] == 1
+        assert triton.is_alive()
+    finally:
+        triton.stop()
+
+
+def test_unbound_model_is_gone_and_may_come_back(triton, bind, ports):
+    bind(times(2))
+    assert answer(ports) == 2
+    triton.unbind("Model")
+    assert call(ports["http_port"], "/v2/models/Model").status == 404
+    bind(times(3))
+
+    assert answer(ports) == 3
+    assert triton.is_alive()
+
+
+def test_hanging_callable_delays_a_stop_no_longer_than_the_exit_timeout(ports):
+    entered, never = threading.Event(), threading.Event()
+
+    def hang(requests):
+        entered.set()
+        never.wait(DEADLINE_S)
+        return [{"y": request["x"]} for request in requests]
+
+    triton = Triton(config=TritonConfig(exit_timeout_secs=1, **ports))
+    triton.bind("Model", hang, [X], [Y])
+    triton.run()
+    failures = []
+
+    def ask():
+        try:
+            answer(ports)
+        except Exception as error:  # noqa: BLE001  whatever the client sees, it sees something
+            failures.append(error)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    assert entered.wait(DEADLINE_S)
+    stopper = threading.Thread(target=triton.stop)
+    stopper.start()
+    try:
+        stopper.join(DEADLINE_S / 2)
+        assert not stopper.is_alive()
+        client.join(DEADLINE_S / 2)
+        assert len(failures) == 1
+        assert is_port_free(ports["http_port"])
+        assert servers() == []
+    finally:
+        never.set()
+
+
+def test_request_in_flight_is_answered_before_the_stop(ports):
+    entered, released = threading.Event(), threading.Event()
+
+    def wait(requests):
+        entered.set()
+        released.wait(DEADLINE_S)
+        return [{"y": request["x"]} for request in requests]
+
+    triton = Triton(config=TritonConfig(**ports))
+    triton.bind("Model", wait, [X], [Y])
+    triton.run()
+    answers = []
+    client = threading.Thread(target=lambda: answers.append(answer(ports)))
+    client.start()
+    assert entered.wait(DEADLINE_S)
+    stopper = threading.Thread(target=triton.stop)
+    stopper.start()
+    # The server takes no new connections from the moment that it is told to stop.
+    assert eventually(lambda: is_port_free(ports["http_port"]))
+    released.set()
+    client.join(DEADLINE_S)
+    stopper.join(DEADLINE_S)
+
+    assert answers == [1]
+
+
+def test_large_answer_is_sent_whole_before_the_stop(ports):
+    triton = Triton(config=TritonConfig(**ports))
+    triton.bind("Model", times(1), [X], [Y])
+    triton.run()
+    array = np.arange(4 << 20, dtype=np.float32)[None]
+    with socket.create_connection(("127.0.0.1", ports["http_port"]), timeout=DEADLINE_S) as client:
+        head = (
+            f'{{"inputs":[{{"name":"x","shape":[1,{array.size}],"datatype":"FP32","parameters":'
+            f'{{"binary_data_size":{array.nbytes}}}}}],"parameters":{{"binary_data_output":true}}}}'
+        ).encode()
+        client.sendall(
+            b"POST /v2/models/Model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+            b"Inference-Header-Content-Length: %d\r\n\r\n" % (len(head) + array.nbytes, len(head))
+        )
+        client.sendall(head)
+        client.sendall(array.tobytes())
+        received = bytearray(client.recv(1 << 16))  # the rest waits in the server
+        stopper = threading.Thread(target=triton.stop)
+        stopper.start()
+        while piece := client.recv(1 << 20):
+            received += piece
+    stopper.join(DEADLINE_S)
+
+    assert received.endswith(array.tobytes())
+
+
+def test_script_without_a_main_guard_serves(start_script):
+    # Everything at module level, imported a second time by nothing: the server never runs it.
+    script = start_script(
+        """
+        print(os.getpid(), flush=True)
+        triton = Triton()
+        triton.bind("Model", identity, [X], [Y])
+        triton.serve()
+        """
+    ).await_ready()
+
+    assert infer(script.http_port, "Model", {"x": ONE})["y"] == 1
+    script.process.send_signal(signal.SIGINT)
+    output, _ = script.process.communicate(timeout=DEADLINE_S)
+    assert output.splitlines() == [str(script.process.pid).encode()]
+
+
+def test_users_file_called_like_a_module_of_ours_is_not_taken_for_it(tmp_path, ports):
+    for name in ("server.py", "uvloop.py", "msgspec.py", "httptools.py"):
+        (tmp_path / name).write_text("raise RuntimeError('the file of the user was imported')")
+    source = (
+        "import sys; sys.path.remove('')\n"
+        "from pytriton.triton import Triton, TritonConfig\n"
+        f"with Triton(config=TritonConfig(**{ports!r})) as triton: print(triton.is_alive())\n"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=tmp_path,
+        env={**os.environ, "PYTRITON_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.stdout == "True\n", result.stderr
+
+
+def test_given_workspace_is_made_and_removed(ports, tmp_path):
+    workspace = tmp_path / "workspace"
+    triton = Triton(config=TritonConfig(**ports), workspace=workspace)
+    assert workspace.is_dir()
+    with pytest.raises(FileExistsError):
+        Triton(workspace=workspace)
+    triton.run()
+    triton.stop()
+
+    assert not pathlib.Path(workspace).exists()
