@@ -80,10 +80,11 @@ class FifoBatcher:
         return []
 
     def next(self, now_ns: int) -> Decision:
-        for request in self._requests:
-            del self._requests[request]
-            return [request]
-        return None
+        request = next(iter(self._requests), None)
+        if request is None:
+            return None
+        del self._requests[request]
+        return [request]
 
     def next_deadline_ns(self) -> int:
         return 0
@@ -196,7 +197,8 @@ class DynamicBatcher(RequestQueue):
                     marked = len(batch)
             batch.append(request)
             rows = grown
-            oldest_ns = min(oldest_ns, request.queued_ns)
+            if request.queued_ns < oldest_ns:  # noqa: PLR1730  min() costs 0.1 us a request
+                oldest_ns = request.queued_ns
             if rows in self._preferred:
                 marked = len(batch)
         if not batch:
