@@ -76,6 +76,14 @@ def test_fifo_runs_each_request_alone_in_order():
     assert fifo.expire(10) == []
 
 
+def test_fifo_take_all_empties_it():
+    fifo = FifoBatcher()
+    requests = add_rows(fifo, 1, 1)
+
+    assert fifo.take_all() == requests
+    assert len(fifo) == 0
+
+
 def test_repr_shows_how_many_wait():
     fifo = FifoBatcher()
     add_rows(fifo, 1, 1)
@@ -185,6 +193,15 @@ def test_removal_of_the_oldest_request_prolongs_the_hold():
 
     assert delaying.next(100 * US) == 160 * US
     assert delaying.next(160 * US) == rest
+
+
+def test_take_all_ends_the_hold():
+    delaying = batcher(4, max_queue_delay_us=100)
+    requests = add_rows(delaying, 1)
+    assert delaying.next(0) == 100 * US
+
+    assert delaying.take_all() == requests
+    assert delaying.next(1) is None
 
 
 def test_preferred_size_is_sent_at_once_and_the_rest_waits():

@@ -206,6 +206,37 @@ def test_remove_is_false_for_a_request_that_does_not_wait():
     assert waiting.expire(10**9) == []
 
 
+@pytest.mark.parametrize("timeout_us", [0, 10])
+def test_take_all_empties_the_queue_in_order(timeout_us):
+    waiting = GreedyBatcher(
+        BatcherSpec(
+            priority_levels=2,
+            default_priority_level=2,
+            default_queue_policy=QueuePolicySpec(default_timeout_us=timeout_us),
+        ),
+        1000,
+    )
+    low, high = request(), request(priority=1)
+    waiting.add(low, 0)
+    waiting.add(high, 0)
+
+    assert waiting.take_all() == [high, low]
+    assert len(waiting) == 0
+    assert waiting.next_deadline_ns() == 0
+    assert waiting.take_all() == []
+
+
+def test_take_all_includes_expired_requests_that_nobody_was_told_of():
+    waiting = queue(default_timeout_us=10)
+    expired, fresh = request(), request()
+    waiting.add(expired, 0)
+    waiting.add(fresh, 9000)
+    assert waiting.next(10_000) == [fresh]
+
+    assert waiting.take_all() == [expired]
+    assert waiting.expire(10_000) == []
+
+
 def test_delayed_request_can_be_removed():
     waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
     delayed = request()

@@ -43,6 +43,9 @@ class Batcher(Protocol):
     def next_deadline_ns(self) -> int:
         """When to call `expire`; 0: never."""
 
+    def take_all(self) -> list[InferRequest]:
+        """Empty the queue, for a model that will not run again; the caller answers them."""
+
     def __len__(self) -> int:
         """The number of waiting requests."""
 
@@ -88,6 +91,11 @@ class FifoBatcher:
 
     def next_deadline_ns(self) -> int:
         return 0
+
+    def take_all(self) -> list[InferRequest]:
+        requests = list(self._requests)
+        self._requests.clear()
+        return requests
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -168,6 +168,14 @@ class RequestQueue:
         """When `expire` has something to do; 0: never."""
         return self._rejected[0].deadline_ns if self._rejected else self._deadlines.earliest_ns()
 
+    def take_all(self) -> list[InferRequest]:
+        """Empty the queue, whatever the time."""
+        waiting = list(self._in_order())
+        for request in waiting:
+            self.remove(request)
+        rejected, self._rejected = self._rejected, []
+        return rejected + waiting
+
     def _in_order(self) -> Iterator[InferRequest]:
         """The waiting requests as they are to run; the queue must not change meanwhile."""
         fifos = self._fifos
