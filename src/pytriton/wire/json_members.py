@@ -65,16 +65,16 @@ def utf8(text: str, key: str) -> str:
 
 def parameter_value(key: str, value: Any) -> ParameterValue:
     """A request parameter as models see it; an integer beyond 64 signed bits becomes a double."""
+    utf8(key, "parameters")
     kind = type(value)
     if kind is str:
-        return utf8(value, utf8(key, "parameters"))
+        return utf8(value, key)
     if kind is int and not -(2**63) <= value < 2**63:
         return _double(key, value)
     if kind is int or kind is bool or kind is float:
         return value  # type: ignore[no-any-return]  # its type was just checked
     raise InvalidArgumentError(
-        f"parameter '{utf8(key, 'parameters')}' has invalid type. "
-        "It should be either 'int', 'bool', or 'string'."
+        f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
     )
 
 
@@ -83,7 +83,7 @@ def _double(key: str, value: int) -> float:
         return float(value)
     except OverflowError:
         raise InvalidArgumentError(
-            f"parameter '{utf8(key, 'parameters')}' is too big to be stored in double."
+            f"parameter '{key}' is too big to be stored in double."
         ) from None
 
 

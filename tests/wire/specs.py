@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models for the tests of the codecs and of validation."""
+
+from __future__ import annotations
+
+from pytriton import dtypes
+from pytriton.dtypes import DataType
+from pytriton.engine.model_spec import ModelSpec, TensorSpec
+from pytriton.messages import InferRequest, InferTensor
+
+
+class IgnoredSink:
+    """A sink that no response ever reaches."""
+
+    def on_response(self, response, *, final):
+        raise AssertionError("a codec never answers")
+
+    def on_error(self, error):
+        raise AssertionError("a codec never answers")
+
+
+def tensor_spec(
+    name: str, dtype: DataType, dims: tuple[int, ...], *, batched: bool, optional: bool = False
+) -> TensorSpec:
+    return TensorSpec(
+        name=name,
+        dtype=dtype,
+        dims=dims,
+        shape=(-1, *dims) if batched else dims,
+        optional=optional,
+        has_variable_dims=-1 in dims,
+    )
+
+
+def model_spec(
+    *inputs: TensorSpec, outputs: tuple[str, ...] = ("OUT",), max_batch_size: int = 0
+) -> ModelSpec:
+    batched = max_batch_size > 0
+    return ModelSpec(
+        name="model",
+        version=1,
+        platform="python",
+        max_batch_size=max_batch_size,
+        inputs={item.name: item for item in inputs},
+        outputs={name: tensor_spec(name, dtypes.FP32, (1,), batched=batched) for name in outputs},
+        required_inputs=frozenset(item.name for item in inputs if not item.optional),
+        batcher=None,
+    )
+
+
+def single(dtype: DataType, dims: tuple[int, ...] = (-1,), max_batch_size: int = 0) -> ModelSpec:
+    """A model with one input called IN."""
+    spec = tensor_spec("IN", dtype, dims, batched=max_batch_size > 0)
+    return model_spec(spec, max_batch_size=max_batch_size)
+
+
+ADD_SUB = model_spec(
+    tensor_spec("a", dtypes.FP32, (1,), batched=True),
+    tensor_spec("b", dtypes.FP32, (1,), batched=True),
+    outputs=("add", "sub"),
+    max_batch_size=8,
+)
+
+
+def request(*tensors: InferTensor, **fields: object) -> InferRequest:
+    inputs = {tensor.name: tensor for tensor in tensors}
+    return InferRequest("model", inputs, IgnoredSink(), **fields)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from pytriton import dtypes
+from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.messages import InferResponse, InferTensor
+from pytriton.wire.generate import (
+    encode_error_event,
+    encode_event,
+    encode_generate_response,
+    parse_generate,
+)
+from tests.wire.specs import ADD_SUB, IgnoredSink, model_spec, single, tensor_spec
+
+# Every text of an error is compared with the real Triton's in tests/differential.
+
+
+def parse(document, spec=ADD_SUB):
+    return parse_generate(json.dumps(document).encode(), spec, IgnoredSink())
+
+
+def test_members_become_inputs_and_parameters():
+    request = parse({"id": "x", "a": 1, "b": [2], "color": "red", "n": 3, "parameters": {"m": 1.5}})
+
+    assert request.id == "x"
+    assert {name: tensor.shape for name, tensor in request.inputs.items()} == {
+        "a": (1, 1),
+        "b": (1, 1),
+    }
+    assert request.parameters == {"id": "x", "color": "red", "n": 3, "m": 1.5}
+
+
+def test_nested_member_can_be_an_input():
+    assert "b" in parse({"a": 1, "parameters": {"b": 2}}).inputs
+
+
+@pytest.mark.parametrize(
+    "dims,batch,count,shape",
+    [
+        ((1,), 8, 3, (3, 1)),
+        ((-1,), 0, 4, (4,)),
+        ((-1,), 0, 0, (0,)),
+        ((-1,), 8, 4, (1, 4)),
+        ((2, -1), 8, 4, (1, 2, 2)),
+        ((-1, 2), 0, 6, (3, 2)),
+        ((2, 3), 0, 6, (2, 3)),
+        ((2, 3), 8, 12, (2, 2, 3)),
+        ((-1, -1), 0, 5, (1, 5)),
+    ],
+)
+def test_shape_is_found_from_the_inside_out(dims, batch, count, shape):
+    request = parse({"IN": [0] * count}, single(dtypes.INT32, dims, batch))
+
+    assert request.inputs["IN"].shape == shape
+
+
+@pytest.mark.parametrize("dims,count", [((2, 3), 7), ((2, 3), 3), ((2, 3), 12), ((2,), 0)])
+def test_elements_that_fill_no_shape_are_refused(dims, count):
+    with pytest.raises(InvalidArgumentError, match="The schema can not convert input 'IN'"):
+        parse({"IN": [0] * count}, single(dtypes.INT32, dims))
+
+
+def test_input_named_like_the_nested_object_is_refused():
+    spec = model_spec(tensor_spec("parameters", dtypes.FP32, (1,), batched=False))
+
+    with pytest.raises(InvalidArgumentError, match="Keyword 'parameters' for nested schema also"):
+        parse({"parameters": 1}, spec)
+
+
+def test_error_of_a_nested_member_keeps_its_kind():
+    with pytest.raises(InternalError, match=r"^Converting keyword: 'parameters': .*non-number"):
+        parse({"parameters": {"a": "x"}})
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_reserved_names_are_refused(nested):
+    members = {"triton_enable_empty_final_response": True}
+
+    with pytest.raises(InvalidArgumentError, match="reserved for Triton usage"):
+        parse({"parameters": members} if nested else members)
+
+
+def output(name, values, dtype):
+    array = np.array(values, dtype.numpy)
+    return InferTensor(name, dtype, array.shape, array.tobytes())
+
+
+def test_outputs_become_members():
+    text = InferTensor("text", dtypes.BYTES, (1, 1), dtypes.encode_bytes([b"hi"]))
+    outputs = [text, output("n", [1, 2], dtypes.INT32), output("none", [], dtypes.FP32)]
+
+    body = encode_generate_response(InferResponse("model", "1", "x", outputs, {"p": True}))
+
+    assert json.loads(body) == {
+        "model_name": "model",
+        "model_version": "1",
+        "id": "x",
+        "p": True,
+        "text": "hi",
+        "n": [1, 2],
+        "none": [],
+    }
+
+
+def test_single_special_value_is_a_member_too():
+    outputs = [output("x", [math.nan], dtypes.FP32)]
+
+    body = encode_generate_response(InferResponse("model", "1", "", outputs))
+
+    assert b'"x":NaN' in body
+
+
+def test_events_are_framed():
+    assert encode_event(b"{}") == b"data: {}\n\n"
+    assert encode_error_event(InternalError("a\nb")) == b'data: {"error":"a\\nb"}\n\n'
