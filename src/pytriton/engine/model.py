@@ -15,9 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.engine.batcher import make_batcher
+from pytriton.engine.cache import cache_key
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
-from pytriton.engine.cache import cache_key
 from pytriton.errors import CancelledError, ServerError, UnavailableError
 from pytriton.messages import InferResponse
 from pytriton.transport.frames import RESPONSE_WINDOW
@@ -293,15 +293,9 @@ class Model:
             f"Request for unknown model: '{self.spec.name}' version {self.spec.version} "
             "is not at ready state"
         )
-        for request in self._take_all():
+        for request in self._batcher.take_all():
             self._refuse(request, error, FailureReason.OTHER)
         self._check_idle()
-
-    def _take_all(self) -> list[InferRequest]:
-        waiting: list[InferRequest] = []
-        while isinstance(decision := self._batcher.next(2**62), list):
-            waiting.extend(decision)
-        return waiting
 
     def _deliver(self, request: InferRequest, outcome: Outcome) -> None:
         if outcome.is_final:
