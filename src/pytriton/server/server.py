@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
 from pytriton.errors import UnavailableError
+from pytriton.server.grpc_api import GrpcApi
+from pytriton.server.grpc_tls import tls_context
 from pytriton.server.http_api import HttpApi
 from pytriton.server.metrics_api import MetricsApi
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
+    from pytriton.server.grpc_connection import GrpcConnection
+    from pytriton.server.http_connection import HttpConnection
     from pytriton.server.options import Endpoint, ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -34,6 +39,7 @@ class Server:
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._loop = loop
         self._http = HttpApi(self.engine, options, loop)
+        self._grpc = GrpcApi(self.engine, options, loop)
         self._metrics = MetricsApi(self.engine, options, loop)
         self._listeners: list[asyncio.Server] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
@@ -43,6 +49,11 @@ class Server:
         options = self.options
         if options.http.allow:
             self.http_port = await self._listen(options.http, self._http.make_connection, "HTTP")
+        if options.grpc.allow:
+            tls = tls_context(options.grpc_tls) if options.grpc_tls is not None else None
+            self.grpc_port = await self._listen(
+                options.grpc, self._grpc.make_connection, "GRPC", tls
+            )
         if options.metrics.allow:
             self.metrics_port = await self._listen(
                 options.metrics, self._metrics.make_connection, "metrics"
@@ -53,24 +64,34 @@ class Server:
         self.engine.is_exiting = True
         for listener in self._listeners:
             listener.close()
+        self._grpc.begin_shutdown()
         end = self._loop.time() + timeout_s
         models = list(self.engine.models())
         await asyncio.gather(*(model.drain(timeout_s) for model in models))
         for model in models:
             model.stop()
-        connections = [*self._http.connections, *self._metrics.connections]
+        connections: list[HttpConnection | GrpcConnection] = [
+            *self._http.connections,
+            *self._grpc.connections,
+            *self._metrics.connections,
+        ]
         if connections:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, end - self._loop.time()))
 
     async def _listen(
-        self, endpoint: Endpoint, make_protocol: Callable[[], asyncio.BaseProtocol], name: str
+        self,
+        endpoint: Endpoint,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        name: str,
+        tls: ssl.SSLContext | None = None,
     ) -> int:
         sock = _bind(endpoint, name)
         listener = await self._loop.create_server(
             make_protocol,
             sock=sock,
             backlog=_BACKLOG,
+            ssl=tls,
         )
         self._listeners.append(listener)
         port: int = sock.getsockname()[1]

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC services: which call answers which method, and who may use it.
+
+Every call passes `open_call`, the only place that finds the method and authorises, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pytriton.errors import InternalError
+from pytriton.protos import service_pb2
+from pytriton.server import grpc_health, grpc_reflection
+from pytriton.server.authorization import Authorization, Protocol
+from pytriton.server.grpc_call import UnaryCall
+from pytriton.server.grpc_connection import GrpcConnection
+from pytriton.server.grpc_documents import DocumentService
+from pytriton.server.grpc_infer import InferCall, InferService
+from pytriton.server.grpc_keepalive import ping_intervals_ns, tick_s
+from pytriton.server.grpc_stream import StreamInferCall
+from pytriton.server.status import GRPC_RESTRICTED
+from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
+from pytriton.wire.http2 import Limits
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.engine import Engine
+    from pytriton.server.grpc_call import Call
+    from pytriton.server.options import ServerOptions
+    from pytriton.wire.grpc import CallHead
+
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+# What is not bounded by backpressure may wait for a client: a response is one message at most.
+_MAX_QUEUED_BYTES = 1 << 40
+
+
+class Method(NamedTuple):
+    """A method's group for authorisation, None where it has none, and what makes its calls."""
+
+    api: str | None
+    make_call: Callable[[GrpcConnection, int, CallHead], Call]
+
+
+class DocumentCall(UnaryCall):
+    """A call that is answered at once, from what the server knows."""
+
+    __slots__ = ("_answer", "_request_class")
+
+    def __init__(
+        self,
+        request_class: Any,
+        answer: Callable[[Any], Any],
+        connection: GrpcConnection,
+        stream_id: int,
+        head: CallHead,
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._request_class = request_class
+        self._answer = answer
+
+    def on_request(self, message: Buffer) -> None:
+        """Answer."""
+        try:
+            request = self._request_class.FromString(bytes(message))
+        except DecodeError:
+            raise InternalError("Unable to parse request") from None
+        self.respond([self._answer(request).SerializeToString()])
+
+
+class GrpcApi:
+    """Answers the calls of all gRPC connections."""
+
+    def __init__(
+        self, engine: Engine, options: ServerOptions, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.connections: set[GrpcConnection] = set()
+        self.keepalive = options.grpc_keepalive
+        self.max_message_bytes = options.limits.grpc_max_message_bytes
+        self.http2_limits = _http2_limits(options)
+        self._loop = loop
+        self._documents = DocumentService(engine, options.id)
+        self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
+        self._health = grpc_health.HealthService(engine.is_ready)
+        self._methods = self._make_methods(InferService(engine, options))
+        self._due: list[GrpcConnection] = []
+        self._tick_s = tick_s(options.grpc_keepalive)
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def make_connection(self) -> GrpcConnection:
+        """The protocol object for a new client."""
+        if self._ticker is None:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        return GrpcConnection(self, self._loop)
+
+    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+        """The call that a head asks for; None where it was refused."""
+        method = self._methods.get(head.path)
+        if head.http_status is not None:
+            connection.refuse(stream_id, encode_http_error(head.http_status))
+        elif head.error is not None:
+            block = encode_trailers_only(head.error.status, head.error.message)
+            connection.refuse(stream_id, block)
+        elif method is None:
+            block = encode_trailers_only(Status.UNIMPLEMENTED, f"unknown method {head.path}")
+            connection.refuse(stream_id, block)
+        elif (refusal := self._refusal(method, head)) is not None:
+            block = encode_trailers_only(Status(GRPC_RESTRICTED), refusal)
+            connection.refuse(stream_id, block)
+        else:
+            return method.make_call(connection, stream_id, head)
+        return None
+
+    def _refusal(self, method: Method, head: CallHead) -> str | None:
+        if method.api is None:
+            return None
+
+        def header(name: bytes) -> bytes | None:
+            values = dict(head.metadata)
+            value = values.get(name.decode())
+            return value.encode("latin-1") if isinstance(value, str) else value
+
+        return self._authorization.refusal(method.api, header)
+
+    # Writing: one callback a round for all connections, however many have something to write.
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Have a connection write what it has in the next round of the event loop."""
+        if not self._due:
+            self._loop.call_soon(self._flush)
+        self._due.append(connection)
+
+    def _flush(self) -> None:
+        due, self._due = self._due, []
+        for connection in due:
+            connection.flush()
+
+    # Life
+
+    def _tick(self) -> None:
+        self._ticker = None
+        self._health.notify()
+        now_ns = time.monotonic_ns()
+        for connection in list(self.connections):
+            connection.check(now_ns)
+        if self.connections:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+
+    def begin_shutdown(self) -> None:
+        """Ask all clients to open no more calls."""
+        for connection in list(self.connections):
+            connection.begin_shutdown()
+
+    # Methods
+
+    def _make_methods(self, infer: InferService) -> dict[str, Method]:
+        prefix = f"/{_SERVICE.full_name}"
+        methods = {
+            f"{prefix}/ModelInfer": Method("inference", functools.partial(InferCall, infer)),
+            f"{prefix}/ModelStreamInfer": Method(
+                "inference", functools.partial(StreamInferCall, infer)
+            ),
+            f"/{grpc_health.SERVICE}/Check": Method(
+                "health", functools.partial(grpc_health.CheckCall, self._health)
+            ),
+            f"/{grpc_health.SERVICE}/Watch": Method(
+                "health", functools.partial(grpc_health.WatchCall, self._health)
+            ),
+        }
+        for package in grpc_reflection.PACKAGES:
+            call = functools.partial(
+                grpc_reflection.ReflectionCall, grpc_reflection.ReflectionService(package)
+            )
+            methods[f"/{package}.ServerReflection/ServerReflectionInfo"] = Method(None, call)
+        for name, (api, answer) in self._documents.answers().items():
+            request_class = getattr(service_pb2, f"{name}Request")
+            make_call = functools.partial(DocumentCall, request_class, answer)
+            methods[f"{prefix}/{name}"] = Method(api, make_call)
+        return methods
+
+
+def _http2_limits(options: ServerOptions) -> Limits:
+    interval_ns, idle_interval_ns = ping_intervals_ns(options.grpc_keepalive)
+    return Limits(
+        max_queued_bytes=_MAX_QUEUED_BYTES,
+        max_stall_ns=int(options.limits.write_stall_timeout_s * 1e9),
+        min_ping_interval_ns=interval_ns,
+        min_idle_ping_interval_ns=idle_interval_ns,
+        max_ping_strikes=options.grpc_keepalive.max_ping_strikes or 2**62,
+    )

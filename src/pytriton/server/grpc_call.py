@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gRPC call: messages in, messages and a status out. What a call does is for its subclasses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytriton.errors import ServerError
+from pytriton.server.status import GRPC_STATUS
+from pytriton.wire.grpc import (
+    OK_TRAILERS,
+    RESPONSE_HEADS,
+    GrpcError,
+    MessageAssembler,
+    Status,
+    compress,
+    encode_trailers,
+    encode_trailers_only,
+    message_prefix,
+)
+from pytriton.wire.grpc.messages import PREFIX_BYTES
+from pytriton.wire.kserve_pb_response import message_size
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
+    from pytriton.server.grpc_connection import GrpcConnection
+    from pytriton.wire.grpc import CallHead
+
+IDENTITY = "identity"
+_IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
+# Up to here, a copy is cheaper than a buffer of its own in the gathering write.
+_JOINED_BYTES = 32 << 10
+
+
+class Call:
+    """A call from its head to its status."""
+
+    __slots__ = (
+        "_assembler",
+        "_has_head",
+        "connection",
+        "encoding",
+        "head",
+        "is_open",
+        "stream_id",
+        "timer",
+    )
+
+    def __init__(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.encoding = IDENTITY  # of the messages that are sent
+        self.is_open = True  # an answer is still due
+        self.timer: Any = None  # of the deadline
+        self._assembler: MessageAssembler | None = None
+        self._has_head = False
+
+    # What the connection tells
+
+    def on_data(self, data: Buffer, *, end_stream: bool) -> None:
+        """Take a part of what the client sends."""
+        assembler = self._assembler
+        if assembler is None:
+            limit = self.connection.max_message_bytes
+            assembler = self._assembler = MessageAssembler(limit, self.head.encoding)
+        for message in assembler.feed(data):
+            if self.is_open:
+                self.on_message(message)
+        if end_stream:
+            if not assembler.is_between_messages:
+                raise GrpcError(Status.INTERNAL, "expected a whole message, got the stream's end")
+            self.on_half_close()
+        self.acknowledge(len(data))
+
+    def acknowledge(self, size: int) -> None:
+        """Let the client send as much more."""
+        self.connection.http2.acknowledge(self.stream_id, size)
+
+    def on_message(self, message: Buffer) -> None:
+        """Called for each message of the client."""
+
+    def on_half_close(self) -> None:
+        """Called when the client sends no more."""
+
+    def on_writable(self) -> None:
+        """Called when a client that `send` found too slow has caught up."""
+
+    def on_abandoned(self) -> None:
+        """Called when nobody waits for an answer any more."""
+
+    # Answering
+
+    def send(self, parts: list[Buffer]) -> bool:
+        """Send a message; False asks to pause until `on_writable`."""
+        connection = self.connection
+        http2 = connection.http2
+        if not self._has_head:
+            self._has_head = True
+            http2.send_headers(self.stream_id, RESPONSE_HEADS[self.encoding])
+        is_ready = True
+        for part in frame_message(parts, self.encoding):
+            is_ready = http2.send_data(self.stream_id, part)
+        connection.flush_soon()
+        return is_ready
+
+    def respond(self, parts: list[Buffer]) -> None:
+        """Send the only message and OK."""
+        connection = self.connection
+        self.is_open = False
+        body = frame_message(parts, self.encoding)
+        head = _IDENTITY_HEAD if self.encoding == IDENTITY else RESPONSE_HEADS[self.encoding]
+        connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
+        connection.forget(self)
+
+    def finish(self, status: Status = Status.OK, message: str = "") -> None:
+        """End the call with a status."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        http2 = self.connection.http2
+        if self._has_head:
+            http2.send_trailers(self.stream_id, encode_trailers(status, message))
+        else:
+            block = encode_trailers_only(status, message)
+            http2.send_headers(self.stream_id, block, end_stream=True)
+        self.connection.forget(self)
+
+    def fail(self, error: ServerError) -> None:
+        """End the call with an error of the engine."""
+        self.finish(Status(GRPC_STATUS[error.code]), error.message)
+
+    def abandon(self) -> None:
+        """Stop what is at work; nothing is sent any more."""
+        if self.is_open:
+            self.is_open = False
+            self.on_abandoned()
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "ended"
+        return f"<{type(self).__name__} {self.head.path} on stream {self.stream_id}, {state}>"
+
+
+class UnaryCall(Call):
+    """A call with one message each way."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> None:
+        super().__init__(connection, stream_id, head)
+        self._message: Buffer | None = None
+
+    def on_request(self, message: Buffer) -> None:
+        """Called when the whole request is there."""
+
+    def on_data(self, data: Buffer, *, end_stream: bool) -> None:
+        """Take a small request, which nearly always comes whole, by a short way."""
+        size = len(data) - PREFIX_BYTES
+        if (
+            end_stream
+            and isinstance(data, bytes)
+            and 0 <= size <= self.connection.max_message_bytes
+            and data.startswith(message_prefix(size))
+            and self._assembler is None
+        ):
+            self.on_request(data[PREFIX_BYTES:])
+        else:
+            super().on_data(data, end_stream=end_stream)
+
+    def on_message(self, message: Buffer) -> None:
+        """Keep the message until the client has said that it is the only one."""
+        if self._message is not None:
+            raise GrpcError(Status.INTERNAL, "expected one message, got more")
+        self._message = message
+
+    def on_half_close(self) -> None:
+        """Serve the request."""
+        if self._message is None:
+            raise GrpcError(Status.INTERNAL, "expected one message, got none")
+        message, self._message = self._message, None
+        self.on_request(message)
+
+
+def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]:
+    """A message with its prefix: one buffer where it is small, else large parts on their own."""
+    if encoding != IDENTITY:
+        parts = [compress(b"".join(parts), encoding)]
+    size = message_size(parts)
+    prefix = message_prefix(size, is_compressed=encoding != IDENTITY)
+    if size <= _JOINED_BYTES:
+        return [b"".join([prefix, *parts])]
+    gathered: list[Buffer] = []
+    small: list[Buffer] = [prefix]
+    for part in parts:
+        if len(part) <= _JOINED_BYTES:
+            small.append(part)
+            continue
+        gathered += [b"".join(small), part] if small else [part]
+        small = []
+    if small:
+        gathered.append(b"".join(small))
+    return gathered

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An inference over gRPC: from the message to the engine, from its response to the client."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InternalError, ServerError, UnsupportedError
+from pytriton.server.grpc_call import UnaryCall
+from pytriton.server.http_infer import HeaderForwarding
+from pytriton.wire.grpc import CompressionLevel, encoding_for_level
+from pytriton.wire.kserve_pb import build_request, read_infer_form
+from pytriton.wire.kserve_pb_response import encode_infer_response
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.engine import Engine
+    from pytriton.engine.model import Model
+    from pytriton.messages import InferRequest, InferResponse, ResponseSink
+    from pytriton.server.grpc_connection import GrpcConnection
+    from pytriton.server.options import ServerOptions
+    from pytriton.wire.grpc import CallHead
+    from pytriton.wire.kserve_pb import BuiltRequest, InferForm
+
+_monotonic_ns = time.monotonic_ns
+
+
+class InferService:
+    """What all inference calls share."""
+
+    def __init__(self, engine: Engine, options: ServerOptions) -> None:
+        self.engine = engine
+        self.compression = CompressionLevel(options.grpc_response_compression)
+        pattern = options.grpc_header_forward_pattern
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+
+    def encoding(self, head: CallHead) -> str:
+        """How the responses of a call are compressed."""
+        return encoding_for_level(self.compression, head.accepted_encodings)
+
+    def build(
+        self,
+        form: InferForm,
+        raw: Sequence[Buffer],
+        model: Model,
+        head: CallHead,
+        sink: ResponseSink,
+    ) -> BuiltRequest:
+        """Make the engine's request of a message and of the metadata of its call."""
+        built = build_request(form, raw, model.spec, sink)
+        built.request.received_ns = _monotonic_ns()
+        if self._forwarding is not None:
+            fields = [
+                (name.encode(), value.encode("latin-1") if isinstance(value, str) else value)
+                for name, value in head.metadata
+            ]
+            self._forwarding.apply(fields, built.request)
+        return built
+
+
+class InferCall(UnaryCall):
+    """ModelInfer: one request, one response. The engine's sink for it."""
+
+    __slots__ = ("_class_counts", "_is_batched", "_request", "_service")
+
+    def __init__(
+        self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._service = service
+        self._request: InferRequest | None = None
+        if service.compression is not CompressionLevel.NONE:
+            self.encoding = service.encoding(head)
+
+    def on_request(self, message: Buffer) -> None:
+        """Hand the request to the engine."""
+        service = self._service
+        form, raw = read_infer_form(message)
+        model = service.engine.lookup(form.model_name, form.model_version)
+        if model.spec.decoupled:
+            raise UnsupportedError(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            )
+        request, self._class_counts, _ = service.build(form, raw, model, self.head, self)
+        self._is_batched = model.spec.max_batch_size > 0
+        service.engine.infer(request, model)
+        self._request = request
+
+    def on_abandoned(self) -> None:
+        """Give the request up."""
+        if self._request is not None:
+            self._service.engine.cancel(self._request)
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send the only response of a coupled model."""
+        if not self.is_open:
+            return
+        if response is None:
+            self.fail(InternalError("expected a single response, got 0"))
+            return
+        try:
+            parts = encode_infer_response(response, self._class_counts, is_batched=self._is_batched)
+            self.respond(parts)
+        except ServerError as error:
+            self.fail(error)
+
+    def on_error(self, error: ServerError) -> None:
+        """Send the error."""
+        self.fail(error)
