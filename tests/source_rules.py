@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 LEAVES = frozenset(
     {
+        "command_line",
         "constants",
         "dtypes",
         "engine.model_spec",  # plain records that every layer reads
@@ -31,11 +32,12 @@ BESIDE_THE_CHAIN = {
     "client": LEAVES | {"wire"},
     # The user's process talks to the server over a channel and does not load it.
     "server_process": LEAVES | {"transport", "backend"},
+    "triton_base": LEAVES | {"backend", "decorators"},
 }
 EXTRA = {
     "backend": frozenset({"decorators", "proxy"}),
     "server": frozenset({"wire"}),
-    "triton": frozenset({"client", "decorators", "proxy", "server_process"}),
+    "triton": frozenset({"client", "decorators", "proxy", "server_process", "triton_base"}),
 }
 TOP = frozenset({"", "__main__", "check"})
 

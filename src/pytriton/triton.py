@@ -13,14 +13,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.bound_model import BoundModel
+from pytriton.command_line import TritonServerConfig
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
-from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.lifecycle import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
     VertextAILifecyclePolicy,
 )
+from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.security import (
     DEFAULT_PROTECTED_ENDPOINTS,
     TRITON_ACCESS_HEADER,
@@ -28,18 +29,16 @@ from pytriton.security import (
     TritonSecurityConfig,
 )
 from pytriton.server_process import ServerProcess
+from pytriton.triton_base import TritonBase
 from pytriton.triton_config import TritonConfig
 from pytriton.utils.endpoint_utils import get_endpoint
 from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from pytriton.backend.bound_model import InferFunc
-    from pytriton.model_config import ModelConfig, Tensor
     from pytriton.transport.control import Started
 
 __all__ = [
@@ -83,107 +82,6 @@ MODEL_INFER_URL = f"{MODEL_URL}/infer/"
 
 _EXIT_MARGIN_S = 5.0
 _INSTANCE_END_TIMEOUT_S = 2.0
-
-
-class TritonBase:
-    """What every way of serving bound models has in common: the models and their bookkeeping."""
-
-    def __init__(self) -> None:
-        self._context = TritonContext()
-        self._models: dict[tuple[str, int], BoundModel] = {}
-        self._unserved: set[tuple[str, int]] = set()  # left over from before a stop
-        self._is_connected = False
-        self._lock = threading.RLock()
-        self._stopped = threading.Event()
-
-    def bind(
-        self,
-        model_name: str,
-        infer_func: InferFunc | Sequence[InferFunc],
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        model_version: int = 1,
-        config: ModelConfig | None = None,
-        strict: bool = False,
-        trace_config: list[str] | None = None,
-    ) -> None:
-        """Serve a Python callable as a model.
-
-        Before the server runs the model is only recorded; afterwards it is ready when this returns.
-
-        Args:
-            model_name: name of the model: letters, digits, dots, underscores and dashes.
-            infer_func: callable that takes a list of requests, or a list of such callables, each an
-                instance of the model.
-            inputs: inputs of the model; unnamed ones are called INPUT_1, INPUT_2 and so on.
-            outputs: outputs of the model; unnamed ones are called OUTPUT_1, OUTPUT_2 and so on.
-            model_version: version of the model.
-            config: batching and other settings; default is `ModelConfig()`.
-            strict: whether outputs have to have the declared names, types and shapes.
-            trace_config: settings for tracing; default are those of the server.
-
-        Raises:
-            PyTritonValidationError: An argument is wrong.
-            PyTritonBadParameterError: A value of `config` is out of range.
-            PyTritonInvalidOperationError: The model is bound already.
-        """
-        model = BoundModel(
-            model_name, infer_func, inputs, outputs, model_version, config, strict=strict
-        )
-        with self._lock:
-            if model.key in self._models and model.key not in self._unserved:
-                raise PyTritonInvalidOperationError(
-                    "Cannot add model with the same name twice. "
-                    f"Model {model_name} version {model_version} is bound already."
-                )
-            self._unserved.discard(model.key)
-            self._models[model.key] = model
-            if self._is_connected:
-                try:
-                    self._serve_model(model)
-                except BaseException:
-                    del self._models[model.key]
-                    raise
-
-    def unbind(self, model_name: str, model_version: int | None = None) -> None:
-        """Stop serving a bound model; requests that it is working on are finished first.
-
-        Args:
-            model_name: name of the model.
-            model_version: version of the model; default are all that are bound.
-
-        Raises:
-            PyTritonInvalidOperationError: No such model is bound.
-        """
-        with self._lock:
-            models = [
-                model
-                for model in self._models.values()
-                if model.name == model_name and model_version in (None, model.version)
-            ]
-            if not models:
-                raise PyTritonInvalidOperationError(
-                    f"Expected the name of a bound model, got {model_name!r}. "
-                    f"Bound models: {sorted(model.name for model in self._models.values())}."
-                )
-            for model in models:
-                if self._is_connected:
-                    self._withdraw_model(model)
-                del self._models[model.key]
-
-    def is_connected(self) -> bool:
-        """Whether the bound models are served.
-
-        Returns:
-            True from the end of `connect` to `stop`.
-        """
-        return self._is_connected
-
-    def _serve_model(self, model: BoundModel) -> None:
-        raise NotImplementedError
-
-    def _withdraw_model(self, model: BoundModel) -> None:
-        raise NotImplementedError
 
 
 class Triton(TritonBase):
@@ -330,6 +228,11 @@ class Triton(TritonBase):
         """
         return self._security.access_token
 
+    @property
+    def _triton_server_config(self) -> TritonServerConfig:
+        """The settings as a command line; guides look at it to see what was configured."""
+        return TritonServerConfig(self._server_settings())
+
     def _start_server(self) -> None:
         self._stopped.clear()
         self._owner_pid = os.getpid()
@@ -359,6 +262,16 @@ class Triton(TritonBase):
             grpc_port=started.grpc_port or self._config.grpc_port,
             metrics_port=started.metrics_port or self._config.metrics_port,
         )
+
+    def _record_model(self, model: BoundModel) -> None:
+        if not self._policy.local_model_store:
+            return
+        folder = self._workspace.model_store_path / model.name
+        path = folder / "config.pbtxt"
+        if path.exists():
+            logger.warning("The config file %s already exists and is overwritten", path)
+        (folder / str(model.version)).mkdir(parents=True, exist_ok=True)
+        ModelConfigGenerator(model.config).to_file(path)
 
     def _serve_model(self, model: BoundModel) -> None:
         assert self._server is not None

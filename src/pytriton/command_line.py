@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a server as the flags of Triton's command line, for people who look at them."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytriton.exceptions import PyTritonError
+from pytriton.triton_config import TritonConfig
+
+# Flags of the server that `TritonConfig` has no field for.
+_FURTHER_FLAGS = frozenset(
+    {
+        "backend-config",
+        "backend-directory",
+        "disable-auto-complete-config",
+        "load-model",
+        "log-error",
+        "log-format",
+        "log-info",
+        "log-warning",
+        "model-control-mode",
+        "repository-poll-secs",
+        "reuse-grpc-port",
+        "reuse-http-port",
+        "strict-model-config",
+    }
+)
+_FLAGS = _FURTHER_FLAGS | {
+    name.replace("_", "-")
+    for name in TritonConfig.__dataclass_fields__  # type: ignore[attr-defined]
+}
+
+
+class TritonServerConfig:
+    """Flags by name, dashes or underscores alike; those that are not set read as None.
+
+    Args:
+        settings: values to begin with.
+
+    Example:
+        >>> TritonServerConfig({"http_port": 8015}).to_cli_string()
+        '--http-port=8015'
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Any] = {}
+        for name, value in (settings or {}).items():
+            self[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a flag, or None."""
+        return self._values.get(_flag(name))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a flag; None takes it away."""
+        flag = _flag(name)
+        if value is None:
+            self._values.pop(flag, None)
+        else:
+            self._values[flag] = value
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a flag is set."""
+        return name.replace("_", "-") in self._values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a flag, or a default.
+
+        Args:
+            name: name of the flag.
+            default: what to return where it is not set.
+
+        Returns:
+            The value.
+        """
+        return self._values.get(_flag(name), default)
+
+    def to_args_list(self) -> list[str]:
+        """The flags as arguments of a command.
+
+        Returns:
+            `--flag=value` for each flag, and for each element of one that is a list.
+        """
+        return [f"--{flag}={value}" for flag, value in self._flat()]
+
+    def to_cli_string(self) -> str:
+        """The flags as one line, quoted where a shell needs it.
+
+        Returns:
+            The arguments, joined by spaces.
+        """
+        return shlex.join(self.to_args_list())
+
+    def _flat(self) -> Iterator[tuple[str, Any]]:
+        for flag, value in self._values.items():
+            for element in value if isinstance(value, (list, tuple)) else (value,):
+                path = element.as_posix() if isinstance(element, pathlib.PurePath) else element
+                yield flag, path
+
+
+def _flag(name: str) -> str:
+    flag = name.replace("_", "-")
+    if flag not in _FLAGS:
+        raise PyTritonError(f"Expected the name of a flag of the server, got {name!r}")
+    return flag
