@@ -5,7 +5,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton.backend.output_validation import OutputValidator
+from pytriton.backend.output_validation import OutputValidator, convert_output
+from pytriton.dtypes import BYTES, FP32
 from pytriton.model_config.triton_model_config import TensorSpec
 from pytriton.proxy.types import Request, Response
 
@@ -128,11 +129,7 @@ def test_what_cannot_be_sent_is_refused_at_every_call(strict, outputs, expected)
     ],
 )
 def test_arrays_of_all_other_types_can_be_sent(array):
-    validator = _validator()
-
-    validator.validate_batch({"undeclared": array})
-
-    assert validator.cast_to_declared("undeclared", array) is array
+    _validator().validate_batch({"undeclared": array})
 
 
 @pytest.mark.parametrize(
@@ -238,7 +235,7 @@ def test_change_of_type_or_shape_is_seen_after_many_equal_results():
     ],
 )
 def test_numbers_are_cast_to_the_declared_type(array, expected):
-    cast = _validator().cast_to_declared("x", array)
+    cast = convert_output("x", array, FP32)
 
     assert cast.dtype == np.dtype("<f4")
     assert cast.tolist() == expected.tolist()
@@ -247,19 +244,22 @@ def test_numbers_are_cast_to_the_declared_type(array, expected):
 def test_declared_type_is_not_copied():
     array = floats()
 
-    assert _validator().cast_to_declared("x", array) is array
+    assert convert_output("x", array, FP32) is array
 
 
-def test_text_becomes_utf8():
-    cast = _validator().cast_to_declared("words", np.array([["ä", "b"]]))
-
-    assert cast.tolist() == [["ä".encode(), b"b"]]
-
-
-@pytest.mark.parametrize("array", [objects(b"x\0"), np.array([[b"x"]])])
-def test_byte_strings_stay_as_they_are(array):
-    assert _validator().cast_to_declared("words", array) is array
+@pytest.mark.parametrize("array", [objects(b"x\0"), np.array([[b"x"]]), np.array([["ä"]])])
+def test_text_stays_as_it_is(array):
+    assert convert_output("words", array, BYTES) is array
 
 
 def test_numbers_of_a_byte_string_output_become_text():
-    assert _validator().cast_to_declared("words", np.array([[1, 20]])).tolist() == [[b"1", b"20"]]
+    assert convert_output("words", np.array([[1, 20]]), BYTES).tolist() == [["1", "20"]]
+
+
+def test_text_that_is_no_number_cannot_become_one():
+    expected = (
+        "Returned output `x` cannot be converted. Returned: <U3 (could not convert string to "
+        "float: 'abc'). Expected: FP32."
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        convert_output("x", np.array([["abc"]]), FP32)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton import dtypes
+from pytriton.backend.output_validation import convert_output
 from pytriton.decorators import whole_batch_callable
 from pytriton.dtypes import BYTES, DataType
 from pytriton.errors import ErrorCode
@@ -189,14 +190,14 @@ def _place(
 ) -> TensorRef:
     """Put an output into the payload; `rows` says how a whole batch of BYTES is cut later."""
     if dtype is BYTES:
-        return _place_bytes(payload, name, outputs[name], rows)
+        return _place_bytes(payload, name, convert_output(name, outputs[name], dtype), rows)
     if outputs[name].nbytes > INLINE_TENSOR_BYTES:
         ref = _pass_on(payload, outputs, name, dtype)
         if ref is not None:
             return ref
     array = outputs[name]
     if array.dtype != dtype.numpy:
-        array = array.astype(dtype.numpy)
+        array = convert_output(name, array, dtype)
     size = array.nbytes
     data: bytes | memoryview
     if size <= _SMALL_ARRAY_BYTES or not array.flags.c_contiguous:

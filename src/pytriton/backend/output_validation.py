@@ -108,24 +108,6 @@ class OutputValidator:
             if array.dtype.kind != "O" and (not strict or array.ndim > first):
                 self._accepted[name] = (array.dtype, array.shape[first:])
 
-    def cast_to_declared(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Convert an output to the type that the model declares for it.
-
-        Args:
-            name: name of the output; one that is not declared stays as it is.
-            array: array that passed the checks.
-
-        Returns:
-            Numbers in the declared type and byte order; text as UTF-8.
-        """
-        datatype = self._datatypes.get(name)
-        if datatype is None or (datatype is dtypes.BYTES and array.dtype.kind in "OS"):
-            return array
-        if datatype is not dtypes.BYTES:
-            return array.astype(datatype.numpy, copy=False)
-        text = array if array.dtype.kind == "U" else array.astype(np.str_)
-        return np.char.encode(text, "utf-8")
-
     def _echoed(self, request: Request) -> Mapping[str, NDArray[Any]]:
         """A request that was returned as it came: its inputs stand for the outputs in order."""
         if len(request) != len(self._declared) or not self._declared.keys().isdisjoint(request):
@@ -198,3 +180,29 @@ class OutputValidator:
             f"Outputs returned by `{self._model_name}` model callable must be list of response "
             f"dicts with numpy arrays. {what_came}."
         )
+
+
+def convert_output(name: str, array: NDArray[Any], datatype: dtypes.DataType) -> NDArray[Any]:
+    """Convert an output that passed the checks to the type that the model declares for it.
+
+    Args:
+        name: name of the output, for errors.
+        array: what the callable returned.
+        datatype: declared type.
+
+    Returns:
+        Numbers in the declared type and byte order, or text of any kind; the array itself where it
+        is that already.
+
+    Raises:
+        ValueError: where its elements cannot be converted.
+    """
+    if datatype is dtypes.BYTES:
+        return array if array.dtype.kind in "OSU" else array.astype(np.str_)
+    try:
+        return array.astype(datatype.numpy, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Returned output `{name}` cannot be converted. Returned: {array.dtype} ({error}). "
+            f"Expected: {datatype.name}."
+        ) from error
