@@ -1,59 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP endpoints: each takes a request to the engine or answers from what it knows.
 
-Every request passes `handle`, the only place that routes, authorises and checks the method, in this order.
+Every request passes `handle`, the only place that routes, authorises and checks the method, in
+this order.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING
 
-from pytriton.errors import InternalError, ServerError, UnsupportedError
+from pytriton.errors import ServerError, UnavailableError, UnsupportedError
 from pytriton.server import documents
 from pytriton.server.authorization import Authorization, Protocol
-from pytriton.server.http_connection import READ_BYTES, HttpConnection, private_memory
-from pytriton.server.http_infer import (
-    HeaderForwarding,
-    InferExchange,
-    respond_server_error,
+from pytriton.server.http_generate import (
+    GenerateExchange,
+    accepts_events,
+    generate_events,
+    infer_events,
+    read_generate,
 )
+from pytriton.server.http_handler import HttpHandler
+from pytriton.server.http_infer import HeaderForwarding, InferExchange, respond_server_error
 from pytriton.server.http_routes import Route, Router
 from pytriton.server.status import HTTP_RESTRICTED
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pytriton.engine.engine import Engine
-    from pytriton.server.http_connection import Exchange, HttpRequest, RequestHead
+    from pytriton.server.http_connection import HttpConnection
+    from pytriton.server.http_handler import Exchange
+    from pytriton.server.http_reader import HttpRequest, RequestHead
     from pytriton.server.options import ServerOptions
 
-logger = logging.getLogger(__name__)
-
 _TEXT_TYPE = b"text/plain"
-_PROGRESS_CHECK_S = 1.0
-
-Handler = "Callable[[HttpConnection, HttpRequest, Route], Exchange | None]"
+_MAX_DIGITS = 19  # of a length that can be true
 
 
-class HttpApi:
+class HttpApi(HttpHandler):
     """Answers the requests of all HTTP connections."""
 
     def __init__(
         self, engine: Engine, options: ServerOptions, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.limits = options.limits
-        self.connections: set[HttpConnection] = set()
-        self.read_buffer = bytearray(READ_BYTES)
-        self.known_heads: dict[bytes, RequestHead] = {}
+        super().__init__(options.limits, loop)
         self._engine = engine
-        self._loop = loop
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
         self._forwarding = HeaderForwarding(options.http_header_forward_pattern)
-        self._watched: set[HttpConnection] = set()
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
             "ready": self._ready,
@@ -64,24 +60,23 @@ class HttpApi:
             "model_statistics": self._model_statistics,
             "all_statistics": self._model_statistics,
             "infer": self._infer,
+            "generate": self._generate,
+            "generate_stream": self._generate_stream,
         }
-
-    def make_connection(self) -> HttpConnection:
-        """The protocol object for a new client."""
-        return HttpConnection(self, self._loop)
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Memory for a large body: of the model it is for, so that it need not be copied there."""
         route = self._router.resolve(head.target)
-        if route is not None and route.endpoint.handler == "infer":
-            model = self._engine.find(route.model, route.version)
-            if model is not None and model.body_memory is not None:
-                announced = head.headers.get(b"inference-header-content-length", b"0")
-                header_bytes = int(announced) if announced.isdigit() else 0
-                memory = model.body_memory(head.content_length, header_bytes)
-                if memory is not None:
-                    return memory
-        return private_memory(head.content_length)
+        if route is None or route.endpoint.handler != "infer":
+            return super().body_memory(head)
+        refusal = self._authorization.refusal(route.endpoint.api, head.headers.get)
+        model = self._engine.find(route.model, route.version)
+        memory = None
+        if refusal is None and model is not None and model.body_memory is not None:
+            announced = head.headers.get(b"inference-header-content-length", b"0")
+            is_number = announced.isdigit() and len(announced) <= _MAX_DIGITS
+            memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
+        return super().body_memory(head) if memory is None else memory
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a request, now or through the exchange that is returned."""
@@ -94,40 +89,27 @@ class HttpApi:
         if refusal is not None:
             connection.respond_error(HTTP_RESTRICTED, refusal)
         elif request.head.method not in endpoint.methods:
-            connection.respond_error(405, "Method Not Allowed")
+            connection.respond_error(405, "Method Not Allowed", endpoint.allow)
         else:
             try:
                 return self._handlers[endpoint.handler](connection, request, route)
             except ServerError as error:
                 respond_server_error(connection, error)
-            except Exception as error:
-                logger.exception("request failed: %s", ascii(request.head.target))
-                respond_server_error(connection, InternalError(f"{type(error).__name__}: {error}"))
         return None
-
-    # Slow clients: one timer for all of them, and none while every client keeps up.
-
-    def watch(self, connection: HttpConnection) -> None:
-        """Look after a connection until its client has caught up."""
-        if not self._watched:
-            self._loop.call_later(_PROGRESS_CHECK_S, self._check_progress)
-        self._watched.add(connection)
-
-    def _check_progress(self) -> None:
-        now = self._loop.time()
-        self._watched = {
-            connection for connection in self._watched if connection.check_progress(now)
-        }
-        if self._watched:
-            self._loop.call_later(_PROGRESS_CHECK_S, self._check_progress)
 
     # Endpoints
 
     def _live(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        self._refuse_when_exiting()
         connection.respond(200, (), _TEXT_TYPE)
 
     def _ready(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        self._refuse_when_exiting()
         connection.respond(200 if self._engine.is_ready() else 400, (), _TEXT_TYPE)
+
+    def _refuse_when_exiting(self) -> None:
+        if self._engine.is_exiting:
+            raise UnavailableError("Server exiting")
 
     def _server_metadata(
         self, connection: HttpConnection, request: HttpRequest, route: Route
@@ -163,12 +145,33 @@ class HttpApi:
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
-        if model.spec.decoupled:
+        if not model.spec.decoupled:
+            exchange = InferExchange(self._engine, model, connection)
+            exchange.submit(request, self.limits.http_max_input_bytes, self._forwarding)
+            return exchange
+        if not accepts_events(request.head.headers):
             raise UnsupportedError(
                 "HTTP end point doesn't support models with decoupled transaction policy"
             )
-        exchange = InferExchange(
-            self._engine, model, connection, request.head.headers.get(b"accept-encoding")
+        events, inference = infer_events(
+            self._engine, model, connection, request, self.limits.http_max_input_bytes
         )
-        exchange.submit(request, self.limits, self._forwarding)
+        self._forwarding.apply(request.head.header_list, inference)
+        events.start(inference)
+        return events
+
+    def _generate(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        model = self._engine.lookup(route.model, route.version)
+        exchange = GenerateExchange(self._engine, model, connection)
+        exchange.start(read_generate(request, model.spec, exchange, self._forwarding))
         return exchange
+
+    def _generate_stream(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        model = self._engine.lookup(route.model, route.version)
+        events = generate_events(self._engine, model, connection)
+        events.start(read_generate(request, model.spec, events, self._forwarding))
+        return events

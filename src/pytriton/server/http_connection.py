@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP/1.1 connection: bytes in, whole requests out, answers back in order.
+"""One HTTP/1.1 connection: requests in, answers back in order, whole or as a stream.
 
-Knows nothing of models. Parsing is httptools'; what is added here are limits, keep-alive, pipelining, `Expect`, and one
-trick: a large body is read from the socket straight into its own memory, past the parser, which would copy it twice.
+Knows nothing of models. The reader makes requests of bytes; here are keep-alive, pipelining, flow
+control in both directions, and the end of clients that stand still.
 """
 
 from __future__ import annotations
@@ -10,117 +10,86 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httptools
-import msgspec
-import numpy as np
-
-from pytriton.server.http_text import CONTINUE, STATUS_LINES, error_body
+from pytriton.server.http_reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
+from pytriton.server.http_states import TRANSITIONS, ConnectionState
+from pytriton.server.http_text import (
+    CONTINUE,
+    JSON_TYPE,
+    STATUS_LINES,
+    UNEXPECTED,
+    error_body,
+    refusal,
+    stream_head,
+)
+from pytriton.server.http_watch import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.dtypes import Buffer
-    from pytriton.server.options import Limits
+    from pytriton.server.http_handler import Exchange, HttpHandler
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 256 << 10
-LARGE_BODY_BYTES = 64 << 10
+READ_BYTES = 64 << 10
 MAX_PIPELINED = 16
-MAX_KNOWN_HEADS = 1024
-MAX_KNOWN_HEAD_BYTES = 4096
-# With one of these, a request is more than its head and as many bytes as Content-Length says.
-_UNKNOWABLE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+# For how long a refused client may go on sending. Closed at once, its unread bytes would make the
+# system reset the connection, and the refusal might be lost (RFC 9112, 9.6).
+LINGER_S = 5.0
 
-JSON_TYPE = b"application/json"
-
-
-class RequestHead(msgspec.Struct):
-    """What comes before the body. Shared by all requests that begin with the same bytes."""
-
-    method: bytes = b""
-    target: bytes = b""
-    headers: dict[bytes, bytes] = {}  # by lower-case name
-    header_list: list[tuple[bytes, bytes]] = []  # as sent
-    keep_alive: bool = True
-    is_http_10: bool = False
-    content_length: int = 0
+_OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
+_CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 
 
-class HttpRequest(msgspec.Struct, eq=False):
-    """A request whose body has arrived."""
+class Refusal(NamedTuple):
+    """The last answer of a connection that cannot be read on."""
 
-    head: RequestHead
-    body: Any = b""  # a buffer
-
-
-class Exchange(Protocol):
-    """What answers a request later; told when nobody waits for the answer any more."""
-
-    def abandon(self) -> None:
-        """The client is gone."""
+    status: int
+    message: str
 
 
-class HttpHandler(Protocol):
-    """What a connection hands its requests to."""
-
-    limits: Limits
-    connections: set[HttpConnection]
-    read_buffer: bytearray  # shared: what is read is parsed before the next read
-    known_heads: dict[bytes, RequestHead]
-
-    def body_memory(self, head: RequestHead) -> memoryview:
-        """Where the body of a large request is to be read to; not touched before it arrives."""
-
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
-        """Answer with `connection.respond`, now or later; later means to return what is at work."""
-
-    def watch(self, connection: HttpConnection) -> None:
-        """Call `connection.check_progress` from time to time until it says that it is done."""
-
-
-def private_memory(size: int) -> memoryview:
-    """Memory of this process. Pages that were never written cost nothing, so a client that only
-    announces a large body takes nothing."""
-    return np.empty(size, np.uint8).data
+class Expectation(NamedTuple):
+    """A client waits for `100 Continue` before it sends the body of its next request."""
 
 
 class HttpConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
-    def __init__(self, handler: HttpHandler, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handler: HttpHandler) -> None:
         self._handler = handler
-        self._limits = handler.limits
-        self._loop = loop
+        self._loop = handler.loop
         self._transport: Any = None
-        self._is_closing = False
+        self._state = _OPEN
         self._closes_when_idle = False
 
-        # Reading
-        self._parser = httptools.HttpRequestParser(self)
-        self._head = RequestHead()
-        self._is_mid_request = False
-        self._is_in_head = True
-        self._head_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._chunks = 0
-        self._large: memoryview | None = None  # a body that is read past the parser
-        self._large_size = 0
+        self._reader = RequestReader(self, handler.limits, handler.known_heads)
         self._is_reading_paused = False
+        self._reading = Pace()
+        self._paced: tuple[RequestHead | None, bool] = (None, True)  # what `_reading` is about
 
         # Answering, in order
-        self._exchange: Exchange | None = None
         self._current: HttpRequest | None = None
-        self._waiting: deque[HttpRequest] = deque()
+        self._exchange: Exchange | None = None
+        self._waiting: deque[HttpRequest | Expectation | Refusal] = deque()
+        self._is_proceeding = False
+        self._is_streaming = False
 
-        # Progress, for slow clients
-        self._progress_at = 0.0
+        self._is_writing_paused = False
+        self._writing = Pace()
         self._unsent_bytes = 0
-
         self._on_lost: asyncio.Future[None] | None = None
+
+    def _become(self, state: ConnectionState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+    def __repr__(self) -> str:
+        return (
+            f"<HttpConnection {self._state.name} answering={self._current is not None} "
+            f"waiting={len(self._waiting)}>"
+        )
 
     # Transport callbacks
 
@@ -131,214 +100,100 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport when the connection is gone."""
-        self._is_closing = True
+        self._become(_CLOSED)
         self._handler.connections.discard(self)
-        self._waiting.clear()
-        self._large = None
-        self._abandon()
+        self._handler.watch.discard(self)
+        self._let_go()
         if self._on_lost is not None:
             self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
         """Called by the transport when the client sends no more: it is taken as gone."""
+        self.close()
         return False
 
-    def get_buffer(self, sizehint: int) -> Any:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the transport: where to read to."""
-        if self._large is not None:
-            return self._large[self._body_bytes :]
+        if self._reader.large is not None:
+            return self._reader.room()
         return self._handler.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport when something was read."""
-        if self._large is not None:
-            self._body_bytes += nbytes
-            if self._body_bytes == self._large_size:
-                self._end_large_body()
-            else:
-                self._progress_at = self._loop.time()
-            return
-        data = bytes(memoryview(self._handler.read_buffer)[:nbytes])
-        if self._is_mid_request or not self._take_known(data):
-            self._parse(data)
+        reader = self._reader
+        if reader.large is not None:
+            reader.fill(nbytes)
+        elif not reader.is_over:
+            reader.feed(bytes(self._handler.read_buffer[:nbytes]))
+        if reader.is_mid_request and not reader.is_over:
+            self._await_more(nbytes)
 
     def pause_writing(self) -> None:
         """Called by the transport when the client takes answers slower than they come."""
-        self._progress_at = self._loop.time()
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._handler.watch(self)
+        self._is_writing_paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+        self._watch_writing()
 
     def resume_writing(self) -> None:
         """Called by the transport when most of what waited was sent."""
-        self._unsent_bytes = 0
+        self._is_writing_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+        self._proceed_soon()
 
-    # Parser callbacks
+    # What the reader delivers
 
-    def on_message_begin(self) -> None:
-        """Called by the parser."""
-        self._head = RequestHead()
-        self._is_mid_request = self._is_in_head = True
-
-    def on_url(self, url: bytes) -> None:
-        """Called by the parser, more than once where the URL came in pieces."""
-        self._head.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        head = self._head
-        head.headers[name.lower()] = value
-        head.header_list.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Called by the parser."""
-        parser = self._parser
-        head = self._head
-        head.method = parser.get_method()
-        head.keep_alive = parser.should_keep_alive()
-        head.is_http_10 = parser.get_http_version() == "1.0"
-        self._is_in_head = False
-        self._head_bytes = 0
-        declared = head.headers.get(b"content-length")
-        size = head.content_length = int(declared) if declared is not None else 0
-        if size > self._limits.http_max_input_bytes:
-            self._refuse_body(size)
-            return
-        if b"expect" in head.headers and not self._is_closing:
-            if head.headers[b"expect"].lower() != b"100-continue":
-                self.refuse(417, "the only expectation that is met is 100-continue")
-                return
-            self._transport.write(CONTINUE)
-        if size > LARGE_BODY_BYTES:
-            self._large_size = size
-
-    def on_body(self, body: bytes) -> None:
-        """Called by the parser for each piece of a body."""
-        if self._is_closing:
-            return
-        self._body_bytes += len(body)
-        if self._body_bytes > self._limits.http_max_input_bytes:
-            self._refuse_body(self._body_bytes)
-            return
-        self._body.append(body)
-
-    def on_chunk_header(self) -> None:
-        """Called by the parser for each chunk, the last empty one too."""
-        self._chunks += 1
-        if self._chunks > self._limits.http_max_chunks + 1 and not self._is_closing:
-            self.refuse(
-                400,
-                f"Chunked request body exceeds maximum of {self._limits.http_max_chunks} "
-                "non-empty chunks. Send fewer or larger HTTP chunks.",
-            )
-
-    def on_message_complete(self) -> None:
-        """Called by the parser, or when a large body is complete."""
-        body = self._body
-        request = HttpRequest(self._head, body[0] if len(body) == 1 else b"".join(body))
-        self._body = []
-        self._body_bytes = self._chunks = self._large_size = 0
-        self._is_mid_request = False
-        self._accept(request)
-
-    # Reading
-
-    def _take_known(self, data: bytes) -> bool:
-        """Take a whole request whose head was seen before, byte for byte, without parsing it again.
-
-        Clients repeat themselves: this saves 7 of 20 microseconds of reading a small request.
-        """
-        end = data.find(b"\r\n\r\n") + 4
-        head = self._handler.known_heads.get(data[:end])
-        if head is None or len(data) != end + head.content_length:
-            return False
-        self._accept(HttpRequest(head, data[end:]))
-        return True
-
-    def _parse(self, data: bytes) -> None:
-        is_whole_request = not self._is_mid_request
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._parser = httptools.HttpRequestParser(self)  # offers to switch are declined
-            return
-        except httptools.HttpParserError as error:
-            self.refuse(400, f"malformed HTTP request: {error}")
-            return
-        if self._is_mid_request:
-            self._await_more(len(data))
-        elif is_whole_request and not self._is_closing:
-            self._remember(data)
-
-    def _remember(self, data: bytes) -> None:
-        """Keep a head for `_take_known`, if nothing but the body's length depends on what follows."""
-        head, known = self._head, self._handler.known_heads
-        end = data.find(b"\r\n\r\n") + 4
-        if (
-            len(data) == end + head.content_length
-            and end <= MAX_KNOWN_HEAD_BYTES
-            and not _UNKNOWABLE.intersection(head.headers)
-        ):
-            if len(known) >= MAX_KNOWN_HEADS:
-                known.clear()
-            known[data[:end]] = head
-
-    def _accept(self, request: HttpRequest) -> None:
-        if self._is_closing:
-            return
-        if self._current is None:
+    def on_request(self, request: HttpRequest) -> None:
+        """Handle a request, or keep it until those before it are answered."""
+        if self._current is None and not self._waiting and not self._is_writing_paused:
             self._handle(request)
+        else:
+            self._keep(request)
+
+    def on_expectation(self) -> None:
+        """Ask for the body once it is its request's turn."""
+        if self._current is None and not self._waiting:
+            self._transport.write(CONTINUE)
+        else:
+            self._keep(Expectation())
+
+    def on_refusal(self, status: int, message: str) -> None:
+        """Answer what cannot be read on, after what came before it, and end the connection."""
+        if self._state is not _OPEN:
             return
-        self._waiting.append(request)
+        if self._current is None and not self._waiting:
+            self._send_refusal(status, message)
+        else:
+            self._keep(Refusal(status, message))
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Where the body of a large request is to be read to."""
+        return self._handler.body_memory(head)
+
+    def _keep(self, item: HttpRequest | Expectation | Refusal) -> None:
+        if self._state is not _OPEN:
+            return
+        self._waiting.append(item)
         if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
-
-    def _await_more(self, nbytes: int) -> None:
-        """Part of a request came: it must go on, and its head must end."""
-        if self._is_closing:
-            return
-        if self._is_in_head:
-            self._head_bytes += nbytes
-            if self._head_bytes > self._limits.http_max_header_bytes:
-                limit = self._limits.http_max_header_bytes
-                self.refuse(431, f"request headers exceed the maximum of {limit} bytes")
-                return
-        self._progress_at = self._loop.time()
-        self._handler.watch(self)
-        if self._large_size and self._large is None and not self._is_in_head:
-            self._begin_large_body()
-
-    def _begin_large_body(self) -> None:
-        self._large = self._handler.body_memory(self._head)
-        at = 0
-        for piece in self._body:
-            self._large[at : at + len(piece)] = piece
-            at += len(piece)
-        self._body.clear()
-
-    def _end_large_body(self) -> None:
-        request = HttpRequest(self._head, self._large)
-        self._large = None
-        self._body_bytes = self._large_size = 0
-        self._is_mid_request = False
-        self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
-        self._accept(request)
-
-    def _refuse_body(self, size: int) -> None:
-        limit = self._limits.http_max_input_bytes
-        self.refuse(
-            400,
-            f"request size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
-            "Use --http-max-input-size to increase the limit.",
-        )
 
     # Answering
 
     def _handle(self, request: HttpRequest) -> None:
         self._current = request
-        exchange = self._handler.handle(self, request)
+        try:
+            exchange = self._handler.handle(self, request)
+        except Exception:
+            head = request.head
+            logger.exception("request failed: %s %s", ascii(head.method), ascii(head.target))
+            self.respond_error(500, UNEXPECTED)
+            return
         if self._current is request:
             self._exchange = exchange
+            if self._is_writing_paused and exchange is not None:
+                exchange.pause()
 
     def respond(
         self,
@@ -349,13 +204,16 @@ class HttpConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Answer the request that is being handled; `headers` are whole lines."""
         request = self._current
-        if request is None or self._is_closing:
+        if request is None:  # the client is gone
+            return
+        if self._is_streaming:  # half an answer cannot be taken back: the client sees it end early
+            self.close()
             return
         size = 0
         for part in parts:
             size += len(part)
         head = request.head
-        closes = self._closes_when_idle or not head.keep_alive
+        closes = self._closes_after(head)
         if closes:
             headers += b"Connection: close\r\n"
         elif head.is_http_10:
@@ -375,24 +233,94 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Answer with Triton's error object."""
         self.respond(status, (error_body(message),), JSON_TYPE, headers)
 
-    def refuse(self, status: int, message: str) -> None:
-        """Answer what cannot be read on, and end the connection."""
-        if self._is_closing:
+    def begin_stream(self, status: int, content_type: bytes) -> None:
+        """Begin an answer of unknown length; `stream` and `end_stream` follow."""
+        request = self._current
+        if request is None:
             return
-        body = error_body(message)
-        head = b"%bContent-Type: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (
-            STATUS_LINES[status], JSON_TYPE, len(body),
-        )  # fmt: skip
-        if self._current is None:  # otherwise an earlier answer is still due, and this one is not
-            self._transport.write(head + body)
-        self.close()
+        self._is_streaming = True
+        closes = self._closes_after(request.head, is_stream=True)
+        is_chunked = not request.head.is_http_10
+        text = stream_head(status, content_type, closes=closes, is_chunked=is_chunked)
+        self._transport.write(text)
+
+    def stream(self, part: bytes) -> None:
+        """Send a part of a streamed answer; an empty part is nothing."""
+        request = self._current
+        if request is None or not part:
+            return
+        if not request.head.is_http_10:
+            part = b"%x\r\n%b\r\n" % (len(part), part)
+        self._transport.write(part)
+
+    def end_stream(self) -> None:
+        """End a streamed answer."""
+        request = self._current
+        if request is None:
+            return
+        self._is_streaming = False
+        if not request.head.is_http_10:
+            self._transport.write(b"0\r\n\r\n")
+        self._end_exchange(closes=self._closes_after(request.head, is_stream=True))
+
+    def _closes_after(self, head: RequestHead, *, is_stream: bool = False) -> bool:
+        return self._closes_when_idle or not head.keep_alive or (is_stream and head.is_http_10)
+
+    def _end_exchange(self, *, closes: bool) -> None:
+        self._current = self._exchange = None
+        if closes:
+            self.close()
+        elif self._waiting:
+            # Not at once: whoever answered need not wait until the next request is handled.
+            self._proceed_soon()
+
+    def _proceed_soon(self) -> None:
+        if self._waiting and not self._is_proceeding:
+            self._is_proceeding = True
+            self._loop.call_soon(self._proceed)
+
+    def _proceed(self) -> None:
+        """Go on with what waited, until something has to be waited for again."""
+        while self._waiting and self._current is None and not self._is_writing_paused:
+            item = self._waiting.popleft()
+            if isinstance(item, HttpRequest):
+                self._handle(item)
+            elif isinstance(item, Expectation):
+                self._transport.write(CONTINUE)
+                self._reading.restart(self._loop.time())
+            else:
+                self._send_refusal(*item)
+        self._is_proceeding = False
+        if self._is_reading_paused and len(self._waiting) <= MAX_PIPELINED // 2:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
+            self._is_reading_paused = False
+            self._reading.restart(self._loop.time())
+            self._transport.resume_reading()
+
+    # Ending
+
+    def _send_refusal(self, status: int, message: str) -> None:
+        self._transport.write(refusal(status, message))
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        self._transport.write_eof()
+        self._become(_LINGERING)
+        self._reading.restart(self._loop.time())
+        self._resume_reading()
+        self._watch_writing()
 
     def close(self) -> None:
         """End the connection after what was written; nobody gets an answer any more."""
-        self._is_closing = True
-        self._waiting.clear()
-        self._abandon()
+        if self._state in (_CLOSING, _CLOSED):
+            return
+        self._become(_CLOSING)
+        self._let_go()
         self._transport.close()
+        self._watch_writing()
 
     def close_when_idle(self) -> None:
         """End the connection after the answer that is due, if any."""
@@ -407,24 +335,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.close_when_idle()
         return self._on_lost
 
-    def _end_exchange(self, *, closes: bool) -> None:
-        self._current = self._exchange = None
-        if closes:
-            self.close()
-        elif self._waiting:
-            # Not at once: a chain of immediate answers would nest as deep as the pipeline is long.
-            self._loop.call_soon(self._handle_waiting)
-
-    def _handle_waiting(self) -> None:
-        if self._is_closing or self._current is not None or not self._waiting:
-            return
-        request = self._waiting.popleft()
-        if self._is_reading_paused:
-            self._is_reading_paused = False
-            self._transport.resume_reading()
-        self._handle(request)
-
-    def _abandon(self) -> None:
+    def _let_go(self) -> None:
+        """Forget all that is under way, and tell who works on it."""
+        self._reader.stop()
+        self._waiting.clear()
         exchange, self._exchange = self._exchange, None
         self._current = None
         if exchange is not None:
@@ -432,27 +346,56 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Slow clients
 
+    def _await_more(self, nbytes: int) -> None:
+        """Part of a request came: the rest has to follow."""
+        now = self._loop.time()
+        head, is_in_head = self._reader.head, self._reader.is_in_head
+        paced_head, was_in_head = self._paced
+        if head is not paced_head or is_in_head is not was_in_head:
+            self._paced = (head, is_in_head)
+            self._reading.restart(now)
+        elif not is_in_head:  # more of a head wins no time
+            self._reading.advance(nbytes, now)
+        self._handler.watch.add(self)
+
+    def _watch_writing(self) -> None:
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._writing.restart(self._loop.time())
+        self._handler.watch.add(self)
+
     def check_progress(self, now: float) -> bool:
         """Whether to go on watching; a client that stands still for too long is cut off."""
-        if self._is_closing and not self._unsent_bytes:
+        if self._state is _CLOSED:
             return False
-        if self._unsent_bytes:
-            return self._check_writing(now)
-        if not self._is_mid_request:
+        if self._state is _LINGERING and self._reading.stalled_s(now) > LINGER_S:
+            self.close()
+        is_writing = self._is_writing_paused or self._state is not _OPEN
+        if is_writing and not self._check_writing(now):
             return False
-        limit = self._limits
-        allowed_s = limit.header_timeout_s if self._is_in_head else limit.body_stall_timeout_s
-        if now - self._progress_at > allowed_s:
-            self.refuse(408, f"no progress of the request for {allowed_s:g} seconds")
-            return False
-        return True
+        is_reading = self._state is _OPEN and self._check_reading(now)
+        return is_writing or is_reading
 
     def _check_writing(self, now: float) -> bool:
         unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent_bytes:
-            self._unsent_bytes, self._progress_at = unsent, now
-        elif now - self._progress_at > self._limits.write_stall_timeout_s:
-            logger.info("client took nothing for too long: connection ended")
-            self._transport.abort()
+        self._writing.advance(max(0, self._unsent_bytes - unsent), now)
+        self._unsent_bytes = unsent
+        if self._writing.stalled_s(now) <= self._handler.limits.write_stall_timeout_s:
+            return True
+        logger.info("client took nothing for too long: connection ended")
+        self._transport.abort()
+        return False
+
+    def _check_reading(self, now: float) -> bool:
+        reader = self._reader
+        if reader.is_over or not reader.is_mid_request:
             return False
-        return unsent > 0
+        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
+        if self._is_reading_paused or is_held_back:  # the client waits for us
+            self._reading.restart(now)
+            return True
+        limits = self._handler.limits
+        allowed_s = limits.header_timeout_s if reader.is_in_head else limits.body_stall_timeout_s
+        if self._reading.stalled_s(now) > allowed_s:
+            reader.stop()
+            self.on_refusal(408, f"no progress of the request for {allowed_s:g} seconds")
+        return True

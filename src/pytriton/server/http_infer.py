@@ -3,25 +3,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.errors import InvalidArgumentError, ServerError, UnsupportedError
-from pytriton.server.http_connection import JSON_TYPE
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
+from pytriton.server.http_handler import Exchange
+from pytriton.server.http_text import JSON_TYPE, UNEXPECTED
 from pytriton.server.status import HTTP_STATUS
 from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress, decompress
 from pytriton.wire.kserve_json import parse_header_length, parse_infer
 from pytriton.wire.kserve_response import encode_infer_response
-from pytriton.wire.output_format import ALL_JSON
 
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model import Model
-    from pytriton.messages import InferRequest, InferResponse
-    from pytriton.server.http_connection import HttpConnection, HttpRequest
-    from pytriton.server.options import Limits
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.messages import InferRequest, InferResponse, ResponseSink
+    from pytriton.server.http_connection import HttpConnection
+    from pytriton.server.http_reader import HttpRequest
     from pytriton.wire.output_format import OutputFormat
+
+logger = logging.getLogger(__name__)
 
 _BINARY_TYPE = b"application/octet-stream"
 _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
@@ -36,7 +40,7 @@ _RESERVED_HEADERS = frozenset(
         "timeout",
         "headers",
         "binary_data_output",
-    }  # fmt: skip
+    }
 )
 
 
@@ -61,56 +65,76 @@ class HeaderForwarding:
             request.parameters[name] = raw_value.decode("latin-1")
 
 
-class InferExchange:
-    """One infer request on a connection; the engine's sink for its response."""
+def read_infer(
+    http: HttpRequest, max_bytes: int, spec: ModelSpec, sink: ResponseSink
+) -> tuple[InferRequest, OutputFormat]:
+    """The request in a body, and how its outputs are wanted; ServerError says what is wrong."""
+    headers = http.head.headers
+    body = http.body
+    if b"content-encoding" in headers:
+        encoding = headers[b"content-encoding"].decode("latin-1")
+        body = decompress(body, encoding, max_bytes)
+    header_length = None
+    length_text = headers.get(b"inference-header-content-length")
+    if length_text is not None:
+        header_length = parse_header_length(length_text.decode("latin-1"), len(body))
+    return parse_infer(body, header_length, spec, sink)
 
-    __slots__ = ("_accept_encoding", "_connection", "_engine", "_format", "_model", "request")
 
-    def __init__(
-        self,
-        engine: Engine,
-        model: Model,
-        connection: HttpConnection,
-        accept_encoding: bytes | None,
-    ) -> None:
+class EngineExchange(Exchange):
+    """A request on a connection that the engine works on; its sink for the responses."""
+
+    __slots__ = ("_connection", "_engine", "_model", "_request")
+
+    def __init__(self, engine: Engine, model: Model, connection: HttpConnection) -> None:
         self._engine = engine
         self._model = model
         self._connection = connection
-        self._accept_encoding = accept_encoding
-        self._format: OutputFormat = ALL_JSON
-        self.request: InferRequest | None = None
+        # None before and after. The request refers to this object: a cycle that lasted would keep
+        # large bodies until the next garbage collection.
+        self._request: InferRequest | None = None
 
-    def submit(self, http: HttpRequest, limits: Limits, forwarding: HeaderForwarding) -> None:
-        """Read the body and hand the request to the engine."""
-        headers = http.head.headers
-        body = http.body
-        if b"content-encoding" in headers:
-            encoding = headers[b"content-encoding"].decode("latin-1")
-            body = decompress(body, encoding, limits.http_max_input_bytes)
-        header_length = None
-        length_text = headers.get(b"inference-header-content-length")
-        if length_text is not None:
-            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
-        request, self._format = parse_infer(body, header_length, self._model.spec, self)
+    def start(self, request: InferRequest) -> None:
+        """Hand the request to the engine; ServerError where it does not take it."""
         request.received_ns = time.monotonic_ns()
-        forwarding.apply(http.head.header_list, request)
-        self.request = request
+        self._request = request
         try:
             self._engine.infer(request, self._model)
         except ServerError:
-            self.request = None
+            self._request = None
             raise
 
     def abandon(self) -> None:
         """The client is gone: nobody waits for the response."""
-        if self.request is not None:
-            self._engine.cancel(self.request)
+        if self._request is not None:
+            self._engine.cancel(self._request)
+
+    def pause(self) -> None:
+        """The client is slow: the model has to wait."""
+        if self._request is not None:
+            self._engine.pause(self._request)
+
+    def resume(self) -> None:
+        """The client caught up."""
+        if self._request is not None:
+            self._engine.resume(self._request)
+
+
+class InferExchange(EngineExchange):
+    """An infer request of a coupled model."""
+
+    __slots__ = ("_accept_encoding", "_format")
+
+    def submit(self, http: HttpRequest, max_bytes: int, forwarding: HeaderForwarding) -> None:
+        """Read the body and hand the request to the engine."""
+        self._accept_encoding = http.head.headers.get(b"accept-encoding")
+        request, self._format = read_infer(http, max_bytes, self._model.spec, self)
+        forwarding.apply(http.head.header_list, request)
+        self.start(request)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""
-        # The request refers to this object: a cycle would keep large bodies until the next
-        # garbage collection.
-        self.request = None
+        self._request = None
         if response is None:
             self._connection.respond_error(500, "expected a single response, got 0")
             return
@@ -118,8 +142,8 @@ class InferExchange:
             header_length, parts = encode_infer_response(
                 response, self._format, is_batched=self._model.spec.max_batch_size > 0
             )
-        except ServerError as error:
-            self.on_error(error)
+        except Exception as error:  # noqa: BLE001  it is logged
+            self.on_error(as_server_error(error))
             return
         headers = b""
         if header_length is not None:
@@ -134,8 +158,16 @@ class InferExchange:
 
     def on_error(self, error: ServerError) -> None:
         """Send the error."""
-        self.request = None
+        self._request = None
         respond_server_error(self._connection, error)
+
+
+def as_server_error(error: Exception) -> ServerError:
+    """What a client reads of an exception; one that is not meant for clients is logged instead."""
+    if isinstance(error, ServerError):
+        return error
+    logger.error("a response could not be written", exc_info=error)
+    return InternalError(UNEXPECTED)
 
 
 def respond_server_error(connection: HttpConnection, error: ServerError) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 MAX_CACHED_TARGETS = 1024
+MAX_CACHED_TARGET_BYTES = 512
 
 
 class Endpoint(NamedTuple):
@@ -17,6 +18,11 @@ class Endpoint(NamedTuple):
     handler: str
     api: str
     methods: frozenset[bytes]
+
+    @property
+    def allow(self) -> bytes:
+        """The header line that tells a client which methods there are."""
+        return b"Allow: %b\r\n" % b", ".join(sorted(self.methods))
 
 
 class Route(NamedTuple):
@@ -58,8 +64,9 @@ _FIXED: dict[tuple[str, ...], Route] = {
 def resolve(target: bytes) -> Route | None:
     """The route of a request target; None where no path matches.
 
-    The query is ignored, names are percent-decoded segment by segment, and nothing is normalised: `//v2` or `/v2/.` name
-    no route, so nothing reaches a handler around the authorisation of its path.
+    The query is ignored, names are percent-decoded segment by segment, and nothing is normalised:
+    `//v2` or `/v2/.` name no route, so nothing reaches a handler around the authorisation of its
+    path.
     """
     if not target.startswith(b"/"):
         try:
@@ -102,7 +109,9 @@ class Router:
         try:
             return self._known[target]
         except KeyError:
-            if len(self._known) >= MAX_CACHED_TARGETS:
-                self._known.clear()
-            route = self._known[target] = resolve(target)
+            route = resolve(target)
+            if len(target) <= MAX_CACHED_TARGET_BYTES:
+                if len(self._known) >= MAX_CACHED_TARGETS:
+                    self._known.clear()
+                self._known[target] = route
             return route

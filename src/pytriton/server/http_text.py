@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The constant parts of HTTP answers."""
+"""The text of HTTP answers, as far as it does not depend on what is served."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import http
 
 from pytriton.wire.json_text import dump_json
 
+UNEXPECTED = "unexpected error in the server, its log says more"
+JSON_TYPE = b"application/json"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 STATUS_LINES: dict[int, bytes] = {
@@ -18,3 +20,27 @@ STATUS_LINES: dict[int, bytes] = {
 def error_body(message: str) -> bytes:
     """Triton's error object."""
     return b'{"error":%b}' % dump_json(message)
+
+
+def refusal(status: int, message: str) -> bytes:
+    """The last answer on a connection."""
+    body = error_body(message)
+    return b"%bContent-Type: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
+        STATUS_LINES[status],
+        JSON_TYPE,
+        len(body),
+        body,
+    )
+
+
+def stream_head(status: int, content_type: bytes, *, closes: bool, is_chunked: bool) -> bytes:
+    """The head of an answer whose length is not known yet.
+
+    Where it is not chunked, the end of the connection is the end of the answer.
+    """
+    return b"%bContent-Type: %b\r\n%b%b\r\n" % (
+        STATUS_LINES[status],
+        content_type,
+        b"Transfer-Encoding: chunked\r\n" if is_chunked else b"",
+        b"Connection: close\r\n" if closes else b"",
+    )
