@@ -203,6 +203,6 @@ def convert_output(name: str, array: NDArray[Any], datatype: dtypes.DataType) ->
         return array.astype(datatype.numpy, copy=False)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Returned output `{name}` cannot be converted. Returned: {array.dtype} ({error}). "
+            f"Returned output `{name}` cannot be converted. Returned: {array.dtype}. "
             f"Expected: {datatype.name}."
         ) from error
