@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 
-import numpy as np
 import pytest
 
-from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.triton import Triton, TritonConfig
-from tests.e2e import http_client
 from tests.e2e.conftest import new_ports
+from tests.e2e.hosts import Host
 
 CHANNELS = {"memfd": "0", "portable": "1"}
 
@@ -23,39 +20,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-
-
-class Host:
-    """A running server that models are bound to one after the other, each under a new name."""
-
-    def __init__(self, triton: Triton, ports: dict[str, int]) -> None:
-        self.triton = triton
-        self.port = ports["http_port"]
-        self.metrics_port = ports["metrics_port"]
-        self._numbers = itertools.count()
-        self._names: list[str] = []
-
-    def bind(self, infer_func, inputs=None, outputs=None, *, strict=False, **config) -> str:
-        """Serve a callable; the name of its model. Rows of floats unless told otherwise."""
-        name = f"Model{next(self._numbers)}"
-        self._names.append(name)
-        row = {"dtype": np.float32, "shape": (-1,)}
-        self.triton.bind(
-            name,
-            infer_func,
-            inputs if inputs is not None else [Tensor(name="x", **row)],
-            outputs if outputs is not None else [Tensor(name="y", **row)],
-            config=ModelConfig(**config),
-            strict=strict,
-        )
-        return name
-
-    def infer(self, name: str, /, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        return http_client.infer(self.port, name, inputs)
-
-    def unbind_all(self) -> None:
-        while self._names:
-            self.triton.unbind(self._names.pop())
 
 
 @pytest.fixture(scope="module", params=CHANNELS)

@@ -12,6 +12,7 @@ import pytest
 from pytriton import constants
 from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig
+from tests.e2e.hosts import Host
 from tests.e2e.scripts import Script
 from tests.free_ports import free_ports
 
@@ -40,6 +41,20 @@ def workspace_home(tmp_path_factory, monkeypatch):
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setattr(constants, "PYTRITON_HOME", home)
     return home
+
+
+@pytest.fixture(scope="module")
+def running_host():
+    ports = new_ports()
+    with Triton(config=TritonConfig(**ports)) as triton:
+        yield Host(triton, ports)
+
+
+@pytest.fixture
+def host(running_host):
+    """A server shared by the tests of a module, each with models of its own."""
+    yield running_host
+    running_host.unbind_all()
 
 
 @pytest.fixture
