@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callables that wait, hang, hold the GIL or run side by side, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pytriton.decorators import batch
+from tests.e2e import http_client
+from tests.e2e.http_client import call
+from tests.e2e.scripts import SERVE
+from tests.e2e.waiting import DEADLINE_S
+
+ONE = np.ones((1, 1), np.float32)
+
+
+class Meter:
+    """Counts how many are inside at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.inside = self.most = self.entries = 0
+
+    def __enter__(self):
+        with self._lock:
+            self.inside += 1
+            self.entries += 1
+            self.most = max(self.most, self.inside)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.inside -= 1
+
+
+def answers_of(host, model, count):
+    with ThreadPoolExecutor(count) as pool:
+        asked = [pool.submit(host.infer, model, x=ONE * number) for number in range(count)]
+        return [future.result()["y"].item() for future in asked]
+
+
+def test_batches_of_a_coroutine_function_overlap(host):
+    meter = Meter()
+    all_are_in = asyncio.Event()
+
+    async def wait_for_the_others(requests):
+        with meter:
+            if meter.inside == 16:
+                all_are_in.set()
+            await asyncio.wait_for(all_are_in.wait(), DEADLINE_S)
+        return [{"y": request["x"]} for request in requests]
+
+    model = host.bind(wait_for_the_others, max_batch_size=1)
+
+    assert answers_of(host, model, 16) == list(range(16))
+    assert meter.most == meter.entries == 16
+
+
+def test_coroutine_method_of_an_object_overlaps_too(host):
+    class Model:
+        def __init__(self):
+            self.meter = Meter()
+            self.all_are_in = asyncio.Event()
+
+        async def __call__(self, requests):
+            with self.meter:
+                if self.meter.inside == 4:
+                    self.all_are_in.set()
+                await asyncio.wait_for(self.all_are_in.wait(), DEADLINE_S)
+            return [{"y": request["x"]} for request in requests]
+
+    instance = Model()
+    model = host.bind(instance, max_batch_size=1)
+
+    assert answers_of(host, model, 4) == list(range(4))
+    assert instance.meter.most == 4
+
+
+def test_large_answers_of_a_coroutine_function_arrive_whole(host):
+    async def echo(requests):
+        await asyncio.sleep(0)
+        return [{"y": request["x"]} for request in requests]
+
+    model = host.bind(echo, max_batch_size=1)
+    sent = [np.full((1, 300_000), number, np.float32) for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        received = list(pool.map(lambda array: host.infer(model, x=array)["y"], sent))
+
+    assert all(np.array_equal(*pair) for pair in zip(sent, received, strict=True))
+
+
+def test_plain_function_gets_one_batch_at_a_time(host):
+    meter = Meter()
+
+    def function(requests):
+        with meter:
+            return [{"y": request["x"]} for request in requests]
+
+    model = host.bind(function, max_batch_size=1)
+
+    assert answers_of(host, model, 16) == list(range(16))
+    assert (meter.most, meter.entries) == (1, 16)
+
+
+@pytest.mark.parametrize("decorate", [False, True], ids=["list", "batch"])
+def test_instances_run_at_the_same_time(host, decorate):
+    meeting = threading.Barrier(3, timeout=DEADLINE_S)
+
+    def function(x):
+        meeting.wait()
+        return {"y": x}
+
+    def make():
+        return batch(function) if decorate else lambda rs: [function(r["x"]) for r in rs]
+
+    model = host.bind([make() for _ in range(3)], max_batch_size=1)
+
+    assert answers_of(host, model, 6) == list(range(6))
+    assert host.statistics(model)["execution_count"] == 6
+
+
+def test_two_models_run_at_the_same_time(host):
+    meeting = threading.Barrier(2, timeout=DEADLINE_S)
+
+    def function(requests):
+        meeting.wait()
+        return [{"y": request["x"]} for request in requests]
+
+    models = [host.bind(function), host.bind(function)]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda model: host.infer(model, x=ONE)["y"].item(), models))
+
+    assert answers == [1, 1]
+
+
+def test_model_that_hangs_holds_up_nothing_else(host):
+    entered, released = threading.Event(), threading.Event()
+
+    def hang(requests):
+        entered.set()
+        released.wait(DEADLINE_S)
+        return [{"y": request["x"]} for request in requests]
+
+    stuck = host.bind(hang)
+    other = host.bind(lambda requests: [{"y": request["x"] * 2} for request in requests])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(host.infer, stuck, x=ONE)
+        try:
+            assert entered.wait(DEADLINE_S)
+            assert host.infer(other, x=ONE)["y"] == 2
+            for path in ("/v2/health/live", "/v2/health/ready", f"/v2/models/{stuck}/ready"):
+                assert host.get(path).status == 200
+            assert host.get(f"/v2/models/{stuck}").json["name"] == stuck
+            assert host.statistics(stuck)["inference_count"] == 0
+            assert host.metric("nv_inference_request_success", other) == 1
+            assert not waiting.done()
+        finally:
+            released.set()
+
+        assert waiting.result()["y"] == 1
+
+
+GIL_HOLDERS = {
+    "a C function": """
+        hold = lambda: ctypes.PyDLL(None).usleep(3_000_000)
+        """,
+    "a regular expression": """
+        hold = lambda: re.match("(a+)+$", "a" * 25 + "b")
+        """,
+}
+
+
+@pytest.mark.parametrize("how", GIL_HOLDERS)
+def test_server_answers_while_a_callable_holds_the_gil(start_script, how):
+    if how == "a C function" and not hasattr(ctypes.PyDLL(None), "usleep"):
+        pytest.skip("this C library has no usleep")
+    script = start_script(
+        "import ctypes, re\n"
+        + "\n".join(line.strip() for line in GIL_HOLDERS[how].splitlines())
+        + """
+def function(requests):
+    os.write(1, b'"holding"\\n')
+    hold()
+    os.write(1, b'"released"\\n')
+    return identity(requests)
+
+with Triton() as triton:
+    triton.bind("Model", function, [X], [Y])
+    triton.serve()
+"""
+    ).await_ready()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(http_client.infer, script.http_port, "Model", {"x": ONE})
+        assert script.say() == "holding"
+        for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/Model/ready", "/v2",
+                     "/v2/models/Model", "/v2/models/Model/config"):  # fmt: skip
+            assert call(script.http_port, path).status == 200
+        assert b"nv_inference_count" in call(script.ports["metrics_port"], "/metrics").body
+
+        # All of this happened while nothing of the user's process could run.
+        assert not waiting.done()
+        assert script.say() == "released"
+        assert waiting.result()["y"] == 1
+
+
+def test_server_outlasts_a_stop_of_the_users_process(start_script):
+    # A process that is stopped altogether is the worst holder of a GIL.
+    script = start_script(SERVE).await_ready()
+    script.process.send_signal(signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(http_client.infer, script.http_port, "Model", {"x": ONE})
+            assert call(script.http_port, "/v2/health/ready").status == 200
+            assert b"nv_inference_count" in call(script.ports["metrics_port"], "/metrics").body
+            assert not waiting.done()
+            script.process.send_signal(signal.SIGCONT)
+            assert waiting.result()["y"] == 1
+    finally:
+        script.process.send_signal(signal.SIGCONT)
