@@ -74,6 +74,19 @@ MISTAKES = [
     generate("id of a wrong type", "add_sub", {"id": 1, "a": 1, "b": 2}),
     generate("missing input", "add_sub", {"a": 1}),
     generate("input twice", "add_sub", {"a": 1, "b": 2, "parameters": {"a": 1}}),
+    generate(
+        "member twice",
+        "add_sub",
+        '{"a":1,"a":2,"b":1}',
+        ours=(
+            {
+                "status": 200,
+                "type": "application/json",
+                "body": {"model_name": "add_sub", "model_version": "1", "add": 3.0, "sub": 1.0},
+            },
+        ),
+        because="of a repeated member the last counts, as in every JSON parser of Python",
+    ),
     generate("text for a number", "add_sub", {"a": "x", "b": 2}),
     generate("null for a number", "add_sub", {"a": None, "b": 2}),
     generate("object for a number", "add_sub", {"a": {}, "b": 2}),
@@ -100,14 +113,30 @@ MISTAKES = [
     get("generate by get", "/v2/models/add_sub/generate"),
 ]  # fmt: skip
 
+FAILURE = "ValueError: this model always fails"
+INTERNAL = "a model that fails is an internal error here too, as it is for infer requests"
 STREAMS = [
     stream("of one", "id_bytes", {"IN": "hello"}),
     stream("decoupled", "decoupled", {"IN": [1, 2]}),
-    stream("failing", "failing", {"IN": 1}, view=model_failure),
+    stream(
+        "failing",
+        "failing",
+        {"IN": 1},
+        view=model_failure,
+        ours=({"status": 500, "body": [FAILURE]},),
+        because=INTERNAL,
+    ),
     stream("unknown model", "nobody", {}),
     stream("missing input", "add_sub", {"a": 1}),
     stream("malformed", "add_sub", b"{"),
-    generate("failing", "failing", {"IN": 1}, view=model_failure),
+    generate(
+        "failing",
+        "failing",
+        {"IN": 1},
+        view=model_failure,
+        ours=({"status": 500, "body": FAILURE},),
+        because=INTERNAL,
+    ),
 ]
 
 CASES = [*INPUTS, *PARAMETERS, *MISTAKES, *STREAMS]

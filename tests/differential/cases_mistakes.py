@@ -83,6 +83,18 @@ ROOT = [
     infer("no inputs", "add_sub", {"inputs": []}),
     infer("id before inputs", "add_sub", {"inputs": 1, "id": 1}),
     infer(
+        "member twice",
+        "add_sub",
+        '{"id":"first","id":"last","inputs":[]}',
+        ours=error(
+            400,
+            "[request id: last] expected 2 inputs but got 0 inputs for model 'add_sub'. Got "
+            "input(s) [], but missing required input(s) ['a','b']. Please provide all required "
+            "input(s).",
+        ),
+        because="of a repeated member the last counts, as in every JSON parser of Python",
+    ),
+    infer(
         "id with a NUL",
         "add_sub",
         {"id": "a\0b", "inputs": []},

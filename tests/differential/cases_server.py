@@ -42,6 +42,10 @@ def stats_view(document: Any) -> Any:
     ]
 
 
+def index_view(document: Any) -> Any:
+    return sorted((model["name"], model["version"], model["state"]) for model in document)
+
+
 HEALTH = [
     get("live", "/v2/health/live"),
     get("ready", "/v2/health/ready"),
@@ -135,18 +139,12 @@ TRANSPORT = [
     ),
 ]
 
+ROUTE = "the routes of the model repository"
 REPOSITORY = [
-    post(
-        "index",
-        "/v2/repository/index",
-        b"",
-        view=lambda models: sorted(
-            (model["name"], model["version"], model["state"]) for model in models
-        ),
-    ),
-    post("load outside explicit mode", "/v2/repository/models/add_sub/load", b""),
-    post("unload outside explicit mode", "/v2/repository/models/add_sub/unload", b""),
-    get("get of index", "/v2/repository/index"),
+    post("index", "/v2/repository/index", b"", view=index_view, lacking=ROUTE),
+    post("load", "/v2/repository/models/add_sub/load", b"", lacking=ROUTE),
+    post("unload", "/v2/repository/models/add_sub/unload", b"", lacking=ROUTE),
+    get("get of index", "/v2/repository/index", lacking=ROUTE),
 ]
 
 CASES = [*HEALTH, *METADATA, *ROUTES, *TRANSPORT, *REPOSITORY]

@@ -151,31 +151,31 @@ def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
     count = prod(tensor.shape)
     if count > _MAX_SIZE:
         _refuse_size(request, tensor)
-    place = f"inference input '{tensor.name}' for model '{request.model_name}'"
-    position = found = 0
-    while position < size:
-        if found == count:
-            raise _error(
-                request,
-                f"unexpected number of string elements {found + 1} for {place}, expecting {count}",
-            )
-        if size - position < 4:
-            raise _error(
-                request,
-                f"incomplete string length indicator for {place}, expecting 4 bytes but only "
-                f"{size - position} bytes available. Please make sure the string length indicator "
-                "is in one buffer.",
-            )
-        (length,) = _unpack_length(data, position)
-        position += 4 + length
+    position = start = found = 0
+    last = size - 4
+    while found < count and position <= last:
+        start = position + 4
+        position = start + _unpack_length(data, position)[0]
         found += 1
+    if found == count and position == size:
+        return
+    place = f"inference input '{tensor.name}' for model '{request.model_name}'"
     if position > size:
         raise InvalidArgumentError(
             f"incomplete string data for inference input '{tensor.name}', expecting string of "
-            f"length {length} but only {size - position + length} bytes available"
+            f"length {position - start} but only {size - start} bytes available"
         )
-    if found != count:
-        raise _error(request, f"expected {count} string elements for {place}, got {found}")
+    if found == count:
+        problem = f"unexpected number of string elements {found + 1} for {place}, expecting {count}"
+    elif position == size:
+        problem = f"expected {count} string elements for {place}, got {found}"
+    else:
+        problem = (
+            f"incomplete string length indicator for {place}, expecting 4 bytes but only "
+            f"{size - position} bytes available. Please make sure the string length indicator is "
+            "in one buffer."
+        )
+    raise _error(request, problem)
 
 
 def _refuse_dtype(request: InferRequest, tensor: InferTensor, expected: TensorSpec) -> NoReturn:

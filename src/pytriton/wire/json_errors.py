@@ -21,7 +21,13 @@ _LITERALS = ("true", "false", "null", "NaN", "Infinity")
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER_START = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?\Z")
 _LONGEST_NUMBER = 400  # characters looked back over: beyond these a number overflows anyway
-_SURROGATE = re.compile(r"\\u[dD]([89a-fA-F])[0-9a-fA-F]{2}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+# Text and escapes without a lone surrogate. In steps, because each repetition of a group costs the
+# regular expression engine memory.
+_WITHOUT_LONE_SURROGATES = re.compile(
+    r"(?:[^\\]+|\\[^u]|\\u(?![dD][89a-fA-F])"
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}){1,1000}"
+)
 
 _decoder = JSONDecoder()
 
@@ -46,24 +52,12 @@ def rapidjson_error(error: JSONDecodeError) -> tuple[str, int]:
 
 def lone_surrogate(text: str) -> int | None:
     """The index of the first escape of half a surrogate pair, which only Python accepts."""
+    if _SURROGATE.search(text) is None:
+        return None
     at = 0
-    while (match := _SURROGATE.search(text, at)) is not None:
+    while (match := _WITHOUT_LONE_SURROGATES.match(text, at)) is not None:
         at = match.end()
-        if _is_escaped(text, match.start()):
-            continue
-        pair = _SURROGATE.match(text, at)
-        if match[1] not in "89abAB" or pair is None or pair[1] in "89abAB":
-            return match.start()
-        at = pair.end()
-    return None
-
-
-def _is_escaped(text: str, position: int) -> bool:
-    """Whether an odd number of backslashes stands before `position`."""
-    start = position
-    while start and text[start - 1] == "\\":
-        start -= 1
-    return (position - start) % 2 == 1
+    return at if _SURROGATE.match(text, at) else None
 
 
 def _skip_whitespace(text: str, position: int) -> int:
@@ -122,6 +116,6 @@ def _bad_string(text: str, position: int, message: str) -> tuple[str, int]:
         return "Invalid escape character in string.", position
     if message.startswith("Unterminated string"):
         position = len(text)
-        if _is_escaped(text, position):
+        if (position - len(text.rstrip("\\"))) % 2:
             return "Invalid escape character in string.", position - 1
     return "Missing a closing quotation mark in string.", position

@@ -25,6 +25,7 @@ NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRING_OR_BARE_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|-?Inf(?!\w)|-NaN', re.DOTALL)
+_MAX_RESPELT = 1 << 20  # characters; more would keep other clients waiting
 _TOO_BIG = "Number too big to be stored in double."
 
 _decoder = json.JSONDecoder()
@@ -92,7 +93,8 @@ def _decode(text: str) -> Any:
     try:
         return _decoder.decode(text)
     except json.JSONDecodeError as error:
-        if not text.startswith(("Inf", "-Inf", "-NaN"), error.pos):
+        is_constant = text.startswith(("Inf", "-Inf", "-NaN"), error.pos)
+        if not is_constant or len(text) > _MAX_RESPELT:
             raise
     return _decoder.decode(_STRING_OR_BARE_CONSTANT.sub(_spell_constant, text))
 

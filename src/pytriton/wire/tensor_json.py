@@ -202,7 +202,10 @@ def _bytes_from_json(data: list[Any]) -> bytes:
     flat, types = _flatten(data, prefix="")
     if not types <= {str}:
         raise InternalError(f"Unable to parse JSON bytes array: {access_error('string')}")
-    return dtypes.encode_bytes([text.encode("utf-8", "surrogateescape") for text in flat])
+    try:
+        return dtypes.encode_bytes([text.encode() for text in flat])
+    except UnicodeEncodeError:  # bytes that were not UTF-8
+        return dtypes.encode_bytes([text.encode("utf-8", "surrogateescape") for text in flat])
 
 
 def _json_from_bytes(tensor: InferTensor, count: int) -> Any:
