@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from pytriton.server.options import ServerOptions
     from pytriton.wire.grpc import CallHead
 
-_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_PREFIX = "/inference.GRPCInferenceService"
 # What is not bounded by backpressure may wait for a client: a response is one message at most.
 _MAX_QUEUED_BYTES = 1 << 40
 
 
 class Method(NamedTuple):
-    """A method's group for authorisation, None where it has none, and what makes its calls."""
+    """A method of a service."""
 
-    api: str | None
     make_call: Callable[[GrpcConnection, int, CallHead], Call]
+    api: str  # its group for authorisation; empty where it has none
+    is_restricted: bool
 
 
 class DocumentCall(UnaryCall):
@@ -87,7 +88,8 @@ class GrpcApi:
         self._documents = DocumentService(engine, options.id)
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
         self._health = grpc_health.HealthService(engine.is_ready)
-        self._methods = self._make_methods(InferService(engine, options))
+        self._methods: dict[str, Method] = {}  # by path
+        self._add_methods(InferService(engine, options))
         self._due: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
@@ -102,26 +104,22 @@ class GrpcApi:
         """The call that a head asks for; None where it was refused."""
         method = self._methods.get(head.path)
         if head.http_status is not None:
-            connection.refuse(stream_id, encode_http_error(head.http_status))
+            block = encode_http_error(head.http_status)
         elif head.error is not None:
             block = encode_trailers_only(head.error.status, head.error.message)
-            connection.refuse(stream_id, block)
         elif method is None:
             block = encode_trailers_only(Status.UNIMPLEMENTED, f"unknown method {head.path}")
-            connection.refuse(stream_id, block)
-        elif (refusal := self._refusal(method, head)) is not None:
+        elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
             block = encode_trailers_only(Status(GRPC_RESTRICTED), refusal)
-            connection.refuse(stream_id, block)
         else:
             return method.make_call(connection, stream_id, head)
+        connection.refuse(stream_id, block)
         return None
 
     def _refusal(self, method: Method, head: CallHead) -> str | None:
-        if method.api is None:
-            return None
+        values = dict(head.metadata)
 
         def header(name: bytes) -> bytes | None:
-            values = dict(head.metadata)
             value = values.get(name.decode())
             return value.encode("latin-1") if isinstance(value, str) else value
 
@@ -158,30 +156,25 @@ class GrpcApi:
 
     # Methods
 
-    def _make_methods(self, infer: InferService) -> dict[str, Method]:
-        prefix = f"/{_SERVICE.full_name}"
-        methods = {
-            f"{prefix}/ModelInfer": Method("inference", functools.partial(InferCall, infer)),
-            f"{prefix}/ModelStreamInfer": Method(
-                "inference", functools.partial(StreamInferCall, infer)
-            ),
-            f"/{grpc_health.SERVICE}/Check": Method(
-                "health", functools.partial(grpc_health.CheckCall, self._health)
-            ),
-            f"/{grpc_health.SERVICE}/Watch": Method(
-                "health", functools.partial(grpc_health.WatchCall, self._health)
-            ),
-        }
+    def _add_methods(self, infer: InferService) -> None:
+        health = self._health
+        self._add(f"{_PREFIX}/ModelInfer", "inference", InferCall, infer)
+        self._add(f"{_PREFIX}/ModelStreamInfer", "inference", StreamInferCall, infer)
+        self._add(f"/{grpc_health.SERVICE}/Check", "health", grpc_health.CheckCall, health)
+        self._add(f"/{grpc_health.SERVICE}/Watch", "health", grpc_health.WatchCall, health)
         for package in grpc_reflection.PACKAGES:
-            call = functools.partial(
-                grpc_reflection.ReflectionCall, grpc_reflection.ReflectionService(package)
-            )
-            methods[f"/{package}.ServerReflection/ServerReflectionInfo"] = Method(None, call)
+            path = f"/{package}.ServerReflection/ServerReflectionInfo"
+            service = grpc_reflection.ReflectionService(package)
+            self._add(path, "", grpc_reflection.ReflectionCall, service)
         for name, (api, answer) in self._documents.answers().items():
             request_class = getattr(service_pb2, f"{name}Request")
-            make_call = functools.partial(DocumentCall, request_class, answer)
-            methods[f"{prefix}/{name}"] = Method(api, make_call)
-        return methods
+            self._add(f"{_PREFIX}/{name}", api, DocumentCall, request_class, answer)
+
+    def _add(self, path: str, api: str, call_class: Callable[..., Call], *settings: Any) -> None:
+        make_call = functools.partial(call_class, *settings)
+        no_headers: dict[bytes, bytes] = {}
+        is_restricted = self._authorization.refusal(api, no_headers.get) is not None
+        self._methods[path] = Method(make_call, api, is_restricted)
 
 
 def _http2_limits(options: ServerOptions) -> Limits:

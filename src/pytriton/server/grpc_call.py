@@ -38,6 +38,7 @@ class Call:
     __slots__ = (
         "_assembler",
         "_has_head",
+        "_message",
         "connection",
         "encoding",
         "head",
@@ -55,6 +56,7 @@ class Call:
         self.timer: Any = None  # of the deadline
         self._assembler: MessageAssembler | None = None
         self._has_head = False
+        self._message: Buffer | None = None  # of a unary call; here, as an __init__ costs 0.3 us
 
     # What the connection tells
 
@@ -99,7 +101,7 @@ class Call:
             self._has_head = True
             http2.send_headers(self.stream_id, RESPONSE_HEADS[self.encoding])
         is_ready = True
-        for part in frame_message(parts, self.encoding):
+        for part in gather(frame_message(parts, self.encoding)):
             is_ready = http2.send_data(self.stream_id, part)
         connection.flush_soon()
         return is_ready
@@ -107,8 +109,8 @@ class Call:
     def respond(self, parts: list[Buffer]) -> None:
         """Send the only message and OK."""
         connection = self.connection
-        self.is_open = False
         body = frame_message(parts, self.encoding)
+        self.is_open = False
         head = _IDENTITY_HEAD if self.encoding == IDENTITY else RESPONSE_HEADS[self.encoding]
         connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
         connection.forget(self)
@@ -144,11 +146,7 @@ class Call:
 class UnaryCall(Call):
     """A call with one message each way."""
 
-    __slots__ = ("_message",)
-
-    def __init__(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> None:
-        super().__init__(connection, stream_id, head)
-        self._message: Buffer | None = None
+    __slots__ = ()
 
     def on_request(self, message: Buffer) -> None:
         """Called when the whole request is there."""
@@ -182,15 +180,19 @@ class UnaryCall(Call):
 
 
 def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]:
-    """A message with its prefix: one buffer where it is small, else large parts on their own."""
-    if encoding != IDENTITY:
-        parts = [compress(b"".join(parts), encoding)]
-    size = message_size(parts)
-    prefix = message_prefix(size, is_compressed=encoding != IDENTITY)
-    if size <= _JOINED_BYTES:
-        return [b"".join([prefix, *parts])]
+    """A message with its prefix; the parts of a large one are gathered."""
+    if encoding == IDENTITY:
+        size = message_size(parts)
+        framed = [message_prefix(size), *parts]
+        return framed if size <= _JOINED_BYTES else gather(framed)
+    compressed = compress(b"".join(parts), encoding)
+    return [message_prefix(message_size([compressed]), is_compressed=True), compressed]
+
+
+def gather(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer buffers: small ones are joined, large ones stay as they are."""
     gathered: list[Buffer] = []
-    small: list[Buffer] = [prefix]
+    small: list[Buffer] = []
     for part in parts:
         if len(part) <= _JOINED_BYTES:
             small.append(part)

@@ -209,13 +209,15 @@ class GrpcConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is, as far as the transport takes it."""
         self._is_flush_due = False
-        if self._transport.is_closing():
+        if self._is_writing_paused or self._is_closing or self._transport.is_closing():
             return
         http2 = self.http2
-        while not self._is_closing and not self._is_writing_paused and http2.has_output:
-            self._write(http2.take_output())
+        while output := http2.take_output():
+            self._write(output)
             for event in http2.take_events():
                 self._on_event(event)
+            if self._is_writing_paused or not http2.has_output:
+                break
         if http2.should_close and not self._is_writing_paused:
             self.close()
 

@@ -84,10 +84,11 @@ class InferCall(UnaryCall):
             raise UnsupportedError(
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
-        request, self._class_counts, _ = service.build(form, raw, model, self.head, self)
+        built = service.build(form, raw, model, self.head, self)
+        self._class_counts = built.class_counts
         self._is_batched = model.spec.max_batch_size > 0
-        service.engine.infer(request, model)
-        self._request = request
+        service.engine.infer(built.request, model)
+        self._request = built.request
 
     def on_abandoned(self) -> None:
         """Give the request up."""

@@ -70,7 +70,7 @@ class InferForm(msgspec.Struct, gc=False):
     outputs: Sequence[_Output] = ()
 
 
-class BuiltRequest(NamedTuple):
+class BuiltRequest(msgspec.Struct, gc=False):
     """A request for the engine, and what only its front end needs to know."""
 
     request: InferRequest
