@@ -33,16 +33,19 @@ def tensor_spec(
 
 
 def model_spec(
-    *inputs: TensorSpec, outputs: tuple[str, ...] = ("OUT",), max_batch_size: int = 0
+    *inputs: TensorSpec,
+    name: str = "model",
+    outputs: tuple[str, ...] = ("OUT",),
+    max_batch_size: int = 0,
 ) -> ModelSpec:
     batched = max_batch_size > 0
     return ModelSpec(
-        name="model",
+        name=name,
         version=1,
         platform="python",
         max_batch_size=max_batch_size,
         inputs={item.name: item for item in inputs},
-        outputs={name: tensor_spec(name, dtypes.FP32, (1,), batched=batched) for name in outputs},
+        outputs={item: tensor_spec(item, dtypes.FP32, (1,), batched=batched) for item in outputs},
         required_inputs=frozenset(item.name for item in inputs if not item.optional),
         batcher=None,
     )

@@ -79,6 +79,7 @@ def test_load_reads_not_a_number():
         (b"[1e400]", "Number too big to be stored in double. at 1"),
         (b'["\xc3\xa9", 1e999]', "Number too big to be stored in double. at 7"),
         (b"[" + b"9" * 5000 + b"]", "Number too big to be stored in double. at 1"),
+        (b"[NaN, " + b"9" * 5000 + b"]", "Number too big to be stored in double. at 0"),
         (b'["a\\q"]', "Invalid escape character in string. at 3"),
         (b'["a', "Missing a closing quotation mark in string. at 3"),
         (b'["a\\', "Invalid escape character in string. at 3"),

@@ -82,6 +82,11 @@ def test_known_parameters_are_consumed():
     assert output_format is ALL_BINARY
 
 
+def test_parameter_beyond_a_double_is_refused():
+    with pytest.raises(InvalidArgumentError, match="'x' is too big to be stored in double"):
+        parse({"inputs": [A], "parameters": {"x": 10**400}})
+
+
 def test_parameters_are_not_shared_between_requests():
     first, _ = parse({"inputs": [A], "parameters": {"x": 1}})
     second, _ = parse({"inputs": [A]})
