@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STREAM_MESSAGES_PER_ROUND = 64
+_MAX_ROUND_MESSAGES = 32
 
 
 class ModelLabels:
@@ -67,7 +67,7 @@ class ChannelInstance:
         self._loop = loop
         self._events = events
         self._concurrency = concurrency
-        self._messages_per_round = 1 if concurrency == 1 else _STREAM_MESSAGES_PER_ROUND
+        self._round_messages = 1
         self._running: dict[int, RunningBatch] = {}
         self._next_batch = 1
         self._is_open = True
@@ -158,19 +158,22 @@ class ChannelInstance:
             self._loop.remove_writer(self._channel.fileno())
 
     def _on_readable(self) -> None:
-        # A stream's responses come faster than one each round of the loop; a coupled model's do
-        # not.
-        for _ in range(self._messages_per_round):
+        # What is read in one round of the loop leaves in one write. A response that comes alone
+        # must not wait for others, so the rounds grow only while more is there than they take.
+        for _ in range(self._round_messages):
             try:
                 received = self._channel.receive()
             except EOFError:
                 self._end("its process ended")
                 return
             if received is None:
+                self._round_messages = 1
                 return
             self._on_message(received)
             if not self._is_open:
                 return
+        if self._concurrency > 1:
+            self._round_messages = min(2 * self._round_messages, _MAX_ROUND_MESSAGES)
 
     def _on_message(self, received: Received) -> None:
         if received.uses_blocks:
