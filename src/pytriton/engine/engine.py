@@ -31,6 +31,7 @@ class Engine:
         self._models: dict[str, dict[int, Model]] = {}
         self._strict_readiness = strict_readiness
         self._latest: dict[str, Model] = {}  # READY models by name, for requests without a version
+        self.leaving: set[Model] = set()  # that finish their last requests
         self.is_exiting = False
 
     # Registry
@@ -53,6 +54,21 @@ class Engine:
             del versions[model.spec.version]
             if not versions:
                 del self._models[model.spec.name]
+
+    async def unload(self, model: Model, timeout_s: float | None = None) -> None:
+        """Give a model no new requests, let it finish those that it has, then end it.
+
+        What is not finished in time is answered with an error.
+        """
+        self.remove(model)
+        self.leaving.add(model)
+        if model.state is ModelState.READY:
+            model.become(ModelState.UNLOADING)
+        try:
+            await model.drain(timeout_s)
+        finally:
+            self.leaving.discard(model)
+            model.stop()
 
     def models(self) -> Iterator[Model]:
         """Every registered model version, by name and version."""
@@ -144,6 +160,8 @@ class Engine:
         """
         if self.is_exiting:
             raise UnavailableError("Server exiting")
+        if model.state is not ModelState.READY:  # it was, when it was looked up
+            model = self.lookup(model.spec.name, request.model_version)
         validate(request, model.spec)
         request.model = model
         model.submit(request, time.monotonic_ns())

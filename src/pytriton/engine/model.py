@@ -8,6 +8,7 @@ requests' sinks.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import itertools
 import logging
@@ -17,18 +18,19 @@ from typing import TYPE_CHECKING
 from pytriton.engine.batcher import make_batcher
 from pytriton.engine.cache import cache_key
 from pytriton.engine.ordering import OrderedRelease
-from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
-from pytriton.errors import CancelledError, ServerError, UnavailableError
+from pytriton.engine.recording import record_answers, record_responses
+from pytriton.engine.stats import FailureReason, ModelStatistics
+from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
+from pytriton.executor.base import Outcome
 from pytriton.messages import InferResponse
 from pytriton.transport.frames import RESPONSE_WINDOW
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.executor.base import Instance, Outcome, RunningBatch
+    from pytriton.executor.base import Instance, RunningBatch
     from pytriton.messages import InferRequest
 
 logger = logging.getLogger(__name__)
@@ -83,7 +85,8 @@ class Model:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._order: OrderedRelease[tuple[InferRequest, Outcome]] | None = None
-        if spec.batcher is not None and spec.batcher.preserve_ordering:
+        # The responses of a decoupled model come in any order anyway.
+        if spec.batcher is not None and spec.batcher.preserve_ordering and not spec.decoupled:
             self._order = OrderedRelease()
         self._on_idle: asyncio.Future[None] | None = None
         self._gathers = spec.decoupled and spec.batcher is not None and spec.max_batch_size > 1
@@ -103,13 +106,13 @@ class Model:
         instance.start()
         self._pump_soon()
 
-    async def drain(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is queued or running, at most for so long."""
-        if self._running or len(self._batcher):
+        if not self._running and not len(self._batcher):
+            return
+        if self._on_idle is None or self._on_idle.done():
             self._on_idle = self._loop.create_future()
-            handle = self._loop.call_later(timeout_s, self._set_idle)
-            await self._on_idle
-            handle.cancel()
+        await asyncio.wait([self._on_idle], timeout=timeout_s)
 
     def stop(self) -> None:
         """End all instances; what still waits is answered."""
@@ -154,7 +157,6 @@ class Model:
         request.is_cancelled = True
         if self._batcher.remove(request):
             self._refuse(request, CancelledError(""), FailureReason.CANCELED)
-            self._check_idle()
             return
         if request.instance is not None:
             request.instance.cancel(request)
@@ -227,14 +229,24 @@ class Model:
         self._running += len(requests)
         try:
             instance.execute(requests, now_ns)
-        except ServerError as error:
+        except Exception as error:  # noqa: BLE001  whatever it was, the requests are answered
             self._running -= len(requests)
+            answer = self._as_server_error(error)
             for request in requests:
-                self._refuse(request, error, FailureReason.OTHER, is_pending=False)
+                self._refuse(request, answer, FailureReason.OTHER, is_pending=False)
             return
         del self._free[instance]
         if instance.free_slots:
             self._free[instance] = None
+
+    def _as_server_error(self, error: Exception) -> ServerError:
+        if isinstance(error, ServerError):
+            return error
+        logger.error("model %s: a batch could not be sent", self.spec.name, exc_info=error)
+        return InternalError(
+            f"Failed to send the request(s) to model '{self.spec.name}', "
+            f"message: {type(error).__name__}: {error}"
+        )
 
     def _refuse(
         self,
@@ -250,7 +262,9 @@ class Model:
         if self._order is not None:
             for released in self._order.skip(request.ticket):
                 self._deliver(*released)
-        request.sink.on_error(error)
+        self._pass_on(request, Outcome(0, None, error))
+        if self._on_idle is not None:
+            self._check_idle()
 
     # Events of instances
 
@@ -267,9 +281,9 @@ class Model:
             if len(self._batcher):
                 self._pump()
         if self.spec.decoupled:
-            self._record_stream(batch, outcomes, times_ns)
+            record_responses(self.statistics, batch, outcomes, times_ns)
         else:
-            self._record(batch, outcomes, times_ns)
+            record_answers(self.statistics, batch, outcomes, times_ns)
         if self._order is not None:
             for outcome in outcomes:
                 request = batch.requests[outcome.position]
@@ -295,73 +309,31 @@ class Model:
         )
         for request in self._batcher.take_all():
             self._refuse(request, error, FailureReason.OTHER)
-        self._check_idle()
 
     def _deliver(self, request: InferRequest, outcome: Outcome) -> None:
         if outcome.is_final:
             self._running -= 1
-        if outcome.error is not None:
-            request.sink.on_error(outcome.error)
-            return
         if request.cache_key is not None and outcome.response is not None:
-            self._store(request, outcome)
-        request.sink.on_response(outcome.response, final=outcome.is_final)
+            self._store(request, outcome.response)
+        self._pass_on(request, outcome)
         if not outcome.is_final:
             request.taken_count += 1
             if request.taken_count >= GRANT_RESPONSES and not request.is_paused:
                 self._grant(request)
 
-    def _check_idle(self) -> None:
-        if not self._running and not len(self._batcher):
-            self._set_idle()
-
-    def _set_idle(self) -> None:
-        if self._on_idle is not None and not self._on_idle.done():
-            self._on_idle.set_result(None)
-
-    # Accounting
-
-    def _record(
-        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
-    ) -> None:
-        end_ns = time.monotonic_ns()
-        requests = batch.requests
-        record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], end_ns)
-        for outcome in outcomes:
-            request = requests[outcome.position]
-            rows = request.rows or 1
-            record.rows += rows
-            if outcome.error is None:
-                record.succeeded += 1
-                record.succeeded_rows += rows
-                record.succeeded_ns += end_ns - request.received_ns
-                record.queue_ns += batch.started_ns - request.queued_ns
-            else:
-                reason = FailureReason.CANCELED if request.is_cancelled else FailureReason.BACKEND
-                self.statistics.record_failures(1, end_ns - request.received_ns, reason)
-        self.statistics.record_batch(record, time.time_ns() // 1_000_000)
-
-    def _record_stream(
-        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
-    ) -> None:
-        now_ns = time.monotonic_ns()
-        final = []
-        for outcome in outcomes:
-            request = batch.requests[outcome.position]
+    def _pass_on(self, request: InferRequest, outcome: Outcome) -> None:
+        try:
             if outcome.error is not None:
-                kind = ResponseOutcome.CANCEL if request.is_cancelled else ResponseOutcome.FAIL
-            elif outcome.response is None:
-                kind = ResponseOutcome.EMPTY
+                request.sink.on_error(outcome.error)
             else:
-                kind = ResponseOutcome.SUCCESS
-            self.statistics.record_response(
-                request.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
-            )
-            request.response_count += 1
-            if outcome.is_final:
-                final.append(outcome)
-        if final:
-            self._record(batch, final, times_ns)
+                request.sink.on_response(outcome.response, final=outcome.is_final)
+        except Exception:  # the other requests of its batch are owed their answers
+            logger.exception("model %s: a response could not be delivered", self.spec.name)
+
+    def _check_idle(self) -> None:
+        is_idle = not self._running and not len(self._batcher)
+        if is_idle and self._on_idle is not None and not self._on_idle.done():
+            self._on_idle.set_result(None)
 
     # Response cache
 
@@ -384,13 +356,18 @@ class Model:
             list(cached.outputs),
             cached.parameters,
         )
-        request.sink.on_response(response, final=True)
+        outcome = Outcome(0, response)
+        if self._order is None:
+            self._pass_on(request, outcome)
+        else:
+            self._running += 1  # until those before it are answered
+            ticket = self._order.take_ticket()
+            for released in self._order.complete(ticket, (request, outcome)):
+                self._deliver(*released)
         return True
 
-    def _store(self, request: InferRequest, outcome: Outcome) -> None:
+    def _store(self, request: InferRequest, response: InferResponse) -> None:
         assert self._cache is not None
         started_ns = time.monotonic_ns()
-        if outcome.response is not None:
-            response = outcome.response
-            self._cache.insert(request.cache_key, response.outputs, response.parameters)
+        self._cache.insert(request.cache_key, response.outputs, response.parameters)
         self.statistics.record_cache_miss(time.monotonic_ns() - started_ns + request.cache_ns)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from pytriton.errors import UnavailableError
@@ -54,7 +55,7 @@ class MemoryKeeper:
             return None
         try:
             block = self.arena.allocate(size + ALIGNMENT)
-        except UnavailableError:
+        except (UnavailableError, OSError):
             return None
         self.touch()
         start = -header_bytes % ALIGNMENT
@@ -65,7 +66,8 @@ class MemoryKeeper:
         dropped = self.arena.trim()
         for channel in self._channels:
             channel.forget_segments(dropped)
-            channel.send_notes()
+            with contextlib.suppress(OSError):  # its process ended, which its instance hears, too
+                channel.send_notes()
         if self._channels and (
             self.arena.reserved_bytes or any(channel.maps_memory for channel in self._channels)
         ):

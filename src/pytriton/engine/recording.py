@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an instance's outcomes add to the account of their model."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
+
+if TYPE_CHECKING:
+    from pytriton.executor.base import Outcome, RunningBatch
+
+
+def record_answers(
+    statistics: ModelStatistics,
+    batch: RunningBatch,
+    outcomes: list[Outcome],
+    times_ns: tuple[int, int],
+) -> None:
+    """Count requests that got their final answer, and the execution with the last of them."""
+    end_ns = time.monotonic_ns()
+    requests = batch.requests
+    record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], end_ns)
+    for outcome in outcomes:
+        request = requests[outcome.position]
+        rows = request.rows or 1
+        record.rows += rows
+        if outcome.error is None:
+            record.succeeded += 1
+            record.succeeded_rows += rows
+            record.succeeded_ns += end_ns - request.received_ns
+            record.queue_ns += batch.started_ns - request.queued_ns
+        else:
+            reason = FailureReason.CANCELED if request.is_cancelled else FailureReason.BACKEND
+            statistics.record_failures(1, end_ns - request.received_ns, reason)
+    if record.succeeded or not batch.open_positions:
+        statistics.record_batch(record, time.time_ns() // 1_000_000)
+
+
+def record_responses(
+    statistics: ModelStatistics,
+    batch: RunningBatch,
+    outcomes: list[Outcome],
+    times_ns: tuple[int, int],
+) -> None:
+    """Count responses of a decoupled model, and the requests that they were the last of."""
+    now_ns = time.monotonic_ns()
+    final = []
+    for outcome in outcomes:
+        request = batch.requests[outcome.position]
+        if outcome.error is not None:
+            kind = ResponseOutcome.CANCEL if request.is_cancelled else ResponseOutcome.FAIL
+        elif outcome.response is None:
+            kind = ResponseOutcome.EMPTY
+        else:
+            kind = ResponseOutcome.SUCCESS
+        statistics.record_response(
+            request.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
+        )
+        request.response_count += 1
+        if outcome.is_final:
+            final.append(outcome)
+    if final:
+        record_answers(statistics, batch, final, times_ns)
