@@ -97,7 +97,11 @@ class ChannelInstance:
         self._running[batch_id] = RunningBatch(
             batch_id, requests, now_ns, set(range(len(requests)))
         )
-        self._send(frame, payload)
+        try:
+            self._send(frame, payload)
+        except BaseException:
+            del self._running[batch_id]
+            raise
         if payload.blocks:
             self._keeper.touch()
 
@@ -142,8 +146,9 @@ class ChannelInstance:
     def _send(self, frame: Execute | Cancel | Credit, payload: Payload | None) -> None:
         try:
             self._channel.send(frame, payload)
-        except (BrokenPipeError, ConnectionResetError):
-            self._loop.call_soon(self._end, "its process ended")
+        except OSError as error:
+            # Later, as the caller does not expect outcomes before this returns.
+            self._loop.call_soon(self._end, _describe(error))
             return
         if self._channel.link.has_unsent:
             self._loop.add_writer(self._channel.fileno(), self._on_writable)
@@ -151,21 +156,26 @@ class ChannelInstance:
     def _on_writable(self) -> None:
         try:
             self._channel.link.flush()
-        except (BrokenPipeError, ConnectionResetError):
-            self._end("its process ended")
+        except OSError as error:
+            self._end(_describe(error))
             return
         if not self._channel.link.has_unsent:
             self._loop.remove_writer(self._channel.fileno())
 
     def _on_readable(self) -> None:
+        try:
+            self._read()
+        except EOFError:
+            self._end("its process ended")
+        except Exception:  # what it said is lost, so its requests would wait for ever
+            logger.exception("instance %s: a message could not be read", self.name)
+            self._end("its answer could not be read")
+
+    def _read(self) -> None:
         # What is read in one round of the loop leaves in one write. A response that comes alone
         # must not wait for others, so the rounds grow only while more is there than they take.
         for _ in range(self._round_messages):
-            try:
-                received = self._channel.receive()
-            except EOFError:
-                self._end("its process ended")
-                return
+            received = self._channel.receive()
             if received is None:
                 self._round_messages = 1
                 return
@@ -187,7 +197,7 @@ class ChannelInstance:
             self._on_batch_failure(frame)
 
     def _on_batch_result(self, received: Received, frame: BatchResult) -> None:
-        batch = self._running.pop(frame.batch)
+        batch = self._running[frame.batch]
         columns = [_Column(received, ref, batch.requests) for ref in frame.outputs]
         labels = self._labels
         outcomes = []
@@ -200,6 +210,8 @@ class ChannelInstance:
             response = InferResponse(labels.name, labels.version, request.id, outputs)
             outcomes.append(Outcome(position, response))
             row = end
+        del self._running[frame.batch]
+        batch.open_positions.clear()
         self._events.on_outcomes(self, batch, outcomes, (frame.started_ns, frame.finished_ns))
 
     def _on_responses(self, received: Received, frame: Responses) -> None:
@@ -257,6 +269,12 @@ class ChannelInstance:
         for batch in running.values():
             self._fail(batch, error, (batch.started_ns, batch.started_ns))
         self._events.on_died(self, reason)
+
+
+def _describe(error: OSError) -> str:
+    if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+        return "its process ended"
+    return f"nothing can be sent to it: {error}"
 
 
 class _Column:
