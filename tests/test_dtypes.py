@@ -24,7 +24,7 @@ def test_many_elements_of_one_length_survive_the_round_trip(element: bytes, coun
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "data, message",
     [
         (b"\x01\x00", "expected a 4-byte length at offset 0, got 2 bytes"),
         (b"\x05\x00\x00\x00ab", "element at offset 0 needs 5 bytes, got 2"),

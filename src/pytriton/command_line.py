@@ -29,10 +29,7 @@ _FURTHER_FLAGS = frozenset(
         "strict-model-config",
     }
 )
-_FLAGS = _FURTHER_FLAGS | {
-    name.replace("_", "-")
-    for name in TritonConfig.__dataclass_fields__  # type: ignore[attr-defined]
-}
+_FLAGS = _FURTHER_FLAGS | {name.replace("_", "-") for name in TritonConfig.__dataclass_fields__}
 
 
 class TritonServerConfig:

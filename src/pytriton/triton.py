@@ -264,7 +264,7 @@ class Triton(TritonBase):
         )
 
     def _record_model(self, model: BoundModel) -> None:
-        if not self._policy.local_model_store:
+        if not self._policy.local_model_store or self._workspace is None:
             return
         folder = self._workspace.model_store_path / model.name
         path = folder / "config.pbtxt"

@@ -91,13 +91,13 @@ def _array_interface(address: int, size: int) -> dict[str, Any]:
     return {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def find_block(data: object) -> tuple[Block, int] | None:
+def find_block(data: Any) -> tuple[Block, int] | None:
     """The block of this process that a view lies in, and where; None for any other memory."""
-    array = data.obj if isinstance(data, memoryview) else None
-    block = array.base if isinstance(array, np.ndarray) else None
+    array: Any = data.obj if isinstance(data, memoryview) else None
+    block: Any = array.base if isinstance(array, np.ndarray) else None
     if not isinstance(block, Block):
         return None
-    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]  # type: ignore[call-overload]
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return block, address - block.segment.address - block.offset
 
 
@@ -110,7 +110,7 @@ def find_unshared_remote_block(
     had a reference could change the bytes while they are on their way.
     """
     root = _root(arrays[name])
-    block = root.base
+    block: Any = root.base
     if not isinstance(block, RemoteBlock):
         return None
     if sys.getrefcount(root) > _SOLE_ROOT or _reference_count(arrays, name) > _SOLE_REFERENCE:
