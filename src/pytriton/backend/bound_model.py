@@ -100,16 +100,30 @@ class BoundModel:
         """
         remote: list[socket.socket] = []
         self._hosts = []  # earlier ones, if any, end when the server takes these in their place
-        for index, infer_func in enumerate(self.infer_funcs):
-            ours, theirs = socket_pair()
-            remote.append(theirs)
-            kind = stream_host_for if self.config.decoupled else host_for
-            host = kind(infer_func)(
-                self._call(index, infer_func), Channel(ours, Arena()), on_unrecoverable
-            )
-            self._hosts.append(host)
-            host.start()
+        try:
+            for index, infer_func in enumerate(self.infer_funcs):
+                ours, theirs = socket_pair()
+                remote.append(theirs)
+                self._start_host(index, infer_func, ours, on_unrecoverable)
+        except BaseException:  # no more descriptors or threads: those that run end by this
+            for sock in remote:
+                sock.close()
+            raise
         return remote, [host.concurrency for host in self._hosts]
+
+    def _start_host(
+        self,
+        index: int,
+        infer_func: InferFunc,
+        sock: socket.socket,
+        on_unrecoverable: Callable[[], None],
+    ) -> None:
+        kind = stream_host_for if self.config.decoupled else host_for
+        host = kind(infer_func)(
+            self._call(index, infer_func), Channel(sock, Arena()), on_unrecoverable
+        )
+        host.start()
+        self._hosts.append(host)
 
     def is_alive(self) -> bool:
         """Whether every instance takes batches."""

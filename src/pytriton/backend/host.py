@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pytriton.backend.model_call import ModelCall
-    from pytriton.transport.channel import Channel, Received
+    from pytriton.transport.channel import Channel, Payload, Received
     from pytriton.transport.frames import Frame
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class InstanceHost:
             self._serve()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             logger.debug("%s: the server closed the channel", self._call.instance_name)
+        except Exception:
+            logger.exception("%s: the instance ended", self._call.instance_name)
         finally:
             self._channel.close()
 
@@ -80,7 +82,7 @@ class InstanceHost:
 
     def _next(self) -> Received:
         channel = self._channel
-        while channel.arena.has_idle_segments:
+        while channel.has_notes or channel.arena.has_idle_segments:
             channel.link.socket.settimeout(IDLE_SECONDS)
             try:
                 return self._wait()
@@ -122,15 +124,17 @@ class AsyncInstanceHost(InstanceHost):
         asyncio.run(self._serve_async())
 
     async def _serve_async(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._channel.link.socket.setblocking(False)
         self._closed = loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._trimming: asyncio.TimerHandle | None = None
         loop.add_reader(self._channel.fileno(), self._on_readable)
         try:
             await self._closed
         finally:
             loop.remove_reader(self._channel.fileno())
+            loop.remove_writer(self._channel.fileno())
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,17 +142,25 @@ class AsyncInstanceHost(InstanceHost):
     def _on_readable(self) -> None:
         try:
             while (received := self._channel.receive()) is not None:
+                if received.uses_blocks:
+                    self._trim_later()
                 self._on_message(received)
         except (EOFError, OSError):
-            if not self._closed.done():
-                self._closed.set_result(None)
+            self._close()
+        except Exception:  # what was said is lost, so the server would wait for ever
+            logger.exception("%s: a message could not be read", self._call.instance_name)
+            self._close()
+
+    def _close(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def _on_message(self, received: Received) -> None:
         if isinstance(received.frame, Execute):
             self._spawn(self._answer_async(received, received.frame))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -170,17 +182,47 @@ class AsyncInstanceHost(InstanceHost):
         if stops:
             self._on_unrecoverable()
 
-    def _send(self, frame: Frame, payload: Any) -> None:
+    def _send(self, frame: Frame, payload: Payload) -> None:
         if self._closed.done():
             return
-        self._channel.send(frame, payload)
+        if payload.blocks:
+            self._trim_later()
+        try:
+            self._channel.send(frame, payload)
+        except OSError:
+            self._close()
+        else:
+            self._watch_unsent()
+
+    def _watch_unsent(self) -> None:
         if self._channel.link.has_unsent:
-            asyncio.get_running_loop().add_writer(self._channel.fileno(), self._on_writable)
+            self._loop.add_writer(self._channel.fileno(), self._on_writable)
 
     def _on_writable(self) -> None:
-        self._channel.link.flush()
+        try:
+            self._channel.link.flush()
+        except OSError:
+            self._close()
+            return
         if not self._channel.link.has_unsent:
-            asyncio.get_running_loop().remove_writer(self._channel.fileno())
+            self._loop.remove_writer(self._channel.fileno())
+
+    def _trim_later(self) -> None:
+        if self._trimming is None:
+            self._trimming = self._loop.call_later(IDLE_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._trimming = None
+        channel = self._channel
+        channel.forget_segments(channel.arena.trim())
+        try:
+            channel.send_notes()
+        except OSError:
+            self._close()
+            return
+        self._watch_unsent()
+        if channel.maps_memory or channel.arena.reserved_bytes:
+            self._trim_later()
 
 
 def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:

@@ -160,7 +160,13 @@ class ModelCall:
         logger.warning("Inference callable of %s raised", self.instance_name, exc_info=error)
         return (
             f"Failed to process the request(s) for model '{self.instance_name}', "
-            f"message: {type(error).__name__}: {error}"
+            f"message: {type(error).__name__}: {_text(error)}"
+        )
+
+    def log_raised_at_end(self, error: BaseException) -> None:
+        """Log what a callable raised when it was ended; no client is left to read it."""
+        logger.warning(
+            "Inference callable of %s raised when it was ended", self.instance_name, exc_info=error
         )
 
 
@@ -174,6 +180,16 @@ def _only_result(results: Iterator[Any]) -> Any:
             f"got {got}. Set decoupled=True in ModelConfig to send any number of responses."
         )
     return responses[0]
+
+
+def _text(error: BaseException) -> str:
+    """The text of whatever user code raised, in a form that can be sent."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  the log has the traceback
+        text = "<its text could not be made>"
+    # Half a surrogate pair, as file names may have, has no form in UTF-8.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_unrecoverable(error: BaseException) -> bool:

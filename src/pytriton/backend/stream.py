@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pytriton.errors import ErrorCode
 from pytriton.transport.frames import (
     RESPONSE_WINDOW,
     RESPONSE_WINDOW_BYTES,
@@ -61,7 +62,7 @@ class StreamAccount:
         """Drop a request; what to answer to it, if it was still open."""
         if self._windows.pop(position, None) is None:
             return None
-        return ResponseItem(self.execute.batch, position)
+        return ResponseItem(self.execute.batch, position, error="", error_code=ErrorCode.CANCELLED)
 
     def credit(self, position: int, count: int) -> None:
         """A client took responses."""

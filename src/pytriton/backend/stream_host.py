@@ -42,14 +42,10 @@ class _Stream:
 
     __slots__ = ("account", "last_step_ns", "responses")
 
-    def __init__(self, account: StreamAccount, responses: Iterator[Any]) -> None:
+    def __init__(self, account: StreamAccount, responses: Generator[Any, None, None]) -> None:
         self.account = account
         self.responses = responses
         self.last_step_ns = _SLOW_STEP_NS  # unknown yet
-
-    def close(self) -> None:
-        if isinstance(self.responses, Generator):
-            self.responses.close()
 
 
 class StreamHost(InstanceHost):
@@ -71,11 +67,12 @@ class StreamHost(InstanceHost):
                 self._flush()
         finally:
             for stream in self._streams.values():
-                stream.close()
+                self._abandon(stream)
 
     def _hear(self) -> None:
         """Take what the server said; wait for it where there is nothing else to do."""
         while not any(stream.account.may_send for stream in self._streams.values()):
+            self._flush()
             self._channel.gives_back_at_once = True
             self._on_message(self._next())
         now_ns = time.monotonic_ns()
@@ -95,7 +92,7 @@ class StreamHost(InstanceHost):
                 self._items.append(item)
             if stream.account.is_abandoned:
                 del self._streams[frame.batch]
-                stream.close()
+                self._abandon(stream)
                 self._flush()
         elif isinstance(frame, Credit) and frame.batch in self._streams:
             self._streams[frame.batch].account.credit(frame.position, frame.count)
@@ -105,7 +102,7 @@ class StreamHost(InstanceHost):
         stream = _Stream(account, self._responses(received))
         self._streams[execute.batch] = stream
 
-    def _responses(self, received: Received) -> Iterator[Any]:
+    def _responses(self, received: Received) -> Generator[Any, None, None]:
         results = self._call.infer_func(self._call.requests(received))
         if isinstance(results, Iterator):
             yield from results
@@ -137,10 +134,17 @@ class StreamHost(InstanceHost):
         text = self._call.error_text(error)
         self._items += stream.account.finish(text, ErrorCode.INTERNAL)
         del self._streams[stream.account.execute.batch]
-        stream.close()
+        self._abandon(stream)
         if is_unrecoverable(error):
             self._flush()
             self._on_unrecoverable()
+
+    def _abandon(self, stream: _Stream) -> None:
+        """End a generator that nobody listens to, whatever it says about that."""
+        try:
+            stream.responses.close()
+        except BaseException as error:  # noqa: BLE001  as anything else that user code raises
+            self._call.log_raised_at_end(error)
 
     def _flush(self) -> None:
         if not self._items:
@@ -155,61 +159,73 @@ class StreamHost(InstanceHost):
 _END = object()
 
 
+class _AsyncStream:
+    """An async generator at work on a batch."""
+
+    __slots__ = ("account", "changed", "task")
+
+    def __init__(self, account: StreamAccount) -> None:
+        self.account = account
+        self.changed = asyncio.Event()  # credit came, or a client that had none left
+        self.task: asyncio.Task[None] | None = None
+
+
 class AsyncStreamHost(AsyncInstanceHost):
     """Runs the async generators of a decoupled callable at the same time."""
 
     async def _serve_async(self) -> None:
-        self._accounts: dict[int, StreamAccount] = {}
-        self._credits: dict[int, asyncio.Event] = {}
-        self._batch_tasks: dict[int, asyncio.Task[None]] = {}
+        self._streams: dict[int, _AsyncStream] = {}
         await super()._serve_async()
 
     def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, Execute):
-            self._accounts[frame.batch] = StreamAccount(frame)
-            self._credits[frame.batch] = asyncio.Event()
-            self._batch_tasks[frame.batch] = self._spawn(self._answer_async(received, frame))
-        elif isinstance(frame, Cancel) and frame.batch in self._accounts:
-            account = self._accounts[frame.batch]
-            item = account.cancel(frame.position)
-            if item is not None:
-                self._send_items([item], self._channel.payload(), time.monotonic_ns())
-            if account.is_abandoned:
-                self._batch_tasks[frame.batch].cancel()
-        elif isinstance(frame, Credit) and frame.batch in self._accounts:
-            self._accounts[frame.batch].credit(frame.position, frame.count)
-            self._credits[frame.batch].set()
+            stream = self._streams[frame.batch] = _AsyncStream(StreamAccount(frame))
+            stream.task = self._spawn(self._run_stream(stream, received))
+            # Not in the coroutine, which never begins where its task is cancelled at once.
+            stream.task.add_done_callback(lambda _: self._streams.pop(frame.batch))
+        elif isinstance(frame, Cancel) and frame.batch in self._streams:
+            self._cancel(self._streams[frame.batch], frame.position)
+        elif isinstance(frame, Credit) and frame.batch in self._streams:
+            stream = self._streams[frame.batch]
+            stream.account.credit(frame.position, frame.count)
+            stream.changed.set()
 
-    async def _answer_async(self, received: Received, execute: Execute) -> None:
-        account = self._accounts[execute.batch]
+    def _cancel(self, stream: _AsyncStream, position: int) -> None:
+        item = stream.account.cancel(position)
+        if item is not None:
+            self._send_items([item], self._channel.payload(), time.monotonic_ns())
+        if stream.account.is_abandoned:
+            assert stream.task is not None
+            stream.task.cancel()
+        stream.changed.set()
+
+    async def _run_stream(self, stream: _AsyncStream, received: Received) -> None:
+        account = stream.account
         started_ns = time.monotonic_ns()
+        last: list[ResponseItem] = []
         stops = False
         try:
-            await self._stream(account, self._call.requests(received))
+            await self._stream(stream, self._call.requests(received))
             last = account.finish()
         except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
-            if account.is_abandoned:
-                last = []
-            else:
-                stops = is_unrecoverable(error)
+            stops = is_unrecoverable(error)
+            if not account.is_abandoned and not self._closed.done():
                 last = account.finish(self._call.error_text(error), ErrorCode.INTERNAL)
-        finally:
-            del self._accounts[execute.batch]
-            del self._credits[execute.batch]
-            del self._batch_tasks[execute.batch]
+            elif not isinstance(error, asyncio.CancelledError):
+                self._call.log_raised_at_end(error)
         self._send_items(last, self._channel.payload(), started_ns)
         if stops:
             self._on_unrecoverable()
 
-    async def _stream(self, account: StreamAccount, requests: list[Any]) -> None:
+    async def _stream(self, stream: _AsyncStream, requests: list[Any]) -> None:
+        account = stream.account
         responses = _async_responses(self._call.infer_func(requests))
-        granted = self._credits[account.execute.batch]
         try:
             while True:
                 while not account.may_send:
-                    granted.clear()
-                    await granted.wait()
+                    stream.changed.clear()
+                    await stream.changed.wait()
                 started_ns = time.monotonic_ns()
                 results = await anext(responses, _END)
                 if results is _END:

@@ -160,6 +160,11 @@ class Channel:
         """Whether a segment of the peer is mapped here."""
         return bool(self._mappings)
 
+    @property
+    def has_notes(self) -> bool:
+        """Whether there is something to tell the peer with the next message."""
+        return bool(self._given_back or self._forgotten_segments)
+
     def payload(self) -> Payload:
         """An empty payload for the next message."""
         return Payload(self.arena)
@@ -193,7 +198,7 @@ class Channel:
 
     def send_notes(self) -> None:
         """Tell the peer now what would otherwise wait for the next message."""
-        if self._given_back or self._forgotten_segments:
+        if self.has_notes:
             self.send(Notes())
 
     def close(self) -> None:
