@@ -327,8 +327,9 @@ def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int,
         return 501, "this server is no proxy: CONNECT is not supported"
     if head.is_http_10 and b"transfer-encoding" in head.headers:
         return 400, "expected Content-Length in a request of HTTP 1.0, got Transfer-Encoding"
-    if coding != b"chunked":
-        return 501, "the only Transfer-Encoding that is supported is chunked"
+    if coding != b"chunked":  # without it at the end, nobody knows where the body ends
+        is_framed = coding.rpartition(b",")[2].strip() == b"chunked"
+        return 501 if is_framed else 400, "the only Transfer-Encoding that is supported is chunked"
     if expectation != b"100-continue" and not head.is_http_10:
         return 417, "the only expectation that can be met is 100-continue"
     is_too_large = head.content_length > limits.http_max_input_bytes

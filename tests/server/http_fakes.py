@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of an HTTP connection without sockets: fake time, transport and handler."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytriton.server.http_connection import HttpConnection
+from pytriton.server.http_handler import Exchange, HttpHandler
+from pytriton.server.http_reader import HttpRequest
+from pytriton.server.options import Limits
+
+HIGH_WATER_BYTES = 64 << 10
+LOW_WATER_BYTES = 16 << 10
+
+
+class FakeLoop:
+    """The parts of an event loop that a connection uses, with a clock that tests move."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._ready: deque = deque()
+        self._later: list = []
+        self._count = itertools.count()
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback, *args) -> None:
+        self._ready.append((callback, args))
+
+    def call_later(self, delay_s: float, callback, *args) -> None:
+        heapq.heappush(self._later, (self._now + delay_s, next(self._count), callback, args))
+
+    def create_future(self) -> FakeFuture:
+        return FakeFuture()
+
+    @property
+    def timer_count(self) -> int:
+        return len(self._later)
+
+    def run(self) -> None:
+        while self._ready:
+            callback, args = self._ready.popleft()
+            callback(*args)
+
+    def advance(self, seconds: float) -> None:
+        end = self._now + seconds
+        self.run()
+        while self._later and self._later[0][0] <= end:
+            at, _, callback, args = heapq.heappop(self._later)
+            self._now = at
+            callback(*args)
+            self.run()
+        self._now = end
+
+
+class FakeFuture:
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def set_result(self, result: object) -> None:
+        self.is_done = True
+
+
+class FakeTransport:
+    """Behaves as uvloop's: flow control, half-close, and an error on use after the end."""
+
+    def __init__(self, loop: FakeLoop, protocol: HttpConnection) -> None:
+        self._loop = loop
+        self._protocol = protocol
+        self.taken = bytearray()  # what the client has
+        self.unsent = bytearray()
+        self.client_reads = True
+        self.is_reading = True
+        self.is_closed = False
+        self.is_lost = False
+        self.was_aborted = False
+        self.sent_eof = False
+        self._is_paused = False
+
+    def write(self, data) -> None:
+        assert not self.is_closed, "written after close"
+        assert not self.sent_eof, "written after the end of file"
+        self.unsent += data
+        self.flush()
+
+    def writelines(self, parts) -> None:
+        self.write(b"".join(parts))
+
+    def flush(self, nbytes: int = 0) -> None:
+        """Let the client take so much, or all if it reads."""
+        if self.client_reads:
+            nbytes = len(self.unsent)
+        self.taken += self.unsent[:nbytes]
+        del self.unsent[:nbytes]
+        if not self._is_paused and len(self.unsent) > HIGH_WATER_BYTES:
+            self._is_paused = True
+            self._protocol.pause_writing()
+        elif self._is_paused and len(self.unsent) <= LOW_WATER_BYTES:
+            self._is_paused = False
+            self._protocol.resume_writing()
+        if self.is_closed and not self.unsent:
+            self.lose()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unsent)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        assert not self.is_closed
+        self.sent_eof = True
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        assert not self.is_closed
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        assert not self.is_closed
+        self.is_reading = True
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.is_reading = False
+        if not self.unsent:
+            self.lose()
+
+    def abort(self) -> None:
+        self.was_aborted = self.is_closed = True
+        self.unsent.clear()
+        self.lose()
+
+    def lose(self, error: Exception | None = None) -> None:
+        if not self.is_lost:
+            self.is_lost = self.is_closed = True
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class Later(Exchange):
+    """A request that the test answers when it likes."""
+
+    def __init__(self, connection: HttpConnection, request: HttpRequest) -> None:
+        self.connection = connection
+        self.request = request
+        self.events: list[str] = []
+
+    def answer(self, body: bytes = b"later") -> None:
+        self.connection.respond(200, (body,))
+
+    def abandon(self) -> None:
+        self.events.append("abandon")
+
+    def pause(self) -> None:
+        self.events.append("pause")
+
+    def resume(self) -> None:
+        self.events.append("resume")
+
+
+class ScriptedHandler(HttpHandler):
+    """Echoes a request at once; `/later` and `/fail` do what they are called."""
+
+    def __init__(self, limits: Limits, loop: FakeLoop) -> None:
+        super().__init__(limits, loop)
+        self.requests: list[HttpRequest] = []
+        self.later: list[Later] = []
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        self.requests.append(request)
+        target = request.head.target
+        if target.startswith(b"/fail"):
+            raise RuntimeError("a handler with a mistake")
+        if target.startswith(b"/later"):
+            self.later.append(Later(connection, request))
+            return self.later[-1]
+        if target.startswith(b"/big"):
+            connection.respond(200, (bytes(1 << 20),))
+        else:
+            connection.respond(200, (b"%b %b %b" % (request.head.method, target, request.body),))
+        return None
+
+
+class Client:
+    """The client's end of one connection."""
+
+    def __init__(self, handler: HttpHandler | None = None, **limits) -> None:
+        self.loop = FakeLoop() if handler is None else handler.loop
+        self.handler = handler or ScriptedHandler(Limits(**limits), self.loop)
+        self.connection = self.handler.make_connection()
+        self.transport = FakeTransport(self.loop, self.connection)
+        self.connection.connection_made(self.transport)
+        self._pending = bytearray()
+
+    def send(self, data: bytes, sizes: Iterator[int] | None = None) -> Client:
+        """Deliver bytes, in pieces of these sizes; what is not read now waits in the socket."""
+        if sizes is None:
+            self._pending += data
+            return self.deliver()
+        at = 0
+        while at < len(data):
+            size = next(sizes)
+            self._pending += data[at : at + size]
+            at += size
+            self.deliver()
+        return self
+
+    def deliver(self) -> Client:
+        self.loop.run()
+        while self._pending and self.transport.is_reading:
+            buffer = self.connection.get_buffer(-1)
+            size = min(len(buffer), len(self._pending))
+            assert size > 0
+            buffer[:size] = self._pending[:size]
+            del self._pending[:size]
+            self.connection.buffer_updated(size)
+            self.loop.run()
+        return self
+
+    def send_eof(self) -> None:
+        if not self.connection.eof_received():
+            self.transport.close()
+        self.loop.run()
+
+    def reset(self) -> None:
+        self.transport.lose(ConnectionResetError())
+        self.loop.run()
+
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._pending)
+
+    @property
+    def received(self) -> bytearray:
+        return self.transport.taken
+
+    @property
+    def saw_end(self) -> bool:
+        return self.transport.sent_eof or self.transport.is_lost
+
+    def answers(self) -> list[Answer]:
+        """All that came back, as answers; interim ones too."""
+        answers = []
+        at = 0
+        while at < len(self.received):
+            answer, at = read_answer(self.received, at)
+            answers.append(answer)
+        return answers
+
+    def statuses(self) -> list[int]:
+        return [answer.status for answer in self.answers()]
+
+    def bodies(self) -> list[bytes]:
+        return [answer.body for answer in self.answers()]
+
+
+def read_answer(text: bytearray, at: int) -> tuple[Answer, int]:
+    """The answer that begins at `at`, and where it ends."""
+    end = text.find(b"\r\n\r\n", at)
+    assert end >= 0, f"no whole head: {text[at:]!r}"
+    line, *fields = bytes(text[at:end]).split(b"\r\n")
+    at = end + 4
+    version, status = line.split(b" ")[:2]
+    assert version == b"HTTP/1.1"
+    headers = dict(field.split(b": ", 1) for field in fields)
+    body = b""
+    if headers.get(b"Transfer-Encoding") == b"chunked":
+        size = -1
+        while size:
+            end = text.index(b"\r\n", at)
+            size, at = int(text[at:end], 16), end + 2
+            body += text[at : at + size]
+            assert text[at + size : at + size + 2] == b"\r\n"
+            at += size + 2
+    elif int(status) >= 200:
+        size = int(headers.get(b"Content-Length", len(text) - at))
+        body = bytes(text[at : at + size])
+        assert len(body) == size
+        at += size
+    return Answer(int(status), headers, body), at
+
+
+def get(target: bytes = b"/", *lines: bytes) -> bytes:
+    return b"\r\n".join((b"GET %b HTTP/1.1" % target, b"Host: h", *lines, b"", b""))
+
+
+def post(body: bytes, target: bytes = b"/", *lines: bytes) -> bytes:
+    length = b"Content-Length: %d" % len(body)
+    head = (b"POST %b HTTP/1.1" % target, b"Host: h", length, *lines, b"", b"")
+    return b"\r\n".join(head) + body
+
+
+def chunked(*chunks: bytes, target: bytes = b"/", trailers: bytes = b"") -> bytes:
+    head = b"POST %b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" % target
+    text = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return head + text + b"0\r\n" + trailers + b"\r\n"
+
+
+def whole() -> Iterator[int]:
+    return itertools.repeat(1 << 30)
+
+
+def byte_by_byte() -> Iterator[int]:
+    return itertools.repeat(1)
+
+
+def random_sizes(seed: int, largest: int = 40) -> Iterator[int]:
+    source = random.Random(seed)
+    return iter(lambda: source.randint(1, largest), 0)
+
+
+DELIVERIES = {
+    "whole": whole,
+    "byte by byte": byte_by_byte,
+    "random 1": lambda: random_sizes(1),
+    "random 2": lambda: random_sizes(2),
+    "random 3": lambda: random_sizes(3, 7),
+}
