@@ -7,11 +7,9 @@ import itertools
 import logging
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ErrorCode
@@ -24,8 +22,8 @@ from pytriton.transport.control import (
     Started,
     Stop,
     Unbind,
-    control_pair,
 )
+from pytriton.transport.link import stream_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,17 +39,6 @@ _BOOTSTRAP = (
     "from pytriton.server.main import main; main(sys.argv[1:])"
 )
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent)
-
-_control_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _close_control_sockets() -> None:
-    for sock in list(_control_sockets):
-        sock.close()
-
-
-# A forked child must not keep a server alive after us.
-os.register_at_fork(after_in_child=_close_control_sockets)
 
 
 class ServerProcess:
@@ -76,7 +63,7 @@ class ServerProcess:
             PyTritonRuntimeError: A port could not be had, or the process ended.
             TimeoutError: It did not answer in time.
         """
-        ours, theirs = control_pair()
+        ours, theirs = stream_pair()
         arguments = [
             sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT,
             "--control-fd", str(theirs.fileno()), "--parent", str(os.getpid()),
@@ -86,7 +73,6 @@ class ServerProcess:
                 arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
             )
         self._link = ControlLink(ours)
-        _control_sockets.add(ours)
         try:
             threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
             self._send(Start(config))

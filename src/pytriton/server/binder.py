@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.config import (
     config_from_dict,
@@ -16,20 +18,22 @@ from pytriton.engine.config import (
 )
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
-from pytriton.errors import InternalError, NotFoundError, ServerError
+from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.transport.channel import Channel
 from pytriton.transport.control import Bind, ControlLink, Done, Stop, Unbind
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
+
+# How long a model that is taken away may work on its last requests; the binder waits meanwhile.
+UNBIND_TIMEOUT_S = 30.0
 
 
 class BinderSession:
@@ -49,21 +53,29 @@ class BinderSession:
         self._cache = cache
         self._on_end = on_end  # told whether the process asked for the end, or is just gone
         self._models: dict[tuple[str, int], Model] = {}
+        self._unloading: dict[asyncio.Task[None], Model] = {}
 
     def start(self) -> None:
         """Begin to take calls."""
         self._link.socket.setblocking(False)
         self._loop.add_reader(self._link.fileno(), self._on_readable)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the session and take its models away."""
-        self._loop.remove_reader(self._link.fileno())
+        self._stop_reading()
         self._loop.remove_writer(self._link.fileno())
         for model in self._models.values():
             model.stop()
             self._engine.remove(model)
         self._models.clear()
+        for model in self._unloading.values():
+            model.stop()
+        if self._unloading:
+            await asyncio.wait(self._unloading)
         self._link.close()
+
+    def _stop_reading(self) -> None:
+        self._loop.remove_reader(self._link.fileno())
 
     def _on_readable(self) -> None:
         try:
@@ -71,14 +83,16 @@ class BinderSession:
                 if isinstance(message, Bind):
                     self._answer(message.call, self._bind, message)
                 elif isinstance(message, Unbind):
-                    self._answer(message.call, self._unbind, message)
+                    self._unbind(message)
                 elif isinstance(message, Stop):
+                    self._stop_reading()
                     self._on_end(True)
                     return
         except (EOFError, OSError):
+            self._stop_reading()
             self._on_end(False)
 
-    def _answer(self, call: int, action: Callable[..., None], message: Bind | Unbind) -> None:
+    def _answer(self, call: int, action: Callable[[Bind], None], message: Bind) -> None:
         try:
             action(message)
         except ServerError as error:
@@ -90,59 +104,89 @@ class BinderSession:
             self._send(Done(call))
 
     def _send(self, message: Done) -> None:
-        self._link.send(message)
-        if not self._link.flush():
-            self._loop.add_writer(self._link.fileno(), self._on_writable)
+        with contextlib.suppress(OSError):  # the process is gone, which is read from the link, too
+            self._link.send(message)
+            if not self._link.flush():
+                self._loop.add_writer(self._link.fileno(), self._on_writable)
 
     def _on_writable(self) -> None:
-        if self._link.flush():
+        try:
+            is_done = self._link.flush()
+        except OSError:
+            is_done = True
+        if is_done:
             self._loop.remove_writer(self._link.fileno())
 
     def _bind(self, message: Bind) -> None:
         started_ns = time.monotonic_ns()
-        sockets = [
-            socket.socket(fileno=descriptor)
-            for descriptor in self._link.take_descriptors(len(message.concurrency))
-        ]
+        sockets = self._take_sockets(len(message.concurrency))
         try:
-            config = normalise_config(config_from_dict(message.config))
-            validate_config(config)
-            spec = spec_from_config(config, message.version)
-        except ServerError:
+            model = self._make_model(message)
+        except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        model = Model(spec, self._loop, self._cache)
+        self._add_instances(model, sockets, message.concurrency)
+        self._take_over(model)
+        model.statistics.load_ns = time.monotonic_ns() - started_ns
+
+    def _take_sockets(self, count: int) -> list[socket.socket]:
+        sockets = [socket.socket(fileno=number) for number in self._link.take_descriptors(count)]
+        if len(sockets) < count:
+            for sock in sockets:
+                sock.close()
+            raise UnavailableError(
+                f"expected {count} sockets, one for each instance, got {len(sockets)}: "
+                "the server has no more file descriptors"
+            )
+        return sockets
+
+    def _make_model(self, message: Bind) -> Model:
+        config = normalise_config(config_from_dict(message.config))
+        validate_config(config)
+        model = Model(spec_from_config(config, message.version), self._loop, self._cache)
         model.config_json = config_to_json(config)
+        return model
+
+    def _add_instances(
+        self, model: Model, sockets: list[socket.socket], concurrency: list[int]
+    ) -> None:
+        spec = model.spec
         labels = ModelLabels(
             spec.name, str(spec.version), list(spec.inputs), batching=spec.max_batch_size > 0
         )
         keeper = MemoryKeeper(self._loop)
         model.body_memory = keeper.body_memory
-        for index, (sock, concurrency) in enumerate(zip(sockets, message.concurrency, strict=True)):
+        for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = Channel(sock, keeper.arena)
             name = f"{spec.name}_0_{index}"
             model.add_instance(
-                ChannelInstance(name, labels, channel, keeper, self._loop, model, concurrency)
+                ChannelInstance(name, labels, channel, keeper, self._loop, model, count)
             )
-        self._take_over(model)
-        model.statistics.load_ns = time.monotonic_ns() - started_ns
 
     def _take_over(self, model: Model) -> None:
-        """Serve a model; one of the same name and version is drained and goes."""
+        """Serve a model; one of the same name and version finishes what it has, and goes."""
         key = (model.spec.name, model.spec.version)
-        previous = self._models.pop(key, None)
+        previous = self._models.get(key)
         self._models[key] = model
         self._engine.add(model)
         self._engine.set_ready(model)
         if previous is not None:
-            previous.stop()
+            self._spawn(previous, self._engine.unload(previous))
 
     def _unbind(self, message: Unbind) -> None:
         model = self._models.pop((message.name, message.version), None)
         if model is None:
-            raise NotFoundError(
-                f"model '{message.name}' version {message.version} is not bound here"
-            )
-        self._engine.remove(model)
-        model.stop()
+            error = f"model '{message.name}' version {message.version} is not bound here"
+            self._send(Done(message.call, error, NotFoundError.code))
+        else:
+            self._spawn(model, self._unload(model, message.call))
+
+    async def _unload(self, model: Model, call: int) -> None:
+        await self._engine.unload(model, UNBIND_TIMEOUT_S)
+        self._send(Done(call))
+
+    def _spawn(self, model: Model, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._unloading[task] = model
+        task.add_done_callback(self._unloading.pop)

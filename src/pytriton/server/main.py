@@ -22,7 +22,7 @@ from pytriton.server.server import Server
 from pytriton.transport.control import ControlLink, Done, Start, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,9 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
     except (ServerError, PyTritonError) as error:
         link.send(Done(0, error.message, getattr(error, "code", InternalError.code)))
         return
+    except OSError as error:  # for example a log file that cannot be written
+        link.send(Done(0, f"the server cannot start: {error}", InternalError.code))
+        return
     ended: asyncio.Future[bool] = loop.create_future()
 
     def end(is_orderly: bool) -> None:
@@ -76,20 +79,29 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
     _freeze_memory()
     if await ended:
         await server.stop(options.exit_timeout_s)
-    session.close()
+    await session.close()
 
 
-def _end_with_parent(loop: asyncio.AbstractEventLoop, parent: int, end: object) -> None:
+def _end_with_parent(
+    loop: asyncio.AbstractEventLoop, parent: int, end: Callable[[bool], None]
+) -> None:
     """End when the parent does, even if a child that it forked still holds the control socket."""
-    assert callable(end)
     if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):  # the parent is gone already: the control socket says so
-            loop.add_reader(os.pidfd_open(parent), end, False)
+        with contextlib.suppress(OSError):  # the parent is gone already, as is seen below
+            watched = os.pidfd_open(parent)
+            loop.add_reader(watched, _on_parent_end, loop, watched, end)
             return
     if os.getppid() != parent:
         end(False)
         return
     loop.call_later(1.0, _end_with_parent, loop, parent, end)
+
+
+def _on_parent_end(
+    loop: asyncio.AbstractEventLoop, watched: int, end: Callable[[bool], None]
+) -> None:
+    loop.remove_reader(watched)  # it stays readable
+    end(False)
 
 
 def _freeze_memory() -> None:

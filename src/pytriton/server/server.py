@@ -66,7 +66,7 @@ class Server:
             listener.close()
         self._grpc.begin_shutdown()
         end = self._loop.time() + timeout_s
-        models = list(self.engine.models())
+        models = [*self.engine.models(), *self.engine.leaving]
         await asyncio.gather(*(model.drain(timeout_s) for model in models))
         for model in models:
             model.stop()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from pytriton.transport.link import StreamLink
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
 
@@ -100,8 +100,3 @@ class ControlLink:
     def close(self) -> None:
         """Close the connection."""
         self._link.close()
-
-
-def control_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets for control messages."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

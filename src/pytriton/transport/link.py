@@ -8,8 +8,10 @@ length before each message does the same.
 from __future__ import annotations
 
 import array
+import os
 import socket
 import struct
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -21,19 +23,43 @@ if TYPE_CHECKING:
 # A message of this size fits the default send buffer of every Linux; larger ones go through the
 # arena.
 MAX_MESSAGE_BYTES = 128 << 10
-MAX_DESCRIPTORS = 250
+MAX_DESCRIPTORS = 250  # with one call; Linux takes 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _LENGTH = struct.Struct("<I")
 
 
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_sockets() -> None:
+    for sock in list(_sockets):
+        sock.close()
+
+
+# A forked child must not speak for its parent, for example give back an array that both have, nor
+# keep a connection open that its parent ended.
+os.register_at_fork(after_in_child=_close_sockets)
+
+
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets of the best kind that this system has."""
+    """Two connected sockets of the best kind that this system has; a forked child has neither."""
     if hasattr(socket, "SOCK_SEQPACKET") and not is_portable_forced():
         try:
-            return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            return _pair(socket.SOCK_SEQPACKET)
         except OSError:  # macOS defines the constant but not the socket
             pass
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return stream_pair()
+
+
+def stream_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected stream sockets; a forked child has neither."""
+    return _pair(socket.SOCK_STREAM)
+
+
+def _pair(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair(socket.AF_UNIX, kind)
+    _sockets.update(pair)
+    return pair
 
 
 class Link:
@@ -124,6 +150,15 @@ class StreamLink(Link):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         self._received = bytearray()
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """See `Link.send`; any number of descriptors may come along."""
+        data = memoryview(self._framed(message))
+        while len(descriptors) > MAX_DESCRIPTORS:
+            self._unsent.append((data[:1], descriptors[:MAX_DESCRIPTORS]))
+            data, descriptors = data[1:], descriptors[MAX_DESCRIPTORS:]
+        self._unsent.append((data, descriptors))
+        self.flush()
 
     def receive(self, flags: int = 0) -> bytearray | None:
         """See `Link.receive`."""
