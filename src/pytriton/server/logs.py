@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytriton.server.options import LogOptions
@@ -14,16 +15,17 @@ _FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 
 class _OneLine(logging.Formatter):
-    """Escapes what would let a client's text pass for a line of its own."""
+    """Lets no text of a client's pass for a line of its own; a traceback's lines are indented."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        if record.exc_info:
-            return super().format(record)
-        text = super().format(record)
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
+        text = super().formatMessage(record)
         return "".join(
             character if character.isprintable() else character.encode("unicode_escape").decode()
             for character in text
         )
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
+        return textwrap.indent(super().formatException(ei), "  ")
 
 
 def set_up_logging(options: LogOptions) -> None:
