@@ -240,7 +240,8 @@ class StreamedRequest:
             call.fail_request(self, InternalError("expected a single response, got 0"))
             return
         elif self._wants_empty_final:
-            parts = encode_empty_final(spec.name, str(spec.version), request.id)
+            form = self.form
+            parts = encode_empty_final(form.model_name, form.model_version, form.id)
         call.deliver(self, parts, final=final)
 
     def on_error(self, error: ServerError) -> None:

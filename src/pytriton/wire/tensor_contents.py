@@ -61,7 +61,7 @@ def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: 
             raise InvalidArgumentError(f"{place}, binary data was already supplied.")
         if dtype not in field.carries:
             raise InvalidArgumentError(
-                f"{place} of type '{dtype.name}', expected datatype '{field.called.name}'"
+                f"{place} of type '{field.called.name}', expected datatype '{dtype.name}'"
             )
         if dtype is dtypes.BYTES:
             data = dtypes.encode_bytes(elements)

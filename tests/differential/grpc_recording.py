@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real server's answers over gRPC, taken once and kept.
+
+`python -m tests.differential.grpc_recording` takes them again; `recording` says what it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.differential import recording
+from tests.differential.grpc_case import Observation, run
+from tests.differential.grpc_cases import CASES
+from tests.differential.grpc_models import write_repository
+from tests.free_ports import free_ports
+
+GOLDEN = Path(__file__).parent / "grpc_golden.json"
+
+
+def load_golden() -> dict[str, Observation]:
+    """The stored answers, by the name of the case."""
+    golden: dict[str, Observation] = json.loads(GOLDEN.read_text())
+    return golden
+
+
+@contextlib.contextmanager
+def real_server() -> Iterator[int]:
+    """The real Triton with the compared models on loopback; gives its gRPC port."""
+    http, grpc, metrics = free_ports(3)
+    with tempfile.TemporaryDirectory() as folder:
+        write_repository(Path(folder))
+        command = [
+            str(recording.STARTER),
+            os.environ["PYTRITON_PEERS_DIR"],
+            f"--model-repository={folder}",
+            f"--http-port={http}",
+            f"--grpc-port={grpc}",
+            f"--metrics-port={metrics}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            "--metrics-address=127.0.0.1",
+            "--grpc-header-forward-pattern=x-.*",
+            "--grpc-restricted-protocol=trace:triton-access-token=secret",
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            recording._wait_until_ready(process, http)
+            yield grpc
+        finally:
+            process.terminate()
+            process.wait(timeout=recording.START_DEADLINE_S)
+
+
+def is_alive(port: int) -> bool:
+    """Whether a server still takes connections."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def main() -> int:
+    """Ask the real server everything and write the answers down."""
+    reason = recording.peers_missing()
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+        return 1
+    with real_server() as port:
+        golden = {}
+        for case in CASES:
+            if not case.only_ours:
+                golden[case.name] = run(case, port)
+                if golden[case.name]["status"] == "UNAVAILABLE" and not is_alive(port):
+                    raise RuntimeError(f"the real server died of {case.name!r}")
+    GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")
+    sys.stdout.write(f"{len(golden)} answers in {GOLDEN}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

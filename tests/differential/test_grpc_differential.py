@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our gRPC answers beside the real Triton's: as recorded, and live where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytriton.model_config import ModelConfig
+from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
+from tests.differential.conftest import declare, infer_function
+from tests.differential.grpc_case import GrpcCase, run
+from tests.differential.grpc_cases import CASES
+from tests.differential.grpc_models import STREAMS, stream_function
+from tests.differential.grpc_recording import load_golden, real_server
+from tests.differential.model_table import MODELS
+from tests.differential.recording import peers_missing
+from tests.free_ports import free_ports
+
+GOLDEN = load_golden()
+COMPARABLE = [case for case in CASES if not case.only_ours]
+
+
+def named(cases: tuple[GrpcCase, ...] | list[GrpcCase]) -> object:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+@pytest.fixture(scope="module")
+def our_grpc_port() -> Iterator[int]:
+    http, grpc, metrics = free_ports(3)
+    config = TritonConfig(
+        http_port=http,
+        grpc_port=grpc,
+        metrics_port=metrics,
+        grpc_address="127.0.0.1",
+        grpc_header_forward_pattern="x-.*",
+    )
+    security = TritonSecurityConfig(access_token="secret", restricted_endpoints=["trace"])
+    with Triton(config=config, security_config=security) as triton:
+        for model in (*MODELS, *STREAMS):
+            function = stream_function(model) if model in STREAMS else infer_function(model)
+            triton.bind(
+                model_name=model.name,
+                infer_func=function,
+                inputs=[declare(port) for port in model.inputs],
+                outputs=[declare(port) for port in model.outputs],
+                config=ModelConfig(
+                    batching=model.max_batch_size > 0,
+                    max_batch_size=max(model.max_batch_size, 1),
+                    decoupled=model.decoupled,
+                ),
+            )
+        triton.run()
+        yield grpc
+
+
+@pytest.fixture(scope="module")
+def real_grpc_port() -> Iterator[int]:
+    reason = peers_missing()
+    if reason:
+        pytest.skip(reason)
+    with real_server() as port:
+        yield port
+
+
+@pytest.mark.e2e
+@named(CASES)
+def test_our_server_answers_grpc_as_the_real_one(case: GrpcCase, our_grpc_port: int) -> None:
+    expected = GOLDEN[case.name] if case.ours is None else case.ours
+
+    assert run(case, our_grpc_port) == expected
+
+
+@pytest.mark.e2e
+@named(COMPARABLE)
+def test_grpc_recording_is_what_the_real_server_answers(
+    case: GrpcCase, real_grpc_port: int
+) -> None:
+    assert run(case, real_grpc_port) == GOLDEN[case.name]
+
+
+def test_every_comparable_grpc_case_is_recorded() -> None:
+    assert {case.name for case in COMPARABLE} == set(GOLDEN)
+
+
+@named([case for case in COMPARABLE if case.ours is not None])
+def test_deliberate_grpc_difference_is_one(case: GrpcCase) -> None:
+    assert case.ours != GOLDEN[case.name]
