@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pytriton.client import asyncio_utils, tensors
+from pytriton.client.base import BaseModelClient
+from pytriton.client.exceptions import PyTritonClientTimeoutError
+from pytriton.client.failures import failure_of
+from pytriton.client.tensors import Array, Parameters
+from pytriton.client.waiting import Wait
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class AsyncioModelClient(BaseModelClient):
+    """Like `ModelClient`, but its methods are coroutines. It belongs to one event loop.
+
+    The arguments are those of `BaseModelClient`. With `lazy_init=False` it is `async with` that
+    waits for the model; where that fails the client is closed.
+
+    Example:
+        >>> async with AsyncioModelClient("grpc://localhost", "AddSub") as client:
+        ...     result = await client.infer_sample(a, b)
+    """
+
+    # Made when they are first used, which is inside the event loop they belong to.
+    @functools.cached_property
+    def _general_client(self) -> Any:
+        return self._protocol.connect_asyncio(self._url, self._inference_timeout_s)
+
+    @functools.cached_property
+    def _infer_client(self) -> Any:
+        return self._protocol.connect_asyncio(self._url, self._inference_timeout_s)
+
+    @functools.cached_property
+    def _init_lock(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        if not self._lazy_init:
+            try:
+                await self._ready_model_config()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; the client cannot be used afterwards. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._is_grpc_of_parent():
+            return  # closing would wait for threads that this process does not have
+        for name in ("_general_client", "_infer_client"):
+            client = self.__dict__.get(name)
+            if client is not None:
+                await client.close()
+
+    @property
+    def model_config(self) -> Coroutine[Any, Any, TritonModelConfig]:
+        """Like `ModelClient.model_config`, to be awaited."""
+        return self._known_model_config()
+
+    async def wait_for_model(self, timeout_s: float) -> None:
+        """Like `ModelClient.wait_for_model`.
+
+        Args:
+            timeout_s: time allowed for the server and the model.
+
+        Raises:
+            PyTritonClientTimeoutError: The server was not ready in time.
+            PyTritonClientModelUnavailableError: The model was not.
+            PyTritonClientClosedError: The client is closed.
+        """
+        self._check_usable()
+        await asyncio_utils.asyncio_wait_for_model_ready(
+            self._general_client,
+            self._model_name,
+            self._model_version,
+            timeout_s,
+            self._auth_headers,
+        )
+
+    async def infer_sample(
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> dict[str, Array]:
+        """Like `ModelClient.infer_sample`.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: parameters of the request.
+            headers: headers of the request.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            Outputs by name.
+        """
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        config = await self._ready_model_config()
+        self._check_model(config, is_batch=False)
+        given = tensors.name_inputs(config, inputs, named_inputs)
+        if not config.max_batch_size:
+            return await self._infer(config, given, parameters, headers)
+        outputs = await self._infer(config, tensors.add_batch_axis(given), parameters, headers)
+        return tensors.remove_batch_axis(outputs)
+
+    async def infer_batch(
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> dict[str, Array]:
+        """Like `ModelClient.infer_batch`.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: parameters of the request.
+            headers: headers of the request.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            Outputs by name.
+        """
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        config = await self._ready_model_config()
+        self._check_model(config, is_batch=True)
+        given = tensors.name_inputs(config, inputs, named_inputs)
+        return await self._infer(config, given, parameters, headers)
+
+    async def _known_model_config(self) -> TritonModelConfig:
+        return self._model_config or await self._ready_model_config()
+
+    async def _ready_model_config(self) -> TritonModelConfig:
+        """The configuration, fetched once the model is ready by the first task that needs it."""
+        if self._model_ready and self._model_config is not None:
+            return self._model_config
+        self._check_usable()
+        wait = Wait(self._init_timeout_s)
+        try:
+            await asyncio.wait_for(self._init_lock.acquire(), self._init_timeout_s)
+        except asyncio.TimeoutError as error:
+            raise PyTritonClientTimeoutError(
+                f"Timeout while waiting for model {self._model_name} to be ready: another task has "
+                f"been waiting for it for {self._init_timeout_s} s."
+            ) from error
+        try:
+            if not self._model_ready or self._model_config is None:
+                self._model_config = await asyncio_utils.asyncio_get_model_config(
+                    self._general_client,
+                    self._model_name,
+                    self._model_version,
+                    wait.limit_s(),
+                    self._auth_headers,
+                )
+                self._model_ready = True
+            return self._model_config
+        finally:
+            self._init_lock.release()
+
+    async def _infer(
+        self,
+        config: TritonModelConfig,
+        inputs: Mapping[str, Array],
+        parameters: Parameters | None,
+        headers: Parameters | None,
+    ) -> dict[str, Array]:
+        timeout_s = self._inference_timeout_s
+        call = self._infer_client.infer(
+            **self._request(config, inputs, parameters),
+            headers=self._headers(headers),
+            **self._protocol.limit(timeout_s),
+        )
+        try:
+            result = await self._protocol.keep_limit(call, timeout_s)
+        except asyncio_utils.refusals_of(self._infer_client) as error:
+            raise failure_of(error, "inference request", timeout_s) from error
+        return self._arrays(result)

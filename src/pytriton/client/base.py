@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all clients of one model share: their settings, and requests and results in numpy's terms.
+
+Nothing here talks to a server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytriton.client import tensors
+from pytriton.client.auth import create_auth_headers
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientModelDoesntSupportBatchingError,
+    PyTritonClientValueError,
+)
+from pytriton.client.protocols import BY_SCHEME, GRPC
+from pytriton.client.tensors import Array, Parameters
+from pytriton.client.url import TritonUrl
+from pytriton.client.waiting import DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+DEFAULT_INFERENCE_TIMEOUT_S = 60.0
+
+
+class BaseModelClient:
+    """Settings of a client; the clients themselves derive from it.
+
+    Args:
+        url: address of the server, `[scheme://]host[:port]`; the scheme is http, which is the
+            default, or grpc, and the default ports are 8000 and 8001.
+        model_name: name of the model.
+        model_version: version of the model; default is the latest.
+        lazy_init: whether the server is asked for the model when it is first needed. Otherwise
+            the constructor waits for the model, for asyncio clients `async with` does.
+        init_timeout_s: time allowed for the server and the model to become ready and for the
+            model's configuration to arrive; default is 300 s.
+        inference_timeout_s: time allowed for an inference, from connecting to the last byte of
+            the answer; default is 60 s.
+        model_config: configuration of the model, where it is known already.
+        ensure_model_is_ready: whether to wait for the model before the first inference although
+            `model_config` is given.
+        access_token: token for the server's protected endpoints, sent with every request.
+
+    Raises:
+        PyTritonClientInvalidUrlError: The address cannot be read.
+    """
+
+    _wants_decoupled_model = False
+    _schemes: tuple[str, ...] = ("http", "grpc")
+
+    def __init__(
+        self,
+        url: str,
+        model_name: str,
+        model_version: str | None = None,
+        *,
+        lazy_init: bool = True,
+        init_timeout_s: float | None = None,
+        inference_timeout_s: float | None = None,
+        model_config: TritonModelConfig | None = None,
+        ensure_model_is_ready: bool = True,
+        access_token: str | None = None,
+    ) -> None:
+        self._url = TritonUrl.from_url(url)
+        if self._url.scheme not in self._schemes:
+            raise PyTritonClientValueError(
+                f"{type(self).__name__} supports only {', '.join(self._schemes)}, got {url!r}"
+            )
+        self._protocol = BY_SCHEME[self._url.scheme]
+        self._model_name = model_name
+        self._model_version = model_version
+        self._lazy_init = lazy_init
+        self._init_timeout_s = (
+            DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if init_timeout_s is None else init_timeout_s
+        )
+        self._inference_timeout_s = (
+            DEFAULT_INFERENCE_TIMEOUT_S if inference_timeout_s is None else inference_timeout_s
+        )
+        self._model_config = model_config
+        self._model_ready = model_config is not None and not ensure_model_is_ready
+        self._access_token = access_token
+        self._auth_headers = (
+            create_auth_headers(access_token, self._url.scheme) if access_token else None
+        )
+        self._request_ids = itertools.count()
+        self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
+        self._owner_pid = os.getpid()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<{type(self).__name__} of {self._model_name} at {self._url.with_scheme}{state}>"
+
+    @classmethod
+    def from_existing_client(cls, existing_client: BaseModelClient) -> Self:
+        """A client with the settings of another one, and its knowledge of the model.
+
+        Args:
+            existing_client: client to take after. Where it knows the model's configuration, the
+                new one asks for nothing before its first inference.
+
+        Returns:
+            A client with connections of its own.
+        """
+        return cls(
+            existing_client._url.with_scheme,
+            existing_client._model_name,
+            existing_client._model_version,
+            init_timeout_s=existing_client._init_timeout_s,
+            inference_timeout_s=existing_client._inference_timeout_s,
+            model_config=existing_client._model_config,
+            ensure_model_is_ready=existing_client._model_config is None,
+            access_token=existing_client._access_token,
+        )
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise PyTritonClientClosedError(f"{type(self).__name__} is closed")
+        if self._is_grpc_of_parent():
+            raise PyTritonClientClosedError(
+                f"{type(self).__name__} was made in process {self._owner_pid} and this is its "
+                f"fork {os.getpid()}: gRPC does not survive a fork. Make a client in each process, "
+                "before anything uses gRPC in the parent, or use HTTP."
+            )
+
+    def _is_grpc_of_parent(self) -> bool:
+        """Whether this is a fork of the client's process, whose gRPC threads it does not have."""
+        return self._protocol is GRPC and self._owner_pid != os.getpid()
+
+    def _check_arguments(
+        self,
+        inputs: tuple[Array, ...],
+        named_inputs: Mapping[str, Array],
+        parameters: Parameters | None,
+        headers: Parameters | None,
+    ) -> None:
+        self._check_usable()
+        tensors.check_inputs(inputs, named_inputs)
+        tensors.check_parameters("Parameters", parameters)
+        tensors.check_parameters("Headers", headers)
+
+    def _check_model(self, config: TritonModelConfig, *, is_batch: bool) -> None:
+        if config.decoupled and not self._wants_decoupled_model:
+            raise PyTritonClientInferenceServerError(
+                f"Model {self._model_name} is decoupled, it may answer any number of times: use "
+                "DecoupledModelClient or AsyncioDecoupledModelClient."
+            )
+        if self._wants_decoupled_model and not config.decoupled:
+            raise PyTritonClientInferenceServerError(
+                f"Model {self._model_name} is not decoupled, it answers once: use ModelClient, "
+                "FuturesModelClient or AsyncioModelClient."
+            )
+        if is_batch and config.max_batch_size <= 0:
+            raise PyTritonClientModelDoesntSupportBatchingError(
+                f"Model {self._model_name} doesn't support batching: use infer_sample."
+            )
+
+    def _request(
+        self,
+        config: TritonModelConfig,
+        inputs: Mapping[str, Array],
+        parameters: Parameters | None,
+    ) -> dict[str, Any]:
+        """Arguments for the official client's methods that infer."""
+        return {
+            "model_name": self._model_name,
+            "model_version": self._model_version or "",
+            "inputs": [self._infer_input(name, array) for name, array in inputs.items()],
+            "outputs": self._outputs_of(config),
+            "request_id": str(next(self._request_ids)),
+            "parameters": parameters,
+        }
+
+    def _infer_input(self, name: str, array: Array) -> Any:
+        datatype = tensors.datatype_of(name, array)
+        return self._protocol.library.InferInput(name, array.shape, datatype).set_data_from_numpy(
+            array
+        )
+
+    def _outputs_of(self, config: TritonModelConfig) -> list[Any]:
+        if self._requested_outputs is None or self._requested_outputs[0] is not config:
+            requested_output = self._protocol.library.InferRequestedOutput
+            self._requested_outputs = (
+                config,
+                [requested_output(spec.name) for spec in config.outputs or ()],
+            )
+        return self._requested_outputs[1]
+
+    def _headers(self, headers: Parameters | None) -> dict[str, str] | None:
+        """Headers of a request: a new dictionary, as the official client adds its own to it."""
+        if not headers:
+            return self._auth_headers and dict(self._auth_headers)
+        given = {name: str(value) for name, value in headers.items()}
+        return {**(self._auth_headers or {}), **given}
+
+    def _arrays(self, result: Any) -> dict[str, Array]:
+        return {name: result.as_numpy(name) for name in self._protocol.output_names(result)}

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All clients under the name that their users know; each lives in a module of its own."""
+
+from __future__ import annotations
+
+from pytriton.client.asyncio_client import AsyncioModelClient
+from pytriton.client.asyncio_decoupled_client import AsyncioDecoupledModelClient
+from pytriton.client.base import DEFAULT_INFERENCE_TIMEOUT_S, BaseModelClient
+from pytriton.client.decoupled_client import DecoupledModelClient
+from pytriton.client.futures_client import FuturesModelClient
+from pytriton.client.model_client import ModelClient
+
+__all__ = [
+    "DEFAULT_INFERENCE_TIMEOUT_S",
+    "AsyncioDecoupledModelClient",
+    "AsyncioModelClient",
+    "BaseModelClient",
+    "DecoupledModelClient",
+    "FuturesModelClient",
+    "ModelClient",
+]

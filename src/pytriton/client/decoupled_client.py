@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The synchronous client of decoupled models, which answer a request any number of times."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pytriton import dtypes
+from pytriton.client import tensors
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientValueError,
+)
+from pytriton.client.model_client import ModelClient
+from pytriton.client.response_stream import ResponseStream
+from pytriton.client.tensors import Array, Parameters
+from pytriton.model_config.triton_model_config import TritonModelConfig
+from pytriton.protos import service_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class DecoupledModelClient(ModelClient):
+    """Like `ModelClient`, but for decoupled models: an inference is an iterator over responses.
+
+    It speaks gRPC only, does one inference at a time, and takes neither parameters nor headers.
+    `inference_timeout_s` is the time allowed for each response. An iterator that failed, was closed
+    or was dropped has ended its request, and the client can be used again.
+
+    Example:
+        >>> with DecoupledModelClient("grpc://localhost", "Chat") as client:
+        ...     for response in client.infer_sample(prompt):
+        ...         print(response["text"])
+
+    Raises:
+        PyTritonClientValueError: The address is not one of gRPC.
+    """
+
+    _wants_decoupled_model = True
+    _schemes = ("grpc",)
+    _stream: Callable[[], ResponseStream | None] = staticmethod(lambda: None)
+
+    def close(self) -> None:
+        """Like `ModelClient.close`; a stream that is open is cancelled, with a warning."""
+        stream = self._stream()
+        if not self._closed and stream is not None and not stream.is_over:
+            logger.warning("%r is closed while responses are on their way: cancelling", self)
+            stream.close(PyTritonClientClosedError(f"{type(self).__name__} is closed"))
+        super().close()
+
+    def infer_sample(  # type: ignore[override]  # the class users know derives from ModelClient
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> Iterator[dict[str, Array]]:
+        """Like `ModelClient.infer_sample`, but with any number of responses.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: has to be None.
+            headers: has to be None.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            An iterator over responses, each with the outputs by name.
+
+        Raises:
+            PyTritonClientInferenceServerError: The model is not decoupled, or the responses to the
+                last request were neither all read nor given up. From the iterator: the server
+                answered with an error.
+            PyTritonClientTimeoutError: From the iterator: no response came in time.
+        """
+        self._check_stream_arguments(inputs, named_inputs, parameters, headers)
+        config = self._ready_model_config()
+        self._check_model(config, is_batch=False)
+        given = tensors.name_inputs(config, inputs, named_inputs)
+        if not config.max_batch_size:
+            return self._start(config, given, self._arrays_of)
+        return self._start(
+            config,
+            tensors.add_batch_axis(given),
+            lambda response: tensors.remove_batch_axis(self._arrays_of(response)),
+        )
+
+    def infer_batch(  # type: ignore[override]  # as above
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> Iterator[dict[str, Array]]:
+        """Like `infer_sample`, but each input and output has a leading batch dimension.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: has to be None.
+            headers: has to be None.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            An iterator over responses, each with the outputs by name.
+
+        Raises:
+            PyTritonClientModelDoesntSupportBatchingError: The model has no batch dimension.
+        """
+        self._check_stream_arguments(inputs, named_inputs, parameters, headers)
+        config = self._ready_model_config()
+        self._check_model(config, is_batch=True)
+        return self._start(
+            config, tensors.name_inputs(config, inputs, named_inputs), self._arrays_of
+        )
+
+    def _check_stream_arguments(
+        self,
+        inputs: tuple[Array, ...],
+        named_inputs: Mapping[str, Array],
+        parameters: Parameters | None,
+        headers: Parameters | None,
+    ) -> None:
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        for kind, values in (("parameters", parameters), ("headers", headers)):
+            if values is not None:
+                raise PyTritonClientValueError(
+                    f"{type(self).__name__} does not support {kind}: expected None, got {values!r}"
+                )
+
+    def _arrays_of(self, response: Any) -> dict[str, Array]:
+        return self._arrays(self._protocol.library.InferResult(response))
+
+    def _start(
+        self,
+        config: TritonModelConfig,
+        inputs: Mapping[str, Array],
+        read: Callable[[Any], dict[str, Array]],
+    ) -> ResponseStream:
+        request = self._message(config, inputs)
+        with self._init_lock:
+            last = self._stream()
+            if last is not None and not last.is_over:
+                raise PyTritonClientInferenceServerError(
+                    "Inference is already in progress: read all its responses, or close it, first"
+                )
+            # The official client's own streaming keeps one stream, and a thread that outlives the
+            # program, for all requests; a stream for each can be given up.
+            call = self._infer_client._client_stub.ModelStreamInfer(  # noqa: SLF001
+                iter((request,)), metadata=tuple((self._auth_headers or {}).items())
+            )
+            stream = ResponseStream(call, read, self._inference_timeout_s)
+            self._stream = weakref.ref(stream)
+        return stream
+
+    def _message(self, config: TritonModelConfig, inputs: Mapping[str, Array]) -> Any:
+        message = service_pb2.ModelInferRequest(
+            model_name=self._model_name,
+            model_version=self._model_version or "",
+            id=str(next(self._request_ids)),
+        )
+        for name, array in inputs.items():
+            datatype = tensors.datatype_of(name, array)
+            message.inputs.add(name=name, datatype=datatype, shape=array.shape)
+            message.raw_input_contents.append(
+                dtypes.encode_bytes(dtypes.array_to_bytes_elements(array))
+                if datatype == "BYTES"
+                else array.tobytes()
+            )
+        for spec in config.outputs or ():
+            message.outputs.add(name=spec.name)
+        return message

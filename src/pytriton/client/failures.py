@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what the official client raises into the clients' own exceptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytriton.client.exceptions import (
+    PyTritonClientError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientTimeoutError,
+)
+
+_DEADLINE = "StatusCode.DEADLINE_EXCEEDED"
+
+
+def failure_of(error: BaseException, during: str, timeout_s: float) -> PyTritonClientError:
+    """The exception to raise for an error of the official client.
+
+    Args:
+        error: an `InferenceServerException`, or what the connection raised.
+        during: what the call was for, as "inference request".
+        timeout_s: time limit of the call.
+    """
+    status = getattr(error, "status", None)  # a method of the official exception
+    if not callable(status):
+        return PyTritonClientTimeoutError(
+            f"No answer came during {during} within {timeout_s} s. "
+            f"Message: {type(error).__name__}: {error}"
+        )
+    if status() == _DEADLINE:
+        return PyTritonClientTimeoutError(
+            f"Timeout of {timeout_s} s occurred during {during}. Message: {_text_of(error)}"
+        )
+    return PyTritonClientInferenceServerError(
+        f"Error occurred during {during}. Message: {_text_of(error)}"
+    )
+
+
+def _text_of(error: Any) -> str:
+    text: str = error.message()
+    return text

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client whose methods return futures: many requests in parallel without asyncio."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
+from pytriton.client.model_client import ModelClient
+from pytriton.client.tensors import Array, Parameters
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_UNLIMITED = 2**31 - 1
+
+T = TypeVar("T")
+
+
+class FuturesModelClient:
+    """Like `ModelClient`, but its methods return futures, which also deliver what goes wrong.
+
+    Its threads share one `ModelClient`, which the first request makes.
+
+    Args:
+        url: as in `BaseModelClient`.
+        model_name: name of the model.
+        model_version: version of the model; default is the latest.
+        max_workers: number of requests in progress at a time, each in a thread that is started
+            when it is needed; None is unlimited.
+        max_queue_size: number of requests that may wait for a thread; None is unlimited.
+        non_blocking: whether a request that finds the queue full is refused at once. Otherwise
+            the call waits for room, `inference_timeout_s` where that is given.
+        init_timeout_s: as in `BaseModelClient`.
+        inference_timeout_s: as in `BaseModelClient`.
+        access_token: as in `BaseModelClient`.
+
+    Example:
+        >>> with FuturesModelClient("localhost", "AddSub") as client:
+        ...     futures = [client.infer_sample(a, b) for a, b in samples]
+        ...     results = [future.result() for future in futures]
+
+    Raises:
+        ValueError: `max_workers` or `max_queue_size` is not positive.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model_name: str,
+        model_version: str | None = None,
+        *,
+        max_workers: int | None = 128,
+        max_queue_size: int | None = 128,
+        non_blocking: bool = False,
+        init_timeout_s: float | None = None,
+        inference_timeout_s: float | None = None,
+        access_token: str | None = None,
+    ) -> None:
+        for name, value in (("max_workers", max_workers), ("max_queue_size", max_queue_size)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be greater than 0 or None, got {value}")
+        self._settings: dict[str, Any] = {
+            "url": url,
+            "model_name": model_name,
+            "model_version": model_version,
+            "init_timeout_s": init_timeout_s,
+            "inference_timeout_s": inference_timeout_s,
+            "access_token": access_token,
+        }
+        self._limits: dict[str, Any] = {
+            "max_workers": max_workers,
+            "max_queue_size": max_queue_size,
+            "non_blocking": non_blocking,
+        }
+        self._example: ModelClient | None = None
+        self._client: ModelClient | None = None
+        self._lock = threading.Lock()
+        self._room = threading.Semaphore(max_queue_size or _UNLIMITED)
+        self._threads = ThreadPoolExecutor(max_workers or _UNLIMITED, f"pytriton-{model_name}")
+        self._owner_pid = os.getpid()
+        self._closed = False
+
+    @classmethod
+    def from_existing_client(cls, existing_client: FuturesModelClient) -> Self:
+        """A client with the settings of another one, and its knowledge of the model.
+
+        Args:
+            existing_client: client to take after.
+
+        Returns:
+            A client with threads and connections of its own.
+        """
+        new = cls(**existing_client._settings, **existing_client._limits)
+        new._example = existing_client._client or existing_client._example
+        return new
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self, wait: bool = True) -> None:
+        """Take no more requests, finish those that were taken, and close the connections.
+
+        Args:
+            wait: whether to return only when that is done.
+        """
+        with self._lock:
+            is_first, self._closed = not self._closed, True
+        if wait:
+            self._finish()
+        elif is_first:
+            threading.Thread(target=self._finish, name="pytriton-close").start()
+
+    def wait_for_model(self, timeout_s: float) -> Future[None]:
+        """Like `ModelClient.wait_for_model`.
+
+        Args:
+            timeout_s: time allowed for the server and the model.
+
+        Returns:
+            A future of None.
+
+        Raises:
+            PyTritonClientClosedError: The client is closed.
+            PyTritonClientQueueFullError: Too many requests are waiting.
+        """
+        return self._submit(lambda client: client.wait_for_model(timeout_s))
+
+    def model_config(self) -> Future[TritonModelConfig]:
+        """Like `ModelClient.model_config`, but a method.
+
+        Returns:
+            A future of the configuration.
+
+        Raises:
+            PyTritonClientClosedError: The client is closed.
+            PyTritonClientQueueFullError: Too many requests are waiting.
+        """
+        return self._submit(lambda client: client.model_config)
+
+    def infer_sample(
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> Future[dict[str, Array]]:
+        """Like `ModelClient.infer_sample`.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: parameters of the request.
+            headers: headers of the request.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            A future of the outputs by name.
+
+        Raises:
+            PyTritonClientClosedError: The client is closed.
+            PyTritonClientQueueFullError: Too many requests are waiting.
+        """
+        return self._submit(
+            lambda client: client.infer_sample(
+                *inputs, parameters=parameters, headers=headers, **named_inputs
+            )
+        )
+
+    def infer_batch(
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> Future[dict[str, Array]]:
+        """Like `ModelClient.infer_batch`.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: parameters of the request.
+            headers: headers of the request.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            A future of the outputs by name.
+
+        Raises:
+            PyTritonClientClosedError: The client is closed.
+            PyTritonClientQueueFullError: Too many requests are waiting.
+        """
+        return self._submit(
+            lambda client: client.infer_batch(
+                *inputs, parameters=parameters, headers=headers, **named_inputs
+            )
+        )
+
+    def _submit(self, request: Callable[[ModelClient], T]) -> Future[T]:
+        self._check_usable()
+        blocking = not self._limits["non_blocking"]
+        timeout_s = self._settings["inference_timeout_s"] if blocking else None
+        if not self._room.acquire(blocking=blocking, timeout=timeout_s):
+            raise PyTritonClientQueueFullError(
+                "Expected room for one more request, "
+                f"got {self._limits['max_queue_size']} that wait already"
+            )
+
+        def run() -> T:
+            self._room.release()  # it waits no more
+            return request(self._shared_client())
+
+        with self._lock:
+            self._check_usable()  # it may have been closed while this call waited for room
+            future = self._threads.submit(run)
+        future.add_done_callback(self._after_request)
+        return future
+
+    def _after_request(self, future: Future[Any]) -> None:
+        if future.cancelled():  # before it ran
+            self._room.release()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise PyTritonClientClosedError(f"{type(self).__name__} is closed")
+        if self._owner_pid != os.getpid():
+            raise PyTritonClientClosedError(
+                f"{type(self).__name__} was made in process {self._owner_pid}; its fork "
+                f"{os.getpid()} does not have its threads. Make a client in each process."
+            )
+
+    def _shared_client(self) -> ModelClient:
+        with self._lock:
+            if self._client is None and self._example is not None:
+                self._client = ModelClient.from_existing_client(self._example)
+            elif self._client is None:
+                self._client = ModelClient(**self._settings)
+            return self._client
+
+    def _finish(self) -> None:
+        self._threads.shutdown()
+        if self._client is not None:
+            self._client.close()

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The synchronous client; the other clients describe themselves by what differs from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pytriton.client import tensors, utils
+from pytriton.client.base import BaseModelClient
+from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
+from pytriton.client.failures import failure_of
+from pytriton.client.tensors import Array, Parameters
+from pytriton.client.waiting import Wait
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ModelClient(BaseModelClient):
+    """A client of one model, over HTTP or gRPC. Any number of threads may share it.
+
+    The arguments are those of `BaseModelClient`.
+
+    A client made before a fork may be used in the child over HTTP; over gRPC it is refused there.
+
+    Example:
+        >>> with ModelClient("localhost", "AddSub") as client:
+        ...     result = client.infer_sample(a, b)  # by the model's order of inputs
+        ...     result = client.infer_batch(a=batch_a, b=batch_b)  # by name
+
+    Raises:
+        PyTritonClientInvalidUrlError: The address cannot be read.
+        PyTritonClientTimeoutError: With `lazy_init=False`: the server was not ready in time.
+        PyTritonClientModelUnavailableError: With `lazy_init=False`: the model was not.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model_name: str,
+        model_version: str | None = None,
+        *,
+        lazy_init: bool = True,
+        init_timeout_s: float | None = None,
+        inference_timeout_s: float | None = None,
+        model_config: TritonModelConfig | None = None,
+        ensure_model_is_ready: bool = True,
+        access_token: str | None = None,
+    ) -> None:
+        super().__init__(
+            url,
+            model_name,
+            model_version,
+            lazy_init=lazy_init,
+            init_timeout_s=init_timeout_s,
+            inference_timeout_s=inference_timeout_s,
+            model_config=model_config,
+            ensure_model_is_ready=ensure_model_is_ready,
+            access_token=access_token,
+        )
+        self._init_lock = threading.Lock()
+        self._general_client = self._protocol.connect(self._url, self._inference_timeout_s)
+        self._infer_client = self._protocol.connect(self._url, self._inference_timeout_s)
+        if not lazy_init:
+            try:
+                self._ready_model_config()
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; the client cannot be used afterwards. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._is_grpc_of_parent():
+            return  # closing would wait for threads that this process does not have
+        self._general_client.close()
+        self._infer_client.close()
+
+    @property
+    def model_config(self) -> TritonModelConfig:
+        """The model's configuration; the first access waits until the model is ready.
+
+        Raises:
+            PyTritonClientTimeoutError: The server was not ready in time.
+            PyTritonClientModelUnavailableError: The model was not.
+            PyTritonClientClosedError: The client is closed and does not know the configuration.
+        """
+        return self._model_config or self._ready_model_config()
+
+    @property
+    def is_batching_supported(self) -> bool:
+        """Whether the model's tensors have a batch dimension; waits as `model_config` does."""
+        return self.model_config.max_batch_size > 0
+
+    def wait_for_server(self, timeout_s: float) -> None:
+        """Wait until the server is ready.
+
+        Args:
+            timeout_s: time allowed.
+
+        Raises:
+            PyTritonClientTimeoutError: The server was not ready in time.
+            PyTritonClientClosedError: The client is closed.
+        """
+        self._check_usable()
+        utils.wait_for_server_ready(self._general_client, timeout_s, self._auth_headers)
+
+    def wait_for_model(self, timeout_s: float) -> None:
+        """Wait until the server and the model are ready.
+
+        Args:
+            timeout_s: time allowed for both.
+
+        Raises:
+            PyTritonClientTimeoutError: The server was not ready in time.
+            PyTritonClientModelUnavailableError: The model was not.
+            PyTritonClientClosedError: The client is closed.
+        """
+        self._check_usable()
+        utils.wait_for_model_ready(
+            self._general_client,
+            self._model_name,
+            self._model_version,
+            timeout_s,
+            self._auth_headers,
+        )
+
+    def load_model(self, config: str | None = None, files: dict[str, bytes] | None = None) -> None:
+        """Ask the server to load the model from its repository, or to load it anew.
+
+        Args:
+            config: configuration as JSON to use instead of the repository's.
+            files: contents of files to use instead of the repository's, by "file:<path>".
+
+        Raises:
+            PyTritonClientInferenceServerError: The server refused or could not load it.
+            PyTritonClientTimeoutError: It was not loaded within `init_timeout_s`.
+        """
+        self._manage("load_model", "loading of the model", config=config, files=files)
+        self._model_ready = False  # it may have another configuration now
+
+    def unload_model(self) -> None:
+        """Ask the server to unload the model.
+
+        Raises:
+            PyTritonClientInferenceServerError: The server refused.
+            PyTritonClientTimeoutError: No answer came within `init_timeout_s`.
+        """
+        self._manage("unload_model", "unloading of the model")
+
+    def infer_sample(
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> dict[str, Array]:
+        """Infer one sample: no array has a batch dimension, whether the model has one or not.
+
+        Args:
+            *inputs: inputs in the model's order; optional ones at the end may be left out.
+            parameters: parameters of the request.
+            headers: headers of the request; they win over that of the access token.
+            **named_inputs: inputs by name instead; optional ones may be left out.
+
+        Returns:
+            Outputs by name.
+
+        Raises:
+            PyTritonClientValueError: No inputs, or inputs both by position and by name; something
+                other than an array; parameters or headers of a wrong type.
+            PyTritonClientTimeoutError: The server was not ready or did not answer in time.
+            PyTritonClientModelUnavailableError: The model was not ready in time.
+            PyTritonClientInferenceServerError: The server answered with an error, or the model is
+                decoupled.
+            PyTritonClientClosedError: The client is closed.
+        """
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        config = self._ready_model_config()
+        self._check_model(config, is_batch=False)
+        given = tensors.name_inputs(config, inputs, named_inputs)
+        if not config.max_batch_size:
+            return self._infer(config, given, parameters, headers)
+        outputs = self._infer(config, tensors.add_batch_axis(given), parameters, headers)
+        return tensors.remove_batch_axis(outputs)
+
+    def infer_batch(
+        self,
+        *inputs: Array,
+        parameters: Parameters | None = None,
+        headers: Parameters | None = None,
+        **named_inputs: Array,
+    ) -> dict[str, Array]:
+        """Like `infer_sample`, but each input and output has a leading batch dimension.
+
+        Args:
+            *inputs: inputs in the model's order.
+            parameters: parameters of the request.
+            headers: headers of the request.
+            **named_inputs: inputs by name instead.
+
+        Returns:
+            Outputs by name.
+
+        Raises:
+            PyTritonClientModelDoesntSupportBatchingError: The model has no batch dimension.
+        """
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        config = self._ready_model_config()
+        self._check_model(config, is_batch=True)
+        given = tensors.name_inputs(config, inputs, named_inputs)
+        return self._infer(config, given, parameters, headers)
+
+    def _ready_model_config(self) -> TritonModelConfig:
+        """The configuration, fetched once the model is ready by the first thread that needs it."""
+        if self._model_ready and self._model_config is not None:
+            return self._model_config
+        self._check_usable()
+        wait = Wait(self._init_timeout_s)
+        if not self._init_lock.acquire(timeout=self._init_timeout_s):
+            raise PyTritonClientTimeoutError(
+                f"Waiting for model {self._model_name} to be ready timed out. Another thread has "
+                f"been waiting for it for {self._init_timeout_s} s."
+            )
+        try:
+            if not self._model_ready or self._model_config is None:
+                self._model_config = utils.get_model_config(
+                    self._general_client,
+                    self._model_name,
+                    self._model_version,
+                    wait.limit_s(),
+                    self._auth_headers,
+                )
+                self._model_ready = True
+            return self._model_config
+        finally:
+            self._init_lock.release()
+
+    def _infer(
+        self,
+        config: TritonModelConfig,
+        inputs: Mapping[str, Array],
+        parameters: Parameters | None,
+        headers: Parameters | None,
+    ) -> dict[str, Array]:
+        protocol = self._protocol
+        request = self._request(config, inputs, parameters)
+        limit = protocol.limit(self._inference_timeout_s)
+        try:
+            result = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
+        except (OSError, protocol.library.InferenceServerException) as error:
+            raise failure_of(error, "inference request", self._inference_timeout_s) from error
+        except ValueError as error:
+            if self._closed:  # by another thread; gRPC has no class of its own for it
+                raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
+            raise
+        return self._arrays(result)
+
+    def _manage(self, name: str, during: str, **arguments: Any) -> None:
+        self._check_usable()
+        try:
+            utils.call_within(
+                self._init_timeout_s,
+                self._general_client,
+                name,
+                self._model_name,
+                headers=self._headers(None),
+                **arguments,
+            )
+        except (OSError, self._protocol.library.InferenceServerException) as error:
+            raise failure_of(error, during, self._init_timeout_s) from error

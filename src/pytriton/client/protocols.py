@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between HTTP and gRPC when one talks through the official `tritonclient` package.
+
+A protocol's part of that package is imported when the protocol is first used: `tritonclient.http`
+brings gevent along, its asyncio form aiohttp, and `tritonclient.grpc` grpc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any
+
+from pytriton.client.connections import HttpConnections
+from pytriton.client.url import TritonUrl
+
+# The largest message that Triton takes and sends.
+_MAX_MESSAGE_BYTES = 2**31 - 1
+
+
+class Http:
+    """HTTP through `tritonclient.http`, over connections of our own where it is synchronous."""
+
+    scheme = "http"
+
+    @functools.cached_property
+    def library(self) -> Any:
+        """The package; it has the classes of inputs, outputs and errors."""
+        import tritonclient.http  # noqa: PLC0415  heavy
+
+        return tritonclient.http
+
+    def connect(self, url: TritonUrl, timeout_s: float) -> Any:
+        client = self.library.InferenceServerClient(
+            url.without_scheme, connection_timeout=timeout_s, network_timeout=timeout_s
+        )
+        client._client_stub = HttpConnections(url, timeout_s)  # noqa: SLF001  see connections.py
+        return client
+
+    def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
+        import tritonclient.http.aio  # noqa: PLC0415  heavy
+
+        return tritonclient.http.aio.InferenceServerClient(
+            url.without_scheme, conn_timeout=timeout_s
+        )
+
+    def limit(self, timeout_s: float) -> dict[str, float]:
+        """Arguments of a call that limit its time: none, connections have a limit of their own."""
+        return {}
+
+    def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
+        """An asyncio call that ends when its time is up: aiohttp rounds long limits up."""
+        return asyncio.wait_for(call, timeout_s)
+
+    def asyncio_errors(self) -> tuple[type[Exception], ...]:
+        """What asyncio calls raise where no complete answer came."""
+        import aiohttp  # noqa: PLC0415  heavy
+
+        return (OSError, aiohttp.ClientError)
+
+    def config_arguments(self) -> dict[str, bool]:
+        """Arguments with which the model's configuration comes as a dictionary."""
+        return {}
+
+    def config_from(self, answer: Any) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = answer
+        return config
+
+    def output_names(self, result: Any) -> list[str]:
+        return [output["name"] for output in result.get_response().get("outputs", ())]
+
+    def models_in(self, index: Any) -> Any:
+        """The models of the repository's index."""
+        return index
+
+    def states_in(self, models: Any) -> Iterable[tuple[str, str, str]]:
+        """Name, version and state of each model."""
+        for model in models:
+            yield model["name"], model.get("version", ""), model.get("state", "")
+
+
+class Grpc:
+    """gRPC through `tritonclient.grpc`; its calls take a deadline each."""
+
+    scheme = "grpc"
+
+    # A channel that lost its server would wait up to two minutes before it tries again.
+    _CHANNEL_ARGUMENTS = (
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    )
+
+    @functools.cached_property
+    def library(self) -> Any:
+        """The package; it has the classes of inputs, outputs and errors."""
+        import tritonclient.grpc  # noqa: PLC0415  heavy
+
+        return tritonclient.grpc
+
+    def connect(self, url: TritonUrl, timeout_s: float) -> Any:
+        return self.library.InferenceServerClient(
+            url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
+        )
+
+    def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
+        import tritonclient.grpc.aio  # noqa: PLC0415  heavy
+
+        return tritonclient.grpc.aio.InferenceServerClient(
+            url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
+        )
+
+    def limit(self, timeout_s: float) -> dict[str, float]:
+        return {"client_timeout": timeout_s}
+
+    def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
+        return call  # it has a deadline
+
+    def asyncio_errors(self) -> tuple[type[Exception], ...]:
+        return (OSError,)
+
+    def config_arguments(self) -> dict[str, bool]:
+        return {"as_json": True}
+
+    def config_from(self, answer: Any) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = answer["config"]
+        return config
+
+    def output_names(self, result: Any) -> list[str]:
+        return [output.name for output in result.get_response().outputs]
+
+    def models_in(self, index: Any) -> Any:
+        return index.models
+
+    def states_in(self, models: Any) -> Iterable[tuple[str, str, str]]:
+        for model in models:
+            yield model.name, model.version, model.state
+
+
+HTTP = Http()
+GRPC = Grpc()
+Protocol = Http | Grpc
+BY_SCHEME: dict[str, Protocol] = {"http": HTTP, "grpc": GRPC}
+
+
+def protocol_of(client: Any) -> Protocol:
+    """The protocol that a client of the official package speaks."""
+    modules = (base.__module__ for base in type(client).__mro__)
+    return GRPC if any(module.startswith("tritonclient.grpc") for module in modules) else HTTP

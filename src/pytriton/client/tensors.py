@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what a caller hands to an inference method, and names and shapes it for the model.
+
+Pure functions, shared by all clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton import dtypes
+from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+Array = NDArray[Any]
+Parameters = Mapping[str, str | int | bool]
+
+
+def check_inputs(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
+    """Inputs come either all by position or all by name, and there is at least one.
+
+    Raises:
+        PyTritonClientValueError: They do not, or one of them is not an array.
+    """
+    if not positional and not named:
+        raise PyTritonClientValueError("Provide input data: expected at least one array, got none")
+    if positional and named:
+        raise PyTritonClientValueError(
+            "Use either positional either keyword method arguments convention, "
+            f"got {len(positional)} positional ones and {', '.join(named)}"
+        )
+    for name, value in (*enumerate(positional), *named.items()):
+        if not isinstance(value, np.ndarray):
+            raise PyTritonClientValueError(
+                f"Input {name!r} is not a numpy array: got {type(value).__name__}"
+            )
+
+
+def check_parameters(kind: str, values: Any) -> None:
+    """Parameters and headers are dictionaries of text to text, integers or booleans.
+
+    Raises:
+        PyTritonClientValueError: They are not.
+    """
+    if values is None:
+        return
+    if not isinstance(values, dict):
+        raise PyTritonClientValueError(f"{kind} must be a dict, got {type(values).__name__}")
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise PyTritonClientValueError(
+                f"{kind}: expected names of type str, got {name!r} of type {type(name).__name__}"
+            )
+        if not isinstance(value, str | int | bool):
+            raise PyTritonClientValueError(
+                f"{kind}: expected a value of type str, int or bool for {name!r}, "
+                f"got {type(value).__name__}"
+            )
+
+
+def name_inputs(
+    config: TritonModelConfig, positional: tuple[Array, ...], named: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """Inputs by name; positional ones are those of the model, in its order, as far as they go."""
+    if named:
+        return named
+    return dict(zip((spec.name for spec in config.inputs or ()), positional, strict=False))
+
+
+def add_batch_axis(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array[np.newaxis, ...] for name, array in inputs.items()}
+
+
+def remove_batch_axis(outputs: Mapping[str, Array]) -> dict[str, Array]:
+    # An asyncio stream answers None for an output that a response leaves out.
+    return {name: array if array is None else array[0] for name, array in outputs.items()}
+
+
+def datatype_of(name: str, array: Array) -> str:
+    """The protocol's name for the type of an array.
+
+    Raises:
+        RuntimeError: The array holds text where the protocol has bytes.
+        PyTritonClientValueError: The protocol has no such type.
+    """
+    kind = array.dtype.kind
+    if kind == "U":
+        raise RuntimeError(
+            f"Input {name!r}: expected bytes, got text ({array.dtype}). "
+            "Encode it first, for example with np.char.encode(array, 'utf-8')."
+        )
+    if kind == "O" and array.size and not isinstance(array.flat[0], bytes):
+        raise RuntimeError(
+            f"Input {name!r}: expected an object array of bytes, "
+            f"got elements of type {type(array.flat[0]).__name__}"
+        )
+    datatype = dtypes.from_numpy(array.dtype)
+    if datatype is None or array.dtype.byteorder == ">":
+        raise PyTritonClientValueError(
+            f"Input {name!r}: expected one of {', '.join(dtypes.BY_NAME)} in native byte order, "
+            f"got dtype {array.dtype.str}"
+        )
+    return datatype.name

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address of a server, in the forms that users write it."""
+
+from __future__ import annotations
+
+import dataclasses
+import urllib.parse
+
+from pytriton.client.exceptions import PyTritonClientInvalidUrlError
+from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
+
+_DEFAULT_PORTS = {"http": DEFAULT_HTTP_PORT, "grpc": DEFAULT_GRPC_PORT}
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonUrl:
+    """A server's address.
+
+    Args:
+        scheme: "http" or "grpc".
+        hostname: name or IP address, an IPv6 one without brackets.
+        port: TCP port.
+    """
+
+    scheme: str
+    hostname: str
+    port: int
+
+    @classmethod
+    def from_url(cls, url: str) -> TritonUrl:
+        """Read an address: `[scheme://]host[:port]`.
+
+        Args:
+            url: the address; without a scheme it is HTTP, without a port the protocol's default.
+                A path and credentials are ignored.
+
+        Returns:
+            The address in its parts.
+
+        Raises:
+            PyTritonClientInvalidUrlError: The text is no such address.
+        """
+        if not isinstance(url, str):
+            raise PyTritonClientInvalidUrlError(
+                f"Invalid url {url!r}. Expected a string, got {type(url).__name__}."
+            )
+        try:
+            parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+            hostname, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}. {error}") from error
+        if parts.scheme not in _DEFAULT_PORTS:
+            raise PyTritonClientInvalidUrlError(
+                f"Invalid url {url!r}. Expected the scheme http or grpc, got {parts.scheme!r}."
+            )
+        if not hostname or any(character.isspace() for character in hostname):
+            raise PyTritonClientInvalidUrlError(
+                f"Invalid url {url!r}. Expected [scheme://]host[:port], got the host {hostname!r}."
+            )
+        return cls(parts.scheme, hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port)
+
+    @property
+    def with_scheme(self) -> str:
+        """`scheme://host:port`."""
+        return f"{self.scheme}://{self.without_scheme}"
+
+    @property
+    def without_scheme(self) -> str:
+        """`host:port`."""
+        host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
+        return f"{host}:{self.port}"

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions on the official clients: make one, wait until a server or model is ready, ask for it.
+
+`pytriton.client.asyncio_utils` has the same for asyncio.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytriton.client.connections import HttpConnections
+from pytriton.client.exceptions import (
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+)
+from pytriton.client.failures import failure_of
+from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, protocol_of
+from pytriton.client.url import TritonUrl
+from pytriton.client.waiting import (
+    DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
+    DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S,
+    Wait,
+)
+from pytriton.client.warnings import NotSupportedTimeoutWarning
+from pytriton.model_config.parser import ModelConfigParser
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = [
+    "LATEST_MODEL_VERSION",
+    "ModelState",
+    "TritonUrl",
+    "create_client_from_url",
+    "get_model_config",
+    "get_model_state",
+    "parse_grpc_response",
+    "parse_http_response",
+    "wait_for_model_ready",
+    "wait_for_server_ready",
+]
+
+LATEST_MODEL_VERSION = "<latest>"
+
+_DEFAULT_NETWORK_TIMEOUT_S = 60.0
+
+ModelStates = dict[tuple[str, str], "ModelState"]
+
+
+class ModelState(enum.Enum):
+    """What a server says of a model in its repository."""
+
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+    READY = "READY"
+
+
+def create_client_from_url(url: str, network_timeout_s: float | None = None) -> Any:
+    """A client of the official package for the protocol that the address names.
+
+    Args:
+        url: address as `TritonUrl.from_url` reads it.
+        network_timeout_s: time limit of each call over HTTP; gRPC calls take one each. Default is
+            60 s.
+
+    Returns:
+        `tritonclient.http.InferenceServerClient` or `tritonclient.grpc.InferenceServerClient`; any
+        thread may use either.
+
+    Raises:
+        PyTritonClientInvalidUrlError: The address cannot be read.
+    """
+    address = TritonUrl.from_url(url)
+    timeout_s = _DEFAULT_NETWORK_TIMEOUT_S if network_timeout_s is None else network_timeout_s
+    return BY_SCHEME[address.scheme].connect(address, timeout_s)
+
+
+def wait_for_server_ready(
+    client: Any, timeout_s: float | None = None, headers: Mapping[str, str] | None = None
+) -> None:
+    """Wait until the server is ready and live.
+
+    Args:
+        client: a client of the official package.
+        timeout_s: time allowed; default is 60 s.
+        headers: headers of the requests.
+
+    Raises:
+        PyTritonClientTimeoutError: The server was not ready in time.
+    """
+    wait = Wait(DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S if timeout_s is None else timeout_s)
+    _warn_if_limit_cannot_be_kept(client, wait.timeout_s)
+    _wait_for_server(client, wait, headers)
+
+
+def wait_for_model_ready(
+    client: Any,
+    model_name: str,
+    model_version: str | None = None,
+    timeout_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Wait until the server and one of its models are ready.
+
+    Args:
+        client: a client of the official package.
+        model_name: name of the model.
+        model_version: version of the model; default is the latest.
+        timeout_s: time allowed for both; default is 300 s.
+        headers: headers of the requests.
+
+    Raises:
+        PyTritonClientTimeoutError: The server was not ready in time.
+        PyTritonClientModelUnavailableError: The model was not.
+    """
+    wait = Wait(DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s)
+    _warn_if_limit_cannot_be_kept(client, wait.timeout_s)
+    _wait_for_model(client, model_name, model_version, wait, headers)
+
+
+def get_model_config(
+    client: Any,
+    model_name: str,
+    model_version: str | None = None,
+    timeout_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> TritonModelConfig:
+    """The configuration of a model, once it is ready.
+
+    Args:
+        client: a client of the official package.
+        model_name: name of the model.
+        model_version: version of the model; default is the latest.
+        timeout_s: time allowed for everything; default is 300 s.
+        headers: headers of the requests.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        PyTritonClientTimeoutError: The server was not ready in time, or did not answer.
+        PyTritonClientModelUnavailableError: The model was not ready in time.
+        PyTritonClientInferenceServerError: The server refused to tell the configuration.
+    """
+    wait = Wait(DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s)
+    _wait_for_model(client, model_name, model_version, wait, headers)
+    protocol = protocol_of(client)
+    try:
+        answer = call_within(
+            wait.limit_s(),
+            client,
+            "get_model_config",
+            model_name,
+            model_version or "",
+            headers=headers,
+            **protocol.config_arguments(),
+        )
+    except (OSError, protocol.library.InferenceServerException) as error:
+        raise failure_of(error, "request for a model's configuration", wait.timeout_s) from error
+    return ModelConfigParser.from_dict(protocol.config_from(answer))
+
+
+def get_model_state(
+    client: Any,
+    model_name: str,
+    model_version: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ModelState:
+    """The state of a model as the index of the server's repository has it.
+
+    Args:
+        client: a client of the official package.
+        model_name: name of the model.
+        model_version: version of the model; default is the latest, the numerically greatest.
+        headers: headers of the request; the index usually asks for an access token.
+
+    Returns:
+        The state; UNAVAILABLE where the index does not have the model.
+    """
+    index = client.get_model_repository_index(headers=headers)
+    return state_in_index(protocol_of(client), index, model_name, model_version)
+
+
+def parse_http_response(models: Any) -> ModelStates:
+    """Read an index that came over HTTP.
+
+    Args:
+        models: list of models, each a dictionary.
+
+    Returns:
+        State by name and version of the models that have a version.
+    """
+    return _states(HTTP, models)
+
+
+def parse_grpc_response(models: Any) -> ModelStates:
+    """Read an index that came over gRPC.
+
+    Args:
+        models: the message's list of models.
+
+    Returns:
+        State by name and version of the models that have a version.
+    """
+    return _states(GRPC, models)
+
+
+def state_in_index(
+    protocol: Protocol, index: Any, model_name: str, model_version: str | None = None
+) -> ModelState:
+    """The state of one version of a model, or of its greatest one."""
+    states = _states(protocol, protocol.models_in(index))
+    versions = {version: state for (name, version), state in states.items() if name == model_name}
+    if model_version is None and versions:
+        model_version = max(versions, key=int)
+    return versions.get(model_version or "", ModelState.UNAVAILABLE)
+
+
+def call_within(
+    timeout_s: float, client: Any, name: str, *arguments: Any, **named_arguments: Any
+) -> Any:
+    """Call a method of an official client with a time limit."""
+    method: Callable[..., Any] = getattr(client, name)
+    connections = getattr(client, "_client_stub", None)
+    if isinstance(connections, HttpConnections):
+        with connections.limited_to(timeout_s):
+            return method(*arguments, **named_arguments)
+    return method(*arguments, **named_arguments, **protocol_of(client).limit(timeout_s))
+
+
+def _wait_for_server(client: Any, wait: Wait, headers: Mapping[str, str] | None) -> None:
+    def is_ready() -> bool:
+        return all(
+            call_within(wait.limit_s(), client, question, headers=headers)
+            for question in ("is_server_ready", "is_server_live")
+        )
+
+    if not _becomes_true(is_ready, client, wait):
+        raise PyTritonClientTimeoutError(
+            f"Waiting for server to be ready timed out. It was given {wait.timeout_s} s, at the "
+            f"end {wait.last_problem}."
+        )
+
+
+def _wait_for_model(
+    client: Any,
+    model_name: str,
+    model_version: str | None,
+    wait: Wait,
+    headers: Mapping[str, str] | None,
+) -> None:
+    _wait_for_server(client, wait, headers)
+
+    def is_ready() -> bool:
+        ready: bool = call_within(
+            wait.limit_s(),
+            client,
+            "is_model_ready",
+            model_name,
+            model_version or "",
+            headers=headers,
+        )
+        return ready
+
+    if not _becomes_true(is_ready, client, wait):
+        version = f" version {model_version}" if model_version else ""
+        raise PyTritonClientModelUnavailableError(
+            f"Waiting for model {model_name}{version} to be ready timed out. The server is ready; "
+            f"the model was given {wait.timeout_s} s, at the end {wait.last_problem}."
+        )
+
+
+def _becomes_true(question: Callable[[], bool], client: Any, wait: Wait) -> bool:
+    server_error = protocol_of(client).library.InferenceServerException
+    while True:
+        try:
+            if question():
+                return True
+            wait.last_problem = "it is not ready"
+        except (OSError, server_error) as error:
+            wait.last_problem = f"{type(error).__name__}: {error}"
+        pause_s = wait.next_pause_s()
+        if pause_s is None:
+            return False
+        time.sleep(pause_s)
+
+
+def _warn_if_limit_cannot_be_kept(client: Any, timeout_s: float) -> None:
+    """Connections that are not ours have one limit for all calls."""
+    pool = getattr(getattr(client, "_client_stub", None), "_connection_pool", None)
+    network_timeout_s = getattr(pool, "network_timeout", None)
+    if network_timeout_s is not None and network_timeout_s > timeout_s:
+        warnings.warn(
+            f"The client's network timeout of {network_timeout_s} s is longer than the time "
+            f"allowed, {timeout_s} s: the wait may take that long.",
+            NotSupportedTimeoutWarning,
+            stacklevel=3,
+        )
+
+
+def _states(protocol: Protocol, models: Any) -> ModelStates:
+    return {
+        (name, version): ModelState(state) if state else ModelState.LOADING
+        for name, version, state in protocol.states_in(models)
+        if version
+    }
