@@ -32,7 +32,7 @@ BESIDE_THE_CHAIN = {
     "client": LEAVES | {"wire"},
     # The user's process talks to the server over a channel and does not load it.
     "server_process": LEAVES | {"transport", "backend"},
-    "triton_base": LEAVES | {"backend", "decorators"},
+    "triton_base": LEAVES | {"backend", "decorators", "proxy"},
 }
 EXTRA = {
     "backend": frozenset({"decorators", "proxy"}),

@@ -45,6 +45,7 @@ class InferRequest(msgspec.Struct, eq=False):
     priority: int = 0
     timeout_us: int = 0
     received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
+    traceparent: str | None = None  # span of the client; empty: traced without one; None: untraced
 
     model: Any = None  # the engine's model; set once the request was accepted
     rows: int = 1  # batch dimension; 1 where the model has none

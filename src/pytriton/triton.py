@@ -35,6 +35,7 @@ from pytriton.utils.endpoint_utils import get_endpoint
 from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -262,6 +263,9 @@ class Triton(TritonBase):
             grpc_port=started.grpc_port or self._config.grpc_port,
             metrics_port=started.metrics_port or self._config.metrics_port,
         )
+
+    def _trace_config(self) -> Sequence[str]:
+        return self._config.trace_config or ()
 
     def _record_model(self, model: BoundModel) -> None:
         if not self._policy.local_model_store or self._workspace is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
+from pytriton.proxy.telemetry import trace_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +53,12 @@ class TritonBase:
             model_version: version of the model.
             config: batching and other settings; default is `ModelConfig()`.
             strict: whether outputs have to have the declared names, types and shapes.
-            trace_config: settings for tracing; default are those of the server.
+            trace_config: settings for tracing; default are those of the server. With
+                `mode=opentelemetry` they make the tracer of this process, unless it has one.
 
         Raises:
+            ImportError: OpenTelemetry is asked for and not installed.
+            ValueError: OpenTelemetry is asked for without a URL for its spans.
             PyTritonValidationError: An argument is wrong.
             PyTritonBadParameterError: A value of `config` is out of range.
             PyTritonInvalidOperationError: The model is bound already.
@@ -62,6 +66,7 @@ class TritonBase:
         model = BoundModel(
             model_name, infer_func, inputs, outputs, model_version, config, strict=strict
         )
+        trace_with(trace_config or self._trace_config())
         with self._lock:
             if model.key in self._models and model.key not in self._unserved:
                 raise PyTritonInvalidOperationError(
@@ -111,6 +116,10 @@ class TritonBase:
             True from the end of `connect` to `stop`.
         """
         return self._is_connected
+
+    def _trace_config(self) -> Sequence[str]:
+        """What the server is told of tracing, as far as this side knows."""
+        return ()
 
     def _record_model(self, model: BoundModel) -> None:
         """A model was bound; hook for those who keep files of their models."""

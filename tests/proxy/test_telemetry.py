@@ -61,7 +61,7 @@ def test_tracer_can_be_set_once():
 
 
 def test_missing_package_is_named_with_its_remedy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
 
     with pytest.raises(ImportError, match="pip install opentelemetry-api"):
         telemetry.raise_if_no_telemetry()

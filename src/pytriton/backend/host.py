@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.transport.arena import IDLE_SECONDS
-from pytriton.transport.frames import Execute
+from pytriton.transport.frames import BatchFailure, Execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -111,6 +111,7 @@ class InstanceHost:
             frame = self._call.failure(execute, started_ns, error)
             payload = self._channel.payload()
         self._channel.send(frame, payload)
+        self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
         if stops:
             self._on_unrecoverable()
 
@@ -179,6 +180,7 @@ class AsyncInstanceHost(InstanceHost):
             frame = self._call.failure(execute, started_ns, error)
             payload = self._channel.payload()
         self._send(frame, payload)
+        self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
         if stops:
             self._on_unrecoverable()
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from pytriton import dtypes
 from pytriton.backend.output_validation import convert_output
+from pytriton.backend.request_spans import RequestSpans
 from pytriton.decorators import whole_batch_callable
 from pytriton.dtypes import BYTES, DataType
 from pytriton.errors import ErrorCode
@@ -66,6 +67,7 @@ class ModelCall:
         self._output_names = list(outputs)
         self._validator = validator
         self._batching = batching
+        self._spans = RequestSpans()
         self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
 
     def run(self, received: Received, payload: Payload) -> Frame:
@@ -73,7 +75,8 @@ class ModelCall:
         execute = received.frame
         assert isinstance(execute, Execute)
         started_ns = time.monotonic_ns()
-        if self._call_whole_batch is None or execute.parameters or execute.outputs:
+        is_plain = not (execute.parameters or execute.outputs or execute.traceparents)
+        if self._call_whole_batch is None or not is_plain:
             results = self.infer_func(self.requests(received))
             if isinstance(results, Iterator):
                 results = _only_result(results)
@@ -96,22 +99,29 @@ class ModelCall:
         execute = received.frame
         assert isinstance(execute, Execute)
         arrays = {ref.name: received.array(ref) for ref in execute.inputs}
+        spans = self._spans.start(execute) if execute.traceparents else {}
         if not self._batching or len(execute.rows) == 1:
-            return [self._request(execute, 0, arrays)]
+            return [self._request(execute, 0, arrays, spans)]
         requests = []
         at = 0
         for position, rows in enumerate(execute.rows):
             end = at + rows
             data = {name: array[at:end] for name, array in arrays.items()}
-            requests.append(self._request(execute, position, data))
+            requests.append(self._request(execute, position, data, spans))
             at = end
         return requests
 
-    def _request(self, execute: Execute, position: int, data: dict[str, NDArray[Any]]) -> Request:
+    def _request(
+        self,
+        execute: Execute,
+        position: int,
+        data: dict[str, NDArray[Any]],
+        spans: Mapping[int, Any],
+    ) -> Request:
         return Request(
             data,
             execute.parameters.get(position, {}),
-            None,
+            spans.get(position),
             execute.outputs.get(position, self._output_names),
         )
 
@@ -154,6 +164,11 @@ class ModelCall:
         return BatchFailure(
             execute.batch, started_ns, time.monotonic_ns(), text, ErrorCode.INTERNAL
         )
+
+    def end_spans(self, execute: Execute, error: str | None = None) -> None:
+        """The batch is answered: end the spans of its requests, if any are open still."""
+        if execute.traceparents:
+            self._spans.end(execute, error)
 
     def error_text(self, error: BaseException) -> str:
         """What clients read when the callable raised; the traceback stays in the log."""

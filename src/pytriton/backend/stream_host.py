@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _HEAR_EVERY_NS = 100_000
 # A step that took longer may do so again: what other streams produced before it is sent first.
 _SLOW_STEP_NS = 100_000
+# What the span of a request says whose client did not wait for its end.
+_ABANDONED = "the client went away"
 
 
 class _Stream:
@@ -121,6 +123,7 @@ class StreamHost(InstanceHost):
             if results is _END:
                 self._items += account.finish()
                 del self._streams[account.execute.batch]
+                self._call.end_spans(account.execute)
             else:
                 items = self._call.response_items(
                     account.execute, results, self._payload, is_final=False
@@ -134,6 +137,7 @@ class StreamHost(InstanceHost):
         text = self._call.error_text(error)
         self._items += stream.account.finish(text, ErrorCode.INTERNAL)
         del self._streams[stream.account.execute.batch]
+        self._call.end_spans(stream.account.execute, text)
         self._abandon(stream)
         if is_unrecoverable(error):
             self._flush()
@@ -145,6 +149,7 @@ class StreamHost(InstanceHost):
             stream.responses.close()
         except BaseException as error:  # noqa: BLE001  as anything else that user code raises
             self._call.log_raised_at_end(error)
+        self._call.end_spans(stream.account.execute, _ABANDONED)
 
     def _flush(self) -> None:
         if not self._items:
@@ -215,6 +220,7 @@ class AsyncStreamHost(AsyncInstanceHost):
             elif not isinstance(error, asyncio.CancelledError):
                 self._call.log_raised_at_end(error)
         self._send_items(last, self._channel.payload(), started_ns)
+        self._call.end_spans(account.execute, last[0].error if last else _ABANDONED)
         if stops:
             self._on_unrecoverable()
 

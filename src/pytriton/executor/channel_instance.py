@@ -141,6 +141,8 @@ class ChannelInstance:
                 frame.outputs[position] = list(request.outputs)
             if request.id:
                 frame.ids[position] = request.id
+            if request.traceparent is not None:
+                frame.traceparents[position] = request.traceparent
         return frame
 
     def _send(self, frame: Execute | Cancel | Credit, payload: Payload | None) -> None:

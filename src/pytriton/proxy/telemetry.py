@@ -27,7 +27,7 @@ def _opentelemetry(module: str) -> Any:
     except ImportError as error:
         raise ImportError(
             "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
-            "opentelemetry-exporter-otlp"
+            "opentelemetry-exporter-otlp-proto-http"
         ) from error
 
 
@@ -115,6 +115,21 @@ def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:
     provider = sdk.TracerProvider(resource=resource)
     provider.add_span_processor(_opentelemetry("sdk.trace.export").BatchSpanProcessor(exporter))
     return provider.get_tracer(_TRACER_NAME)
+
+
+def trace_with(trace_config: Sequence[str]) -> None:
+    """Set up this process's tracer where a configuration asks for OpenTelemetry and there is none.
+
+    Args:
+        trace_config: settings as `TritonConfig.trace_config` holds them; any other mode than
+            OpenTelemetry's is the server's own business.
+
+    Raises:
+        ValueError: where it does not say where spans go.
+        ImportError: where OpenTelemetry is not installed.
+    """
+    if _tracer is None and "mode=opentelemetry" in trace_config:
+        set_telemetry_tracer(build_proxy_tracer_from_triton_config(trace_config))
 
 
 def traced_span(request: Any, span_name: str, **kwargs: Any) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, ServerError, UnsupportedError
 from pytriton.server.grpc_call import UnaryCall
 from pytriton.server.http_infer import HeaderForwarding
+from pytriton.server.tracing import TraceSampling
 from pytriton.wire.grpc import CompressionLevel, encoding_for_level
 from pytriton.wire.kserve_pb import build_request, read_infer_form
 from pytriton.wire.kserve_pb_response import encode_infer_response
@@ -35,7 +36,8 @@ class InferService:
         self.engine = engine
         self.compression = CompressionLevel(options.grpc_response_compression)
         pattern = options.grpc_header_forward_pattern
-        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        sampling = TraceSampling.from_settings(options.trace_settings)
+        self._forwarding = HeaderForwarding(pattern, sampling) if pattern or sampling else None
 
     def encoding(self, head: CallHead) -> str:
         """How the responses of a call are compressed."""

@@ -23,6 +23,7 @@ from pytriton.server.http_handler import HttpHandler
 from pytriton.server.http_infer import HeaderForwarding, InferExchange, respond_server_error
 from pytriton.server.http_routes import Route, Router
 from pytriton.server.status import HTTP_RESTRICTED
+from pytriton.server.tracing import TraceSampling
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +50,9 @@ class HttpApi(HttpHandler):
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
-        self._forwarding = HeaderForwarding(options.http_header_forward_pattern)
+        self._forwarding = HeaderForwarding(
+            options.http_header_forward_pattern, TraceSampling.from_settings(options.trace_settings)
+        )
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
             "ready": self._ready,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.http_connection import HttpConnection
     from pytriton.server.http_reader import HttpRequest
+    from pytriton.server.tracing import TraceSampling
     from pytriton.wire.output_format import OutputFormat
 
 logger = logging.getLogger(__name__)
@@ -45,13 +46,16 @@ _RESERVED_HEADERS = frozenset(
 
 
 class HeaderForwarding:
-    """Which request headers become request parameters."""
+    """Which request headers become request parameters, or say what a request is traced under."""
 
-    def __init__(self, pattern: str | None) -> None:
+    def __init__(self, pattern: str | None, sampling: TraceSampling | None = None) -> None:
         self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+        self._sampling = sampling
 
     def apply(self, headers: list[tuple[bytes, bytes]], request: InferRequest) -> None:
-        """Add the headers that match to the request's parameters."""
+        """Add the headers that match to the request's parameters, and the span if it is traced."""
+        if self._sampling is not None:
+            request.traceparent = self._sampling.traceparent(headers)
         if self._pattern is None:
             return
         for raw_name, raw_value in headers:

@@ -72,6 +72,7 @@ class Execute(msgspec.Struct, tag="execute", array_like=True):
     parameters: dict[int, dict[str, ParameterValue]] = {}
     outputs: dict[int, list[str]] = {}  # requested names, where not all
     memory: MemoryNotes | None = None
+    traceparents: dict[int, str] = {}  # of the traced requests
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True):

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans around callables: a client's trace goes on in the process of the function it calls."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from pytriton.decorators import batch
+from pytriton.model_config import Tensor
+from pytriton.proxy import telemetry
+from pytriton.triton import Triton, TritonConfig
+from tests.e2e import http_client
+from tests.e2e.conftest import new_ports
+from tests.e2e.hosts import Host
+from tests.e2e.waiting import eventually
+
+sdk = pytest.importorskip("opentelemetry.sdk.trace")
+export = pytest.importorskip("opentelemetry.sdk.trace.export")
+memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+
+TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
+PARENT_ID = 0xB7AD6B7169203331
+TRACEPARENT = {"traceparent": f"00-{TRACE_ID:032x}-{PARENT_ID:016x}-01"}
+OTLP = ["mode=opentelemetry", "opentelemetry,url=http://127.0.0.1:1/v1/traces", "rate=0"]
+ROW = np.ones((1, 2), np.float32)
+
+
+class Spans:
+    """What was exported so far."""
+
+    def __init__(self) -> None:
+        self._exporter = memory.InMemorySpanExporter()
+        provider = sdk.TracerProvider()
+        provider.add_span_processor(export.SimpleSpanProcessor(self._exporter))
+        self.tracer = provider.get_tracer("test")
+
+    def wait_for(self, count: int) -> dict:
+        """That many spans, by name."""
+        assert eventually(lambda: len(self._exporter.get_finished_spans()) >= count)
+        spans = self._exporter.get_finished_spans()
+        assert len(spans) == count
+        return {span.name: span for span in spans}
+
+    def clear(self) -> None:
+        self._exporter.clear()
+
+
+@pytest.fixture(scope="module")
+def traced_process():
+    spans = Spans()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(telemetry, "_tracer", spans.tracer)
+        yield spans
+
+
+@pytest.fixture
+def spans(traced_process):
+    traced_process.clear()
+    return traced_process
+
+
+@pytest.fixture(scope="module")
+def running_host(traced_process):
+    ports = new_ports()
+    with Triton(config=TritonConfig(**ports, trace_config=OTLP)) as triton:
+        host = Host(triton, ports)
+        host.grpc_port = ports["grpc_port"]
+        yield host
+
+
+def post(host, name, headers=TRACEPARENT, action="infer", body=None):
+    path = f"/v2/models/{name}/{action}"
+    return http_client.call(
+        host.port, path, body or http_client.json_body({"x": ROW}), headers, "POST"
+    )
+
+
+def double(requests):
+    return [{"y": 2 * request["x"]} for request in requests]
+
+
+def assert_under_client(span):
+    assert span.name == "proxy_inference_callable"
+    assert span.context.trace_id == TRACE_ID
+    assert span.parent.span_id == PARENT_ID
+
+
+def test_http_request_is_traced_under_the_span_of_its_client(host, spans):
+    assert post(host, host.bind(double)).status == 200
+
+    (span,) = spans.wait_for(1).values()
+    assert_under_client(span)
+    assert span.status.is_ok
+    assert span.end_time > span.start_time
+
+
+def test_grpc_request_is_traced_under_the_span_of_its_client(host, spans):
+    name = host.bind(double)
+    tensor = triton_grpc.InferInput("x", ROW.shape, "FP32")
+    tensor.set_data_from_numpy(ROW)
+
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{host.grpc_port}") as client:
+        client.infer(name, [tensor], headers=TRACEPARENT)
+
+    (span,) = spans.wait_for(1).values()
+    assert_under_client(span)
+
+
+def test_request_opens_spans_under_its_own(host, spans):
+    def step(requests):
+        with requests[0].traced_span("step"):
+            return double(requests)
+
+    post(host, host.bind(step))
+
+    by_name = spans.wait_for(2)
+    own, inner = by_name["proxy_inference_callable"], by_name["step"]
+    assert inner.parent.span_id == own.context.span_id
+
+
+def test_batch_decorator_opens_a_span_for_its_function(host, spans):
+    @batch
+    def doubled(x):
+        return {"y": 2 * x}
+
+    post(host, host.bind(doubled))
+
+    own = spans.wait_for(2).pop("proxy_inference_callable")
+    (inner,) = (span for span in spans.wait_for(2).values() if span.name != own.name)
+    assert inner.parent.span_id == own.context.span_id
+
+
+def test_span_of_a_callable_that_raises_ends_with_its_error(host, spans):
+    def broken(requests):
+        raise ValueError("no luck")
+
+    assert post(host, host.bind(broken)).status == 500
+
+    (span,) = spans.wait_for(1).values()
+    assert not span.status.is_ok
+    assert "ValueError: no luck" in span.status.description
+
+
+def test_coroutine_function_is_traced(host, spans):
+    async def doubled(requests):
+        return double(requests)
+
+    post(host, host.bind(doubled))
+
+    assert_under_client(spans.wait_for(1).popitem()[1])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_span_of_a_stream_lasts_until_its_end(host, spans, is_async):
+    open_spans = []
+
+    def count(requests):
+        for _ in range(2):
+            open_spans.append(requests[0].span.is_recording())
+            yield double(requests)
+
+    async def count_async(requests):
+        for results in count(requests):
+            yield results
+
+    name = host.bind(count_async if is_async else count, decoupled=True)
+    answer = post(host, name, TRACEPARENT | {"Accept": "text/event-stream"})
+
+    assert answer.body.count(b"data:") == 2
+    assert open_spans == [True, True]
+    (span,) = spans.wait_for(1).values()
+    assert_under_client(span)
+    assert span.status.is_ok
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_span_of_a_stream_that_raises_ends_with_its_error(host, spans, is_async):
+    def broken(requests):
+        yield double(requests)
+        raise ValueError("no luck")
+
+    async def broken_async(requests):
+        for results in broken(requests):
+            yield results
+
+    name = host.bind(broken_async if is_async else broken, decoupled=True)
+    post(host, name, TRACEPARENT | {"Accept": "text/event-stream"})
+
+    (span,) = spans.wait_for(1).values()
+    assert "ValueError: no luck" in span.status.description
+
+
+def test_generate_is_traced(host, spans):
+    def length(requests):
+        return [{"n": np.array([[1.0]], np.float32)} for _ in requests]
+
+    name = host.bind(
+        length,
+        [Tensor(name="x", dtype=np.float32, shape=(1,))],
+        [Tensor(name="n", dtype=np.float32, shape=(1,))],
+    )
+
+    assert post(host, name, action="generate", body=b'{"x": 2}').status == 200
+    assert_under_client(spans.wait_for(1).popitem()[1])
+
+
+def test_request_without_a_client_span_is_not_traced_at_rate_zero(host, spans):
+    seen = []
+
+    def look(requests):
+        seen.append(requests[0].span)
+        return double(requests)
+
+    post(host, host.bind(look), headers={})
+
+    assert seen == [None]
+
+
+def test_rate_one_traces_requests_without_a_client_span(spans, run_triton):
+    triton = run_triton(trace_config=[*OTLP[:2], "rate=1"])
+    row = {"dtype": np.float32, "shape": (-1,)}
+    triton.bind("Model", double, [Tensor(name="x", **row)], [Tensor(name="y", **row)])
+
+    http_client.infer(triton._config.http_port, "Model", {"x": ROW})
+
+    (span,) = spans.wait_for(1).values()
+    assert span.name == "proxy_inference_callable"
+    assert span.parent is None
+
+
+def bind_traced(trace_config, server_config=None) -> None:
+    row = {"dtype": np.float32, "shape": (-1,)}
+    tensors = [Tensor(name="x", **row)], [Tensor(name="y", **row)]
+    triton = Triton(config=TritonConfig(trace_config=server_config))
+    triton.bind("M", double, *tensors, trace_config=trace_config)
+
+
+@pytest.mark.parametrize("server_config, config", [(OTLP, None), (None, OTLP)])
+def test_bind_makes_the_tracer_of_the_process(monkeypatch, server_config, config):
+    monkeypatch.setattr(telemetry, "_tracer", None)
+
+    bind_traced(config, server_config)
+
+    tracer = telemetry.get_telemetry_tracer()
+    assert tracer is not None
+    bind_traced(OTLP)
+    assert telemetry.get_telemetry_tracer() is tracer
+
+
+def test_bind_names_what_to_install_for_opentelemetry(monkeypatch):
+    monkeypatch.setattr(telemetry, "_tracer", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+
+    with pytest.raises(ImportError, match="pip install opentelemetry-api"):
+        bind_traced(OTLP)
+
+
+def test_bind_takes_settings_of_tritons_own_tracing(monkeypatch):
+    monkeypatch.setattr(telemetry, "_tracer", None)
+
+    bind_traced(["mode=triton", "triton,file=trace.json"])
+
+    assert telemetry.get_telemetry_tracer() is None
