@@ -34,8 +34,11 @@ class FakeLoop:
     def call_soon(self, callback, *args) -> None:
         self._ready.append((callback, args))
 
-    def call_later(self, delay_s: float, callback, *args) -> None:
-        heapq.heappush(self._later, (self._now + delay_s, next(self._count), callback, args))
+    def call_later(self, delay_s: float, callback, *args) -> FakeTimer:
+        timer = FakeTimer()
+        entry = (self._now + delay_s, next(self._count), timer, callback, args)
+        heapq.heappush(self._later, entry)
+        return timer
 
     def create_future(self) -> FakeFuture:
         return FakeFuture()
@@ -53,11 +56,23 @@ class FakeLoop:
         end = self._now + seconds
         self.run()
         while self._later and self._later[0][0] <= end:
-            at, _, callback, args = heapq.heappop(self._later)
+            at, _, timer, callback, args = heapq.heappop(self._later)
             self._now = at
-            callback(*args)
+            if not timer.cancelled():
+                callback(*args)
             self.run()
         self._now = end
+
+
+class FakeTimer:
+    def __init__(self) -> None:
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
 
 
 class FakeFuture:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP API over a real engine, whose models answer what a test tells them to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytriton import dtypes
+from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.engine.engine import Engine
+from pytriton.engine.model import Model
+from pytriton.errors import ServerError
+from pytriton.executor.base import Outcome, RunningBatch
+from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.server.http_api import HttpApi
+from pytriton.server.options import Limits, ServerOptions
+from tests.server.http_fakes import Client, FakeLoop
+
+MODELS = {
+    "double": """max_batch_size: 8
+        input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
+        output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]""",
+    "stream": """model_transaction_policy { decoupled: true }
+        input [ { name: "prompt" data_type: TYPE_STRING dims: [ 1 ] } ]
+        output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]""",
+}
+
+
+class ScriptedInstance:
+    """Runs whatever it is given until the test answers for it."""
+
+    name = "scripted"
+    free_slots = 1000
+    is_idle = True
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.requests: list[InferRequest] = []
+        self.cancelled: list[InferRequest] = []
+        self.granted = 0
+
+    def start(self) -> None:
+        self.requests.clear()
+
+    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+        for request in requests:
+            request.instance = self
+        self.requests += requests
+
+    def cancel(self, request: InferRequest) -> None:
+        self.cancelled.append(request)
+
+    def grant(self, request: InferRequest, count: int) -> None:
+        self.granted += count
+
+    def stop(self) -> None:
+        self._model.on_died(self, "it was stopped")
+
+    def answer(self, *outputs: InferTensor, final: bool = True, index: int = 0, **more) -> None:
+        """Respond to a request that runs; without outputs, only end it."""
+        request = self.requests[index]
+        response = None
+        if outputs:
+            name = self._model.spec.name
+            response = InferResponse(name, "1", request.id, list(outputs), **more)
+        self._report(request, Outcome(0, response, None, final))
+
+    def fail(self, error: ServerError, index: int = 0) -> None:
+        self._report(self.requests[index], Outcome(0, None, error))
+
+    def _report(self, request: InferRequest, outcome: Outcome) -> None:
+        batch = RunningBatch(1, [request], 0, {0})
+        self._model.on_outcomes(self, batch, [outcome], (0, 0))
+
+
+class Service:
+    """A server without its sockets."""
+
+    def __init__(self, limits: Limits | None = None, **options) -> None:
+        self.loop = FakeLoop()
+        self.engine = Engine()
+        self.options = ServerOptions(limits=limits or Limits(), **options)
+        self.api = HttpApi(self.engine, self.options, self.loop)
+        self.instances: dict[str, ScriptedInstance] = {}
+        for name, text in MODELS.items():
+            self._serve(name, text)
+        self.loop.run()
+
+    def _serve(self, name: str, text: str) -> None:
+        config = config_from_text(f'name: "{name}" backend: "python" {text}', "config.pbtxt")
+        model = Model(spec_from_config(normalise_config(config), 1), self.loop)
+        model.config_json = b"{}"
+        self.instances[name] = ScriptedInstance(model)
+        self.engine.add(model)
+        self.engine.set_ready(model)
+        model.add_instance(self.instances[name])
+
+    @property
+    def double(self) -> ScriptedInstance:
+        return self.instances["double"]
+
+    @property
+    def stream(self) -> ScriptedInstance:
+        return self.instances["stream"]
+
+    def connect(self) -> Client:
+        return Client(self.api)
+
+
+def floats(*values: float) -> InferTensor:
+    data = np.array(values, np.float32).tobytes()
+    return InferTensor("y", dtypes.FP32, (1, len(values)), data)
+
+
+def text(value: str) -> InferTensor:
+    return InferTensor("text", dtypes.BYTES, (1,), dtypes.encode_bytes([value.encode()]))

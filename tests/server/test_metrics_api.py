@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics port."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.server.metrics_api import MetricsApi
+from tests.server.http_fakes import Client, get, post
+from tests.server.http_models import Service
+
+
+@pytest.fixture
+def client():
+    service = Service()
+    return Client(MetricsApi(service.engine, service.options, service.loop))
+
+
+@pytest.mark.parametrize("path", [b"/metrics", b"/metrics/", b"/metrics?x=y"])
+def test_scrape_is_answered_in_text(client, path):
+    client.send(get(path))
+
+    (answer,) = client.answers()
+    assert answer.status == 200
+    assert answer.headers[b"Content-Type"] == b"text/plain; charset=utf-8"
+    assert b'nv_inference_request_success{model="double",version="1"} 0' in answer.body
+
+
+@pytest.mark.parametrize("path", [b"/", b"/metric", b"/v2/health/live", b"/metrics/x"])
+def test_other_paths_are_empty(client, path):
+    client.send(get(path))
+
+    (answer,) = client.answers()
+    assert (answer.status, answer.body) == (200, b"")
+
+
+def test_other_methods_are_refused(client):
+    client.send(post(b"x", b"/metrics"))
+    client.send(b"DELETE / HTTP/1.1\r\n\r\n")
+    client.send(get(b"/metrics"))
+
+    assert client.statuses() == [405, 405, 200]
+    assert client.answers()[0].headers[b"Allow"] == b"GET, HEAD"
+
+
+def test_slow_scraper_is_cut_off_by_one_timer(client):
+    for at in range(15):
+        client.send(get(b"/metrics")[at : at + 1])
+
+    assert client.loop.timer_count == 1
+
+    client.loop.advance(100)
+
+    assert client.statuses() == [408]
