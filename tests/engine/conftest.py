@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on a loop with fake time and fake instances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytriton.engine import engine, model, recording
+from pytriton.engine.cache import ResponseCache
+from pytriton.engine.model import Model, ModelState
+from pytriton.messages import InferRequest
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
+
+
+class Scene:
+    """A ready model, its instances, and everything that its clients were told, in order."""
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        instances: int = 1,
+        concurrency: int = 1,
+        cache: ResponseCache | None = None,
+        **spec: Any,
+    ) -> None:
+        self.clock = clock
+        self.loop = FakeLoop(clock)
+        self.model = Model(model_spec(**spec), self.loop, cache)
+        self.instances = [
+            FakeInstance(f"m_0_{index}", self.model, concurrency) for index in range(instances)
+        ]
+        for instance in self.instances:
+            self.model.add_instance(instance)
+        self.model.become(ModelState.READY)
+        self.requests: list[InferRequest] = []
+        self.log: list[Any] = []  # names of the sinks that heard something
+        self.loop.run()
+
+    @property
+    def instance(self) -> FakeInstance:
+        (only,) = self.instances
+        return only
+
+    def submit(self, count: int = 1, **fields: Any) -> list[InferRequest]:
+        """Submit requests in one round of the loop; the sinks are numbered."""
+        submitted = []
+        for _ in range(count):
+            sink = RecordingSink(len(self.requests), self.log)
+            each = request(sink, received_ns=self.clock.now_ns, **fields)
+            each.model = self.model
+            self.requests.append(each)
+            submitted.append(each)
+            self.model.submit(each, self.clock.now_ns)
+        self.loop.run()
+        return submitted
+
+    def sink(self, number: int) -> RecordingSink:
+        return self.requests[number].sink
+
+    def check_all_answered(self) -> None:
+        """Every request ended exactly once, and the account says so too."""
+        assert [each.sink.final_count for each in self.requests] == [1] * len(self.requests)
+        statistics = self.model.statistics
+        assert statistics.pending_count == 0
+        assert statistics.success_count + statistics.fail.count == len(self.requests)
+        assert statistics.fail.count == sum(statistics.failures.values())
+        assert ": 0 queued, 0 running" in repr(self.model)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    fake = FakeClock()
+    for module in (engine, model, recording):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def scene(clock):
+    """Makes scenes; settings are those of `Scene` and `model_spec`."""
+
+    def make(**settings: Any) -> Scene:
+        return Scene(clock, **settings)
+
+    return make

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model drives its batcher and its instances, on a loop with fake time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.engine.model import TRANSITIONS, ModelState
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.engine.stats import FailureReason
+from pytriton.errors import CancelledError, InternalError, UnavailableError
+from pytriton.executor.base import Outcome
+from tests.fakes import FakeInstance, RecordingSink, response
+
+MS = 1000  # microseconds
+
+
+def timeouts(timeout_us, action=TimeoutAction.REJECT, **settings):
+    policy = QueuePolicySpec(default_timeout_us=timeout_us, timeout_action=action)
+    return BatcherSpec(default_queue_policy=policy, **settings)
+
+
+def test_requests_of_one_round_share_a_batch(scene):
+    one = scene(max_batch_size=4)
+    one.submit(3)
+
+    assert one.instance.sizes == [3]
+
+
+def test_requests_that_come_while_the_instance_is_busy_form_the_next_batch(scene):
+    one = scene(max_batch_size=4)
+    one.submit()
+    for _ in range(6):
+        one.submit()
+    assert one.instance.sizes == [1]
+
+    one.instance.finish()
+    one.instance.finish()
+
+    assert one.instance.sizes == [1, 4, 2]
+    one.instance.finish()
+    one.check_all_answered()
+
+
+def test_instance_has_its_next_batch_before_answers_are_delivered(scene):
+    one = scene()
+    seen = []
+
+    class Sink(RecordingSink):
+        def on_response(self, response, *, final):
+            seen.append(one.instance.sizes)
+            super().on_response(response, final=final)
+
+    (first,) = one.submit()
+    first.sink = Sink()
+    one.submit()
+
+    one.instance.finish()
+
+    assert seen == [[1, 1]]
+
+
+def test_batches_go_to_the_instance_that_was_idle_longest(scene):
+    two = scene(instances=2, batches=False)
+    two.submit(2)
+    two.instances[1].finish()
+    two.instances[0].finish()
+
+    two.submit()
+
+    assert [len(instance.running) for instance in two.instances] == [0, 1]
+
+
+def test_instance_of_several_slots_gets_as_many_batches(scene):
+    one = scene(batches=False, concurrency=3)
+    one.submit(5)
+    assert one.instance.sizes == [1, 1, 1]
+
+    one.instance.finish(one.instance.running[1])
+
+    assert one.instance.sizes == [1, 1, 1, 1]
+
+
+def test_added_instance_takes_what_waits(scene):
+    one = scene(batches=False)
+    one.submit(2)
+    second = FakeInstance("m_0_1", one.model)
+
+    one.model.add_instance(second)
+    one.loop.run()
+
+    assert second.sizes == [1]
+
+
+def test_delayed_batch_leaves_when_its_time_comes(scene):
+    one = scene(batcher=BatcherSpec(max_queue_delay_us=5 * MS))
+    one.submit()
+    one.loop.advance(0.003)
+    one.submit()
+    assert one.instance.sizes == []
+
+    one.loop.advance(0.002)
+
+    assert one.instance.sizes == [2]
+
+
+def test_timer_that_comes_early_waits_for_the_rest(scene):
+    one = scene(batcher=BatcherSpec(max_queue_delay_us=5 * MS))
+    later = one.loop.call_later
+    one.loop.call_later = lambda delay_s, *call: later(delay_s * 0.9, *call)
+    one.submit()
+
+    one.loop.advance(0.0049)
+    assert one.instance.sizes == []
+    one.loop.advance(0.0002)
+
+    assert one.instance.sizes == [1]
+
+
+def test_deadline_fires_while_every_instance_is_busy(scene):
+    one = scene(batcher=timeouts(5 * MS))
+    one.submit()
+    one.submit()
+
+    one.loop.advance(0.004)
+    assert one.sink(1).errors == []
+    one.loop.advance(0.002)
+
+    (error,) = one.sink(1).errors
+    assert isinstance(error, UnavailableError)
+    assert error.message == "Request timeout expired"
+    assert one.model.statistics.failures[FailureReason.REJECTED] == 1
+    one.instance.finish()
+    one.check_all_answered()
+
+
+def test_earlier_deadline_of_a_later_request_moves_the_timer(scene):
+    policy = QueuePolicySpec(default_timeout_us=50 * MS, allow_timeout_override=True)
+    one = scene(batcher=BatcherSpec(default_queue_policy=policy))
+    one.submit(2)
+    one.submit(timeout_us=50 * MS)
+    one.submit(timeout_us=10 * MS)
+
+    one.loop.advance(0.011)
+
+    assert len(one.sink(3).errors) == 1
+    assert one.sink(2).errors == []
+
+
+def test_delayed_request_still_runs_after_its_deadline(scene):
+    one = scene(batcher=timeouts(5 * MS, TimeoutAction.DELAY))
+    one.submit()
+    one.submit()
+    one.loop.advance(0.01)
+
+    one.instance.finish()
+    one.instance.finish()
+
+    one.check_all_answered()
+    assert one.model.statistics.success_count == 2
+
+
+def test_full_queue_refuses_without_a_trace(scene):
+    policy = QueuePolicySpec(max_queue_size=1)
+    one = scene(batcher=BatcherSpec(default_queue_policy=policy, preserve_ordering=True))
+    one.submit()
+    one.submit()
+
+    with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
+        one.submit()
+
+    assert one.requests.pop().sink.final_count == 0
+    one.instance.finish()
+    one.instance.finish()
+    one.check_all_answered()
+
+
+def test_cancelled_request_that_waits_goes_at_once(scene):
+    one = scene()
+    one.submit()
+    one.submit()
+    one.model.cancel(one.requests[1])
+    one.model.cancel(one.requests[1])
+
+    assert isinstance(one.sink(1).errors[0], CancelledError)
+    one.instance.finish()
+    assert one.instance.sizes == [1]
+    assert one.model.statistics.failures[FailureReason.CANCELED] == 1
+    one.check_all_answered()
+
+
+def test_instance_is_told_of_a_cancelled_request_that_runs(scene):
+    one = scene()
+    one.submit(2)
+
+    one.model.cancel(one.requests[1])
+    one.model.cancel(one.requests[1])
+
+    assert one.instance.cancelled == [one.requests[1]]
+    one.instance.fail()
+    assert one.model.statistics.failures[FailureReason.CANCELED] == 1
+    assert one.model.statistics.failures[FailureReason.BACKEND] == 1
+    one.check_all_answered()
+
+
+def test_request_that_was_answered_may_be_cancelled_too(scene):
+    one = scene()
+    one.submit()
+    one.instance.finish()
+
+    one.model.cancel(one.requests[0])
+
+    one.check_all_answered()
+
+
+ORDERED = BatcherSpec(preserve_ordering=True)
+
+
+def test_ordered_answers_wait_for_earlier_ones(scene):
+    two = scene(instances=2, max_batch_size=1, batcher=ORDERED)
+    two.submit(4)
+    for _ in range(2):
+        two.instances[1].finish()
+    assert two.log == []
+
+    two.instances[0].finish()
+    two.instances[1].finish()
+
+    assert two.log == [0, 1, 2, 3]
+    two.check_all_answered()
+
+
+def test_ordered_answers_do_not_wait_for_what_was_rejected_or_cancelled(scene):
+    two = scene(instances=2, max_batch_size=1, batcher=timeouts(5 * MS, preserve_ordering=True))
+    two.submit(5)
+    two.model.cancel(two.requests[2])
+    two.instances[1].finish()  # request 1, then it gets request 3
+    two.loop.advance(0.006)  # request 4 is rejected
+    two.instances[1].finish()
+    assert two.log == [2, 4]
+
+    two.instances[0].finish()
+
+    assert two.log == [2, 4, 0, 1, 3]
+    two.check_all_answered()
+
+
+def test_ordered_answers_come_after_the_death_of_an_instance(scene):
+    two = scene(instances=2, max_batch_size=1, batcher=ORDERED)
+    two.submit(3)
+    two.instances[1].finish()
+    two.instances[0].die()
+    two.instances[1].finish()
+
+    assert two.log == [0, 1, 2]
+    assert [bool(two.sink(number).errors) for number in range(3)] == [True, False, False]
+    two.check_all_answered()
+
+
+def test_refused_batch_is_answered_and_the_instance_stays(scene):
+    one = scene(max_batch_size=2)
+    one.instance.refusal = UnavailableError("no room")
+    one.submit(2)
+    assert [one.sink(number).errors[0].message for number in range(2)] == ["no room"] * 2
+
+    one.instance.refusal = None
+    one.submit()
+    one.instance.finish()
+
+    assert one.model.statistics.failures[FailureReason.OTHER] == 2
+    one.check_all_answered()
+
+
+def test_batch_that_cannot_be_sent_for_any_reason_is_answered_and_logged(scene, caplog):
+    one = scene(batcher=ORDERED)
+    one.instance.refusal = OSError("too many open files")
+    one.submit()
+
+    assert isinstance(one.sink(0).errors[0], InternalError)
+    assert "OSError: too many open files" in one.sink(0).errors[0].message
+    assert "a batch could not be sent" in caplog.text
+    one.check_all_answered()
+
+
+def test_sink_that_raises_keeps_no_answer_from_the_others(scene, caplog):
+    class Broken(RecordingSink):
+        def on_response(self, response, *, final):
+            super().on_response(response, final=final)
+            raise RuntimeError("a bug in a front end")
+
+        def on_error(self, error):
+            super().on_error(error)
+            raise RuntimeError("a bug in a front end")
+
+    one = scene(max_batch_size=3)
+    one.submit(6)
+    for number in (0, 3):
+        one.requests[number].sink = Broken()
+
+    one.instance.finish()
+    one.instance.fail()
+
+    assert caplog.text.count("a response could not be delivered") == 2
+    one.check_all_answered()
+
+
+def test_death_of_one_instance_fails_what_it_ran_and_the_others_go_on(scene):
+    two = scene(instances=2, batches=False)
+    two.submit(3)
+
+    two.instances[0].die()
+
+    assert len(two.sink(0).errors) == 1
+    assert two.model.state is ModelState.READY
+    for _ in range(2):
+        two.instances[1].finish()
+    two.check_all_answered()
+    assert two.model.statistics.failures[FailureReason.BACKEND] == 1
+
+
+@pytest.mark.parametrize("batcher", [None, timeouts(5 * MS), ORDERED])
+def test_death_of_the_last_instance_answers_all_that_waits(scene, batcher):
+    one = scene(max_batch_size=1, batcher=batcher, batches=batcher is not None)
+    one.submit(3)
+
+    one.instance.die()
+    one.loop.advance(1)
+
+    one.check_all_answered()
+    assert one.model.state is ModelState.UNAVAILABLE
+    assert one.model.reason == "instance m_0_0 is gone, its process ended"
+    assert one.sink(2).errors[0].message == (
+        "Request for unknown model: 'm' version 1 is not at ready state"
+    )
+
+
+def test_stop_answers_what_runs_and_what_waits(scene):
+    two = scene(instances=2, max_batch_size=1, batcher=timeouts(5 * MS))
+    two.submit(4)
+
+    two.model.stop()
+    two.model.stop()
+    two.loop.advance(1)
+
+    two.check_all_answered()
+    assert two.model.instances == []
+    assert (two.model.state, two.model.reason) == (ModelState.UNAVAILABLE, "unloaded")
+
+
+def test_state_changes_only_as_the_table_says(scene):
+    model = scene().model
+    for state in set(ModelState) - TRANSITIONS[model.state]:
+        with pytest.raises(AssertionError):
+            model.become(state)
+
+    assert model.state is ModelState.READY
+
+
+def test_statistics_of_a_batch_count_rows_and_times(scene):
+    one = scene(max_batch_size=8)
+    one.submit()
+    one.loop.advance(0.010)
+    one.submit(2, rows=3)
+    one.loop.advance(0.020)
+
+    one.instance.finish()
+    one.loop.advance(0.005)
+    batch = one.instance.running[0]
+    one.instance.report(batch, [Outcome(0, response()), Outcome(1, None, InternalError("no"))])
+
+    durations = one.model.statistics.inference_durations()
+    ms = 1_000_000
+    assert one.model.statistics.inference_count == 1 + 3
+    assert one.model.statistics.execution_count == 2
+    assert (durations.success.count, durations.success.ns) == (2, (30 + 25) * ms)
+    assert (durations.fail.count, durations.fail.ns) == (1, 25 * ms)
+    assert (durations.queue.count, durations.queue.ns) == (2, 20 * ms)
+    assert [each.batch_size for each in one.model.statistics.batch_durations()] == [1, 6]
+    one.check_all_answered()

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoupled models: any number of responses, credit for clients that take them, gathering."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.engine.model import GRANT_RESPONSES
+from pytriton.engine.model_spec import BatcherSpec
+from pytriton.engine.stats import FailureReason
+from pytriton.errors import CancelledError, InternalError
+from pytriton.executor.base import Outcome
+from tests.fakes import response
+
+
+@pytest.fixture
+def stream(scene):
+    """A decoupled model with one request that runs."""
+    one = scene(decoupled=True, batches=False, concurrency=8)
+    one.submit()
+    return one
+
+
+def respond(scene, count=1, position=0):
+    for _ in range(count):
+        batch = scene.instance.running[0]
+        scene.instance.report(batch, [Outcome(position, response(), is_final=False)])
+
+
+def end(scene, position=0, error=None):
+    scene.instance.report(scene.instance.running[0], [Outcome(position, None, error)])
+
+
+def granted(scene):
+    return [count for _, count in scene.instance.granted]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_stream_delivers_any_number_of_responses_and_its_end(stream, count):
+    respond(stream, count)
+    end(stream)
+
+    assert [each is not None for each in stream.sink(0).responses] == [True] * count + [False]
+    stream.check_all_answered()
+    assert stream.model.statistics.execution_count == 1
+
+
+def test_stream_counts_each_response_at_its_index(stream):
+    respond(stream, 2)
+    end(stream, error=InternalError("half-way"))
+    stream.submit()
+    respond(stream)
+    end(stream)
+
+    first, second, third = stream.model.statistics.responses
+    assert (first.success.count, second.success.count) == (2, 1)
+    assert (second.empty_response.count, third.fail.count) == (1, 1)
+    assert stream.model.statistics.failures[FailureReason.BACKEND] == 1
+    stream.check_all_answered()
+
+
+def test_stream_of_a_cancelled_request_counts_as_cancelled(stream):
+    respond(stream)
+    stream.model.cancel(stream.requests[0])
+    end(stream, error=CancelledError(""))
+
+    assert stream.model.statistics.responses[1].cancel.count == 1
+    assert stream.model.statistics.failures[FailureReason.CANCELED] == 1
+    assert stream.model.statistics.execution_count == 1
+    stream.check_all_answered()
+
+
+def test_execution_counts_once_where_one_of_its_requests_is_cancelled(scene):
+    one = scene(decoupled=True, concurrency=8)
+    one.submit(3)
+    one.model.cancel(one.requests[1])
+    end(one, 1, CancelledError(""))
+    one.instance.finish()
+
+    assert one.model.statistics.execution_count == 1
+    assert one.model.statistics.success_count == 2
+    one.check_all_answered()
+
+
+def test_credit_is_granted_by_the_half_window(stream):
+    respond(stream, GRANT_RESPONSES - 1)
+    assert granted(stream) == []
+    respond(stream, GRANT_RESPONSES + 1)
+
+    assert granted(stream) == [GRANT_RESPONSES] * 2
+
+
+def test_paused_client_gets_no_credit_until_it_resumes(stream):
+    (request,) = stream.requests
+    stream.model.pause(request)
+    respond(stream, 2 * GRANT_RESPONSES)
+    assert granted(stream) == []
+
+    stream.model.resume(request)
+    respond(stream, GRANT_RESPONSES)
+
+    assert granted(stream) == [2 * GRANT_RESPONSES, GRANT_RESPONSES]
+
+
+def test_resume_without_responses_grants_nothing(stream):
+    (request,) = stream.requests
+    stream.model.pause(request)
+    stream.model.resume(request)
+
+    assert granted(stream) == []
+
+
+def test_request_that_waits_may_be_paused_and_resumed(scene):
+    one = scene(decoupled=True, batches=False)
+    one.submit(2)
+    one.model.pause(one.requests[1])
+    one.model.resume(one.requests[1])
+    end(one)
+    end(one)
+
+    one.check_all_answered()
+
+
+def test_batching_stream_gathers_while_the_model_is_at_work(scene):
+    one = scene(decoupled=True, max_batch_size=8, concurrency=8)
+    one.submit()
+    one.submit()
+    one.submit()
+    assert one.instance.sizes == [1]
+
+    one.loop.advance(0.001)
+
+    assert one.instance.sizes == [1, 2]
+
+
+def test_ordering_is_no_matter_of_decoupled_models(scene):
+    one = scene(decoupled=True, batcher=BatcherSpec(preserve_ordering=True), concurrency=2)
+    one.submit()
+    one.submit()
+    one.loop.advance(0.001)
+    second = one.instance.running[1]
+    one.instance.report(second, [Outcome(0, response(), is_final=False)])
+    one.instance.finish(second)
+    one.instance.finish()
+
+    assert one.log == [1, 1, 0]
+    one.check_all_answered()
+
+
+def test_death_of_the_instance_ends_streams(stream):
+    respond(stream)
+
+    stream.instance.die()
+
+    assert len(stream.sink(0).errors) == 1
+    stream.check_all_answered()

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for what the engine is given: a loop whose time the test turns, instances, sinks."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from typing import Any
+
+from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.errors import InternalError, ServerError
+from pytriton.executor.base import Outcome, RunningBatch
+from pytriton.messages import InferRequest, InferResponse
+
+SECOND_NS = 1_000_000_000
+
+
+class FakeClock:
+    """Stands for the module `time`; its time moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+
+class FakeTimer:
+    """What `call_later` gives."""
+
+    def __init__(self) -> None:
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+
+class FakeLoop:
+    """The part of an event loop that a model uses; callbacks run when a test lets them."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._ready: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[int, int, FakeTimer, Any, tuple[Any, ...]]] = []
+        self._numbers = itertools.count()
+
+    def call_soon(self, callback: Any, *arguments: Any) -> None:
+        self._ready.append((callback, arguments))
+
+    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> FakeTimer:
+        timer = FakeTimer()
+        at_ns = self._clock.now_ns + round(delay_s * SECOND_NS)
+        heapq.heappush(self._timers, (at_ns, next(self._numbers), timer, callback, arguments))
+        return timer
+
+    def run(self) -> None:
+        """Run what is due, without letting time pass."""
+        while self._ready or (self._timers and self._timers[0][0] <= self._clock.now_ns):
+            while self._ready:
+                callback, arguments = self._ready.popleft()
+                callback(*arguments)
+            if self._timers and self._timers[0][0] <= self._clock.now_ns:
+                _, _, timer, callback, arguments = heapq.heappop(self._timers)
+                if not timer.cancelled():
+                    callback(*arguments)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, with every timer at its time."""
+        end_ns = self._clock.now_ns + round(seconds * SECOND_NS)
+        self.run()
+        while self._timers and self._timers[0][0] <= end_ns:
+            self._clock.now_ns = max(self._clock.now_ns, self._timers[0][0])
+            self.run()
+        self._clock.now_ns = end_ns
+
+
+class RecordingSink:
+    """Keeps what a request was answered; several may write one log, which shows their order."""
+
+    def __init__(self, name: Any = None, log: list[Any] | None = None) -> None:
+        self.name = name
+        self.responses: list[InferResponse | None] = []
+        self.errors: list[ServerError] = []
+        self.final_count = 0
+        self._log = log
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        self.responses.append(response)
+        self.final_count += final
+        self._note()
+
+    def on_error(self, error: ServerError) -> None:
+        self.errors.append(error)
+        self.final_count += 1
+        self._note()
+
+    def _note(self) -> None:
+        if self._log is not None:
+            self._log.append(self.name)
+
+
+class FakeInstance:
+    """Keeps the batches that it was given until a test says how they end."""
+
+    def __init__(self, name: str, events: Any, concurrency: int = 1) -> None:
+        self.name = name
+        self.batches: list[RunningBatch] = []  # in the order of arrival, also ended ones
+        self.running: list[RunningBatch] = []
+        self.cancelled: list[InferRequest] = []
+        self.granted: list[tuple[InferRequest, int]] = []
+        self.refusal: Exception | None = None  # raised by `execute`
+        self._events = events
+        self._concurrency = concurrency
+        self._is_open = True
+
+    @property
+    def free_slots(self) -> int:
+        return self._concurrency - len(self.running) if self._is_open else 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.running
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch.requests) for batch in self.batches]
+
+    def start(self) -> None:
+        assert self._is_open
+
+    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+        assert self.free_slots > 0, "given more than it takes"
+        if self.refusal is not None:
+            raise self.refusal
+        batch = RunningBatch(len(self.batches), requests, now_ns, set(range(len(requests))))
+        for request in requests:
+            request.instance = self
+        self.batches.append(batch)
+        self.running.append(batch)
+
+    def cancel(self, request: InferRequest) -> None:
+        self.cancelled.append(request)
+
+    def grant(self, request: InferRequest, count: int) -> None:
+        self.granted.append((request, count))
+
+    def stop(self) -> None:
+        self.die("the model was unloaded")
+
+    # What a test makes it do
+
+    def finish(self, batch: RunningBatch | None = None) -> None:
+        """Answer every request that is open, each with an empty response."""
+        batch = batch or self.running[0]
+        self.report(batch, [Outcome(p, response()) for p in sorted(batch.open_positions)])
+
+    def fail(self, batch: RunningBatch | None = None, text: str = "failed") -> None:
+        """Answer every request that is open with an error."""
+        batch = batch or self.running[0]
+        error = InternalError(text)
+        self.report(batch, [Outcome(p, None, error) for p in sorted(batch.open_positions)])
+
+    def report(self, batch: RunningBatch, outcomes: list[Outcome]) -> None:
+        """Report outcomes, as an instance does: the batch is over before its owner hears."""
+        batch.open_positions -= {outcome.position for outcome in outcomes if outcome.is_final}
+        if not batch.open_positions:
+            self.running.remove(batch)
+        self._events.on_outcomes(self, batch, outcomes, (batch.started_ns, batch.started_ns))
+
+    def die(self, reason: str = "its process ended") -> None:
+        """End: open requests fail first, as the interface promises."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        for batch in list(self.running):
+            self.fail(batch, reason)
+        self._events.on_died(self, reason)
+
+
+def response() -> InferResponse:
+    return InferResponse("m", "1", "", [])
+
+
+def request(sink: RecordingSink | None = None, rows: int = 1, **fields: Any) -> InferRequest:
+    return InferRequest(
+        **{"model_name": "m", "inputs": {}, "sink": sink or RecordingSink(), **fields}, rows=rows
+    )
+
+
+def model_spec(
+    max_batch_size: int = 4,
+    batcher: BatcherSpec | None = None,
+    *,
+    batches: bool = True,
+    inputs: dict[str, TensorSpec] | None = None,
+    **fields: Any,
+) -> ModelSpec:
+    """A model that batches dynamically, unless told otherwise."""
+    inputs = inputs or {}
+    return ModelSpec(
+        **{"name": "m", "version": 1, "platform": "python", "outputs": {}, **fields},
+        max_batch_size=max_batch_size,
+        inputs=inputs,
+        required_inputs=frozenset(inputs),
+        batcher=(batcher or BatcherSpec()) if batches else None,
+    )
