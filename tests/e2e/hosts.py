@@ -70,6 +70,10 @@ class Host:
         ]
         return value
 
+    def forget(self, name: str) -> None:
+        """Leave the end of a model to the test."""
+        self._names.remove(name)
+
     def unbind_all(self) -> None:
         while self._names:
             self.triton.unbind(self._names.pop())

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics, metrics and the response cache: what they say adds up to what happened."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from pytriton.decorators import batch
+from pytriton.model_config import Tensor
+from pytriton.triton import Triton, TritonConfig
+from tests.e2e.conftest import new_ports
+from tests.e2e.hosts import Host
+from tests.e2e.http_client import InferFailedError, call, infer
+
+X = Tensor(name="x", dtype=np.float32, shape=(-1,))
+DURATIONS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
+             "cache_hit", "cache_miss"}  # fmt: skip
+COUNTERS = [
+    "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count",
+    "nv_inference_request_duration_us", "nv_inference_queue_duration_us",
+    "nv_inference_compute_input_duration_us", "nv_inference_compute_infer_duration_us",
+    "nv_inference_compute_output_duration_us",
+]  # fmt: skip
+
+
+def fails_on_zero(requests):
+    if any(request["x"].flat[0] == 0 for request in requests):
+        raise ValueError("zero")
+    return [{"y": request["x"]} for request in requests]
+
+
+@pytest.fixture
+def used(host):
+    """A model with 5 requests of 2 rows that went well and 3 that failed."""
+    model = host.bind(fails_on_zero, max_batch_size=4)
+    for value in (1, 1, 0, 1, 0, 1, 0, 1):
+        array = np.full((2, 3), value, np.float32)
+        if value:
+            host.infer(model, x=array)
+        else:
+            assert host.error(model, x=array)[0] == 500
+    return model
+
+
+def test_statistics_have_these_fields_and_add_up(host, used):
+    account = host.statistics(used)
+
+    assert set(account) == {"name", "version", "last_inference", "inference_count",
+                            "execution_count", "inference_stats", "response_stats", "batch_stats",
+                            "memory_usage"}  # fmt: skip
+    stats = account["inference_stats"]
+    assert set(stats) == DURATIONS
+    assert (account["name"], account["version"]) == (used, "1")
+    assert (account["inference_count"], account["execution_count"]) == (10, 8)
+    assert {name: item["count"] for name, item in stats.items()} == {
+        "success": 5, "fail": 3, "queue": 5, "compute_input": 5, "compute_infer": 5,
+        "compute_output": 5, "cache_hit": 0, "cache_miss": 0,
+    }  # fmt: skip
+    parts = ("queue", "compute_input", "compute_infer", "compute_output")
+    assert 0 < sum(stats[part]["ns"] for part in parts) <= stats["success"]["ns"]
+    (batches,) = account["batch_stats"]
+    assert batches["batch_size"] == 2
+    assert account["last_inference"] > 0
+
+
+def test_statistics_of_all_models_list_each_once(host, used):
+    other = host.bind(fails_on_zero)
+    listed = [item["name"] for item in host.get("/v2/models/stats").json["model_stats"]]
+
+    assert sorted(listed) == sorted([used, other])
+
+
+def test_metrics_agree_with_statistics(host, used):
+    stats = host.statistics(used)["inference_stats"]
+
+    assert host.metric("nv_inference_request_success", used) == 5
+    assert host.metric("nv_inference_request_failure", used, reason="BACKEND") == 3
+    for reason in ("REJECTED", "CANCELED", "OTHER"):
+        assert host.metric("nv_inference_request_failure", used, reason=reason) == 0
+    assert host.metric("nv_inference_count", used) == 10
+    assert host.metric("nv_inference_exec_count", used) == 8
+    assert host.metric("nv_inference_pending_request_count", used) == 0
+    infer_us = host.metric("nv_inference_compute_infer_duration_us", used)
+    assert infer_us == pytest.approx(stats["compute_infer"]["ns"] / 1000, abs=1)
+
+
+def test_metrics_page_has_the_usual_names_and_labels(host, used):
+    page = call(host.metrics_port, "/metrics")
+
+    assert page.headers["content-type"] == "text/plain; charset=utf-8"
+    text = page.body.decode()
+    for name in COUNTERS:
+        assert f"# TYPE {name} counter\n" in text
+        assert re.search(rf'^{name}{{model="{used}",version="1"}} \d', text, re.MULTILINE)
+    for name in ("nv_inference_pending_request_count", "nv_model_load_duration_secs",
+                 "nv_cpu_utilization", "nv_cpu_memory_total_bytes"):  # fmt: skip
+        assert f"# TYPE {name} gauge\n" in text
+    assert call(host.metrics_port, "/other").body == b""
+    assert call(host.metrics_port, "/metrics", b"x").status == 405
+
+
+def test_metrics_of_an_unbound_model_are_gone(host, used):
+    host.triton.unbind(used)
+    host.forget(used)
+
+    assert used.encode() not in call(host.metrics_port, "/metrics").body
+
+
+@pytest.fixture(scope="module")
+def caching_host():
+    ports = new_ports()
+    config = TritonConfig(cache_config=["local,size=1048576"], **ports)
+    with Triton(config=config) as triton:
+        yield Host(triton, ports)
+
+
+@pytest.fixture
+def cached(caching_host):
+    """Binds a caching model that counts its calls."""
+    calls = []
+
+    def bind(function=lambda x: x):
+        @batch
+        def counting(x):
+            calls.append(x.copy())
+            return {"y": function(x)}
+
+        return caching_host.bind(counting, response_cache=True), calls
+
+    yield bind
+    caching_host.unbind_all()
+
+
+def test_equal_requests_call_the_function_once(caching_host, cached):
+    model, calls = cached(lambda x: x + len(calls))
+    answers = [caching_host.infer(model, x=np.ones((1, 2), np.float32))["y"] for _ in range(10)]
+
+    assert len(calls) == 1
+    assert all(np.array_equal(answer, [[2, 2]]) for answer in answers)
+    account = caching_host.statistics(model)
+    assert (account["inference_count"], account["execution_count"]) == (1, 1)
+    counts = {name: item["count"] for name, item in account["inference_stats"].items()}
+    assert (counts["success"], counts["cache_hit"], counts["cache_miss"]) == (10, 9, 1)
+    assert caching_host.metric("nv_cache_num_hits_per_model", model) == 9
+    assert caching_host.metric("nv_cache_num_misses_per_model", model) == 1
+
+
+def test_equal_bytes_of_another_shape_are_another_request(caching_host, cached):
+    model, calls = cached()
+    for shape in ((1, 4), (2, 2), (4, 1)):
+        answer = caching_host.infer(model, x=np.zeros(shape, np.float32))["y"]
+        assert answer.shape == shape
+
+    assert [array.shape for array in calls] == [(1, 4), (2, 2), (4, 1)]
+
+
+def test_equal_requests_with_other_parameters_or_outputs_are_answered_rightly(caching_host, cached):
+    model, calls = cached()
+    array = np.ones((1, 2), np.float32)
+    for members in ({}, {"parameters": {"a": 1}}, {"outputs": [{"name": "y"}]}, {"id": "7"}):
+        assert np.array_equal(infer(caching_host.port, model, {"x": array}, **members)["y"], array)
+
+    assert len(calls) >= 1
+
+
+def test_errors_are_not_kept(caching_host, cached):
+    def fail_first(x):
+        if len(calls) == 1:
+            raise ValueError("the first time")
+        return x
+
+    model, calls = cached(fail_first)
+    array = np.ones((1, 2), np.float32)
+    with pytest.raises(InferFailedError, match="the first time"):
+        caching_host.infer(model, x=array)
+
+    assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
+    assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
+    assert len(calls) == 2
+
+
+def test_cache_keeps_to_its_size(caching_host, cached):
+    model, calls = cached()
+    arrays = [np.full((1, 64_000), value, np.float32) for value in range(12)]  # 256 kB each
+    for array in arrays:
+        assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
+
+    # The latest are still there, the first had to go.
+    before = len(calls)
+    caching_host.infer(model, x=arrays[-1])
+    assert len(calls) == before
+    caching_host.infer(model, x=arrays[0])
+    assert len(calls) == before + 1
+
+
+def test_cached_answer_is_not_spoiled_by_the_callable(caching_host, cached):
+    kept = []
+
+    def keep(x):
+        kept.append(x)
+        return x
+
+    model, _ = cached(keep)
+    array = np.arange(50_000, dtype=np.float32)[None]
+    caching_host.infer(model, x=array)
+    kept[0][:] = -1
+
+    assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
+
+
+def test_verbose_log_goes_to_the_file(run_triton, tmp_path):
+    log = tmp_path / "server.log"
+    triton = run_triton(log_file=log, log_verbose=1)
+    assert triton.is_alive()
+    triton.stop()
+
+    assert "Started HTTP" in pathlib.Path(log).read_text()
