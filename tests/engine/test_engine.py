@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's registry and its face to front ends, without any front end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pytriton.engine.engine import Engine, parse_version
+from pytriton.engine.model import Model, ModelState
+from pytriton.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, model_spec, request
+
+
+class Served:
+    """A model in an engine, and its only instance."""
+
+    def __init__(self, engine, loop, *, ready=True, **spec):
+        self.model = Model(model_spec(batches=False, **spec), loop)
+        self.instance = FakeInstance("i", self.model)
+        self.model.add_instance(self.instance)
+        engine.add(self.model)
+        if ready:
+            engine.set_ready(self.model)
+
+
+@pytest.fixture
+def engine():
+    return Engine()
+
+
+@pytest.fixture
+def loop():
+    return FakeLoop(FakeClock())
+
+
+@pytest.fixture
+def serve(engine, loop):
+    return lambda **settings: Served(engine, loop, **settings)
+
+
+def test_lookup_without_version_gives_the_newest_that_is_ready(engine, serve):
+    first = serve(version=1).model
+    assert engine.lookup("m") is first
+    second = serve(version=2).model
+    serve(version=3, ready=False)
+
+    assert engine.lookup("m") is second
+    assert engine.lookup("m", "1") is first
+    assert engine.ready_versions("m") == [1, 2]
+    assert engine.ready_versions("other") == []
+
+
+def test_lookup_follows_a_model_that_died(engine, serve):
+    serve(version=1)
+    second = serve(version=2)
+    assert engine.lookup("m").spec.version == 2
+
+    second.instance.die()
+
+    assert engine.lookup("m").spec.version == 1
+
+
+@pytest.mark.parametrize(
+    "name, version, kind, text",
+    [
+        ("x", "", NotFoundError, "Request for unknown model: 'x' is not found"),
+        ("x", "1", NotFoundError, "Request for unknown model: 'x' is not found"),
+        ("m", "7", NotFoundError, "Request for unknown model: 'm' version 7 is not found"),
+        ("m", "", NotFoundError, "Request for unknown model: 'm' has no available versions"),
+        ("m", "1", UnavailableError,
+         "Request for unknown model: 'm' version 1 is not at ready state"),
+    ],
+)  # fmt: skip
+def test_lookup_says_what_is_not_served(engine, serve, name, version, kind, text):
+    serve(ready=False)
+
+    with pytest.raises(kind) as failure:
+        engine.lookup(name, version)
+
+    assert failure.value.message == text
+    assert engine.find(name, version) is None
+
+
+@pytest.mark.parametrize("version", ["one", "", "1.0", str(2**63), "-1"])
+def test_version_has_to_be_a_number(version):
+    with pytest.raises(InvalidArgumentError, match="version should be an integral value > 0"):
+        parse_version(version)
+
+
+def test_server_is_ready_when_all_models_are(engine, serve):
+    assert engine.is_ready()
+    model = serve(ready=False).model
+    assert not engine.is_ready()
+    engine.set_ready(model)
+    assert engine.is_ready()
+
+    engine.is_exiting = True
+
+    assert not engine.is_ready()
+
+
+def test_server_that_is_not_strict_is_ready_whatever_its_models_are(loop):
+    engine = Engine(strict_readiness=False)
+    Served(engine, loop, ready=False)
+
+    assert engine.is_ready()
+
+
+def test_model_is_ready_by_name_and_version(engine, serve):
+    serve(version=2)
+
+    assert engine.is_model_ready("m")
+    assert engine.is_model_ready("m", "2")
+    assert not engine.is_model_ready("m", "1")
+    assert not engine.is_model_ready("x")
+
+
+def test_statistics_are_those_of_ready_models(engine, serve):
+    first, second = serve(version=1).model, serve(version=2).model
+    serve(version=3, ready=False)
+
+    assert engine.models_with_statistics() == [first, second]
+    assert engine.models_with_statistics("m") == [first, second]
+    assert engine.models_with_statistics("m", "2") == [second]
+    with pytest.raises(InvalidArgumentError, match="requested model 'x' is not available"):
+        engine.models_with_statistics("x")
+    with pytest.raises(InvalidArgumentError, match="requested model version is not available"):
+        engine.models_with_statistics("m", "3")
+
+
+def test_models_come_in_the_order_of_name_and_version(engine, serve):
+    models = [serve(name=name, version=version).model for name, version in
+              (("b", 10), ("b", 9), ("a", 1))]  # fmt: skip
+
+    assert list(engine.models()) == models[::-1]
+
+
+def test_removed_model_leaves_no_trace_but_its_successor_stays(engine, serve):
+    old = serve().model
+    new = serve().model
+    engine.remove(old)
+    assert engine.lookup("m") is new
+
+    engine.remove(new)
+
+    assert list(engine.models()) == []
+    with pytest.raises(NotFoundError, match="is not found"):
+        engine.lookup("m")
+
+
+def test_inference_runs_and_can_be_given_up(engine, serve, loop):
+    served = serve()
+    requests = [request() for _ in range(2)]
+    for each in requests:
+        engine.infer(each, served.model)
+    loop.run()
+    served.instance.finish()
+    loop.run()
+    engine.cancel(requests[1])
+
+    assert requests[0].sink.final_count == 1
+    assert served.instance.cancelled == [requests[1]]
+
+
+def test_inference_that_does_not_fit_is_refused_before_the_model_hears(engine, serve):
+    served = serve()
+
+    with pytest.raises(InvalidArgumentError, match="unexpected inference output 'y'"):
+        engine.infer(request(outputs=("y",)), served.model)
+
+    assert served.model.statistics.pending_count == 0
+
+
+def test_server_that_exits_takes_no_inference(engine, serve):
+    served = serve()
+    engine.is_exiting = True
+
+    with pytest.raises(UnavailableError, match="Server exiting"):
+        engine.infer(request(), served.model)
+
+
+def test_request_that_no_model_took_may_be_paused_resumed_and_cancelled(engine):
+    refused = request()
+    for action in (engine.pause, engine.resume, engine.cancel):
+        action(refused)
+
+    assert refused.sink.final_count == 0
+
+
+def test_request_for_a_replaced_model_goes_to_its_successor(engine, serve, loop):
+    old = serve()
+    looked_up = engine.lookup("m")
+    new = serve()
+    old.model.become(ModelState.UNLOADING)
+
+    late = request()
+    engine.infer(late, looked_up)
+    loop.run()
+
+    assert late.model is new.model
+    assert (old.instance.sizes, new.instance.sizes) == ([], [1])
+
+
+def test_request_for_a_model_unloaded_meanwhile_is_refused(engine, serve):
+    served = serve()
+    engine.remove(served.model)
+    served.model.stop()
+
+    with pytest.raises(NotFoundError, match="'m' is not found"):
+        engine.infer(request(), served.model)
+
+
+def test_request_for_a_model_that_died_meanwhile_is_refused(engine, serve):
+    served = serve()
+    served.instance.die()
+
+    with pytest.raises(UnavailableError, match="is not at ready state"):
+        engine.infer(request(model_version="1"), served.model)
+
+
+def run_on_loop(test):
+    async def main():
+        engine = Engine()
+        served = Served(engine, asyncio.get_running_loop())
+        await asyncio.wait_for(test(engine, served), 60)
+
+    asyncio.run(main())
+
+
+def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
+    async def test(engine, served):
+        requests = [request() for _ in range(3)]
+        for each in requests:
+            engine.infer(each, served.model)
+        unloading = asyncio.ensure_future(engine.unload(served.model))
+        await asyncio.sleep(0)
+        assert engine.leaving == {served.model}
+        assert served.model.state is ModelState.UNLOADING
+        with pytest.raises(NotFoundError):
+            engine.infer(request(), served.model)
+        for _ in requests:
+            served.instance.finish()
+
+        await unloading
+
+        assert [each.sink.errors for each in requests] == [[], [], []]
+        assert (engine.leaving, served.model.instances) == (set(), [])
+        assert served.model.state is ModelState.UNAVAILABLE
+
+    run_on_loop(test)
+
+
+def test_unloading_that_takes_too_long_answers_the_rest():
+    async def test(engine, served):
+        requests = [request() for _ in range(2)]
+        for each in requests:
+            engine.infer(each, served.model)
+        engine.cancel(requests[1])
+
+        await engine.unload(served.model, 0.01)
+
+        assert len(requests[0].sink.errors) == 1
+        assert isinstance(requests[1].sink.errors[0], CancelledError)
+
+    run_on_loop(test)
+
+
+def test_model_that_died_can_be_unloaded():
+    async def test(engine, served):
+        served.instance.die()
+
+        await engine.unload(served.model)
+
+        assert list(engine.models()) == []
+
+    run_on_loop(test)
