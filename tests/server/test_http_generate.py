@@ -90,6 +90,15 @@ def test_generate_stops_a_model_that_says_more_than_one_thing(service, client):
     assert service.stream.cancelled == service.stream.requests
 
 
+def test_generate_refuses_a_model_that_ends_with_a_second_response(service, client):
+    client.send(post(PROMPT, GENERATE))
+    service.stream.answer(text("one"), final=False)
+    service.stream.answer(text("two"))
+
+    assert client.statuses() == [500]
+    assert service.stream.cancelled == []
+
+
 def test_generate_answers_an_error_of_the_model_with_its_status(service, client):
     client.send(post(PROMPT, GENERATE))
     service.stream.fail(UnavailableError("busy"))
@@ -193,6 +202,18 @@ def test_stream_tells_an_error_that_comes_later(service, client):
 
     assert client.statuses() == [200, 200]
     assert events(client.bodies()[0]) == [event("a"), {"error": "broke\nhere"}]
+
+
+def test_stream_that_ended_takes_no_more(service, client):
+    client.send(post(PROMPT, STREAM) + post(PROMPT, STREAM))
+    sink = service.stream.requests[0].sink
+    service.stream.answer(text("a"))
+    client.loop.run()
+    sink.on_response(None, final=True)
+    sink.on_error(InternalError("late"))
+
+    assert events(client.bodies()[0]) == [event("a")]
+    assert len(client.bodies()) == 1
 
 
 def test_stream_goes_on_after_a_response_that_cannot_be_written(service, client, caplog):

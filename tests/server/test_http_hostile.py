@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import psutil
 import pytest
@@ -275,3 +276,22 @@ def test_body_that_no_memory_is_left_for_is_refused(monkeypatch):
     client.send(post(bytes(100_000)))
 
     assert client.statuses() == [503]
+
+
+def test_mistake_in_reading_is_logged_and_answered(caplog, monkeypatch):
+    client = Client()
+    monkeypatch.setattr(client.connection._reader, "_limits", None)
+    with caplog.at_level(logging.ERROR):
+        client.send(get(b"/a"))
+
+    assert client.statuses() == [500]
+    assert "an HTTP request could not be read" in caplog.text
+
+
+def test_refusal_over_a_transport_without_half_close_ends_the_connection(monkeypatch):
+    client = Client()
+    monkeypatch.setattr(client.transport, "can_write_eof", lambda: False)
+    client.send(b"garbage\r\n\r\n")
+
+    assert client.statuses() == [400]
+    assert client.transport.is_lost

@@ -160,8 +160,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_refusal(self, status: int, message: str) -> None:
         """Answer what cannot be read on, after what came before it, and end the connection."""
-        if self._state is not _OPEN:
-            return
         if self._current is None and not self._waiting:
             self._send_refusal(status, message)
         else:
@@ -172,8 +170,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._handler.body_memory(head)
 
     def _keep(self, item: HttpRequest | Expectation | Refusal) -> None:
-        if self._state is not _OPEN:
-            return
         self._waiting.append(item)
         if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
             self._is_reading_paused = True
@@ -365,8 +361,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def check_progress(self, now: float) -> bool:
         """Whether to go on watching; a client that stands still for too long is cut off."""
-        if self._state is _CLOSED:
-            return False
         if self._state is _LINGERING and self._reading.stalled_s(now) > LINGER_S:
             self.close()
         is_writing = self._is_writing_paused or self._state is not _OPEN
