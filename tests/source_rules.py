@@ -31,13 +31,17 @@ BESIDE_THE_CHAIN = {
     "models": LEAVES | {"decorators"},
     "client": LEAVES | {"wire"},
     # The user's process talks to the server over a channel and does not load it.
-    "server_process": LEAVES | {"transport", "backend"},
+    "server_link": LEAVES | {"transport", "backend"},
+    "server_process": LEAVES | {"transport", "backend", "server_link"},
+    "remote_triton": LEAVES | {"client", "transport", "backend", "server_link", "triton_base"},
     "triton_base": LEAVES | {"backend", "decorators", "proxy"},
 }
 EXTRA = {
     "backend": frozenset({"decorators", "proxy"}),
     "server": frozenset({"wire"}),
-    "triton": frozenset({"client", "decorators", "proxy", "server_process", "triton_base"}),
+    "triton": frozenset(
+        {"client", "decorators", "proxy", "remote_triton", "server_process", "triton_base"}
+    ),
 }
 TOP = frozenset({"", "__main__", "check"})
 

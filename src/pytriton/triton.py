@@ -9,7 +9,6 @@ import logging
 import os
 import pathlib
 import secrets
-import threading
 from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.bound_model import BoundModel
@@ -22,6 +21,7 @@ from pytriton.lifecycle import (
     VertextAILifecyclePolicy,
 )
 from pytriton.model_config.generator import ModelConfigGenerator
+from pytriton.remote_triton import RemoteTriton
 from pytriton.security import (
     DEFAULT_PROTECTED_ENDPOINTS,
     TRITON_ACCESS_HEADER,
@@ -29,18 +29,17 @@ from pytriton.security import (
     TritonSecurityConfig,
 )
 from pytriton.server_process import ServerProcess
-from pytriton.triton_base import TritonBase
+from pytriton.triton_base import MODEL_TIMEOUT_S, MONITORING_PERIOD_S, TritonBase
 from pytriton.triton_config import TritonConfig
 from pytriton.utils.endpoint_utils import get_endpoint
-from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
     from pytriton.transport.control import Started
+    from pytriton.utils.workspace import Workspace
 
 __all__ = [
     "DEFAULT_PROTECTED_ENDPOINTS",
@@ -56,6 +55,7 @@ __all__ = [
     "VALID_TRITON_ENDPOINTS",
     "WAIT_FORM_MODEL_TIMEOUT_S",
     "DefaultTritonLifecyclePolicy",
+    "RemoteTriton",
     "Triton",
     "TritonBase",
     "TritonConfig",
@@ -67,8 +67,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-MONITORING_PERIOD_S = 10.0
-WAIT_FORM_MODEL_TIMEOUT_S = 60.0
+WAIT_FORM_MODEL_TIMEOUT_S = MODEL_TIMEOUT_S
 
 # Sizes and places of the original's shared memory and binaries: nothing here uses them, users
 # import them.
@@ -82,7 +81,6 @@ MODEL_CONFIG_URL = f"{MODEL_URL}/config/"
 MODEL_INFER_URL = f"{MODEL_URL}/infer/"
 
 _EXIT_MARGIN_S = 5.0
-_INSTANCE_END_TIMEOUT_S = 2.0
 
 
 class Triton(TritonBase):
@@ -109,14 +107,10 @@ class Triton(TritonBase):
         triton_lifecycle_policy: TritonLifecyclePolicy | None = None,
         security_config: TritonSecurityConfig | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(workspace)
         self._config = TritonConfig.resolved(config)
         self._security = security_config or TritonSecurityConfig()
         self._policy = triton_lifecycle_policy or _default_policy(config)
-        # Nothing is kept in a folder, so none is made unasked: a killed process would leave it.
-        self._workspace = (
-            Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
-        )
         self._server: ServerProcess | None = None
         self._owner_pid = 0  # the process that started the server
         atexit.register(self.stop)
@@ -126,15 +120,6 @@ class Triton(TritonBase):
         if self._policy.launch_triton_on_startup:
             self.run()
         return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop the server."""
-        self.stop()
 
     def run(self) -> None:
         """Start the server and serve the bound models; returns when they are ready.
@@ -160,26 +145,11 @@ class Triton(TritonBase):
                 return
             if self._server is None:
                 raise PyTritonInvalidOperationError("Expected a running server: call run() first")
-            for model in self._models.values():
-                self._serve_model(model)
-            self._unserved.clear()
-            self._is_connected = True
+            self._serve_models()
         self._log_endpoints()
 
-    def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
-        """Run, and block until the server stops or the user interrupts; then stop in every case.
-
-        Args:
-            monitoring_period_s: seconds between two looks at whether everything is alive.
-        """
-        try:
-            self.run()
-            while self.is_alive() and not self._stopped.wait(monitoring_period_s):
-                pass
-        except KeyboardInterrupt:
-            logger.info("SIGINT received, exiting")
-        finally:
-            self.stop()
+    def _begin(self) -> None:
+        self.run()
 
     def stop(self) -> bool:
         """Finish requests in flight, then end the server and the models' instances.
@@ -195,17 +165,13 @@ class Triton(TritonBase):
             server, self._server = self._server, None
             if server is None:
                 return False
+            self._binder = None
             self._is_connected = False
         logger.debug("stopping the server")
         server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
-        for model in self._models.values():
-            model.close(_INSTANCE_END_TIMEOUT_S)
-        self._unserved = set(self._models)
-        if self._workspace is not None:
-            self._workspace.clean()
+        self._end_models()
         if self._config.log_verbose:
             self._warn_of_verbose_log()
-        self._stopped.set()
         return True
 
     def is_alive(self) -> bool:
@@ -239,7 +205,7 @@ class Triton(TritonBase):
         self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
         started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
-        self._server = server
+        self._server = self._binder = server
         self._use_ports(started)
         if self._config.log_verbose:
             self._warn_of_verbose_log()
@@ -276,20 +242,6 @@ class Triton(TritonBase):
             logger.warning("The config file %s already exists and is overwritten", path)
         (folder / str(model.version)).mkdir(parents=True, exist_ok=True)
         ModelConfigGenerator(model.config).to_file(path)
-
-    def _serve_model(self, model: BoundModel) -> None:
-        assert self._server is not None
-        model.prepare(self._context)
-        self._server.bind(model, self._on_unrecoverable, WAIT_FORM_MODEL_TIMEOUT_S)
-
-    def _withdraw_model(self, model: BoundModel) -> None:
-        assert self._server is not None
-        self._server.unbind(model, WAIT_FORM_MODEL_TIMEOUT_S)
-        model.close(_INSTANCE_END_TIMEOUT_S)
-
-    def _on_unrecoverable(self) -> None:
-        # From an instance's thread, which stopping has to wait for.
-        threading.Thread(target=self.stop, name="pytriton-stop", daemon=True).start()
 
     def _on_server_exit(self, server: ServerProcess) -> None:
         if self._server is server:  # not one that was stopped, nor the next one

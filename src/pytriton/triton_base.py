@@ -3,25 +3,52 @@
 
 from __future__ import annotations
 
+import logging
+import pathlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.proxy.telemetry import trace_with
+from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from pytriton.backend.bound_model import InferFunc
     from pytriton.model_config import ModelConfig, Tensor
+
+logger = logging.getLogger(__name__)
+
+MONITORING_PERIOD_S = 10.0
+MODEL_TIMEOUT_S = 60.0  # for a model to be loaded or unloaded
+INSTANCE_END_TIMEOUT_S = 2.0
+
+
+class Binder(Protocol):
+    """A server that models are bound to."""
+
+    def bind(
+        self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
+    ) -> None:
+        """Have a model served; returns once it is ready."""
+
+    def unbind(self, model: BoundModel, timeout_s: float) -> None:
+        """Take a model away."""
 
 
 class TritonBase:
     """What every way of serving bound models has in common: the models and their bookkeeping."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: Workspace | str | pathlib.Path | None) -> None:
+        # Nothing is kept in a folder, so none is made unasked: a killed process would leave it.
+        self._workspace = (
+            Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
+        )
+        self._binder: Binder | None = None  # while there is a server to bind to
         self._context = TritonContext()
         self._models: dict[tuple[str, int], BoundModel] = {}
         self._unserved: set[tuple[str, int]] = set()  # left over from before a stop
@@ -124,8 +151,69 @@ class TritonBase:
     def _record_model(self, model: BoundModel) -> None:
         """A model was bound; hook for those who keep files of their models."""
 
-    def _serve_model(self, model: BoundModel) -> None:
+    def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
+        """Serve the bound models, and block until the server ends or the user interrupts.
+
+        Whatever ends it, everything is stopped when this returns.
+
+        Args:
+            monitoring_period_s: seconds between two looks at whether everything is alive.
+        """
+        try:
+            self._begin()
+            while self.is_alive() and not self._stopped.wait(monitoring_period_s):
+                pass
+        except KeyboardInterrupt:
+            logger.info("SIGINT received, exiting")
+        finally:
+            self.stop()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop serving."""
+        self.stop()
+
+    def _begin(self) -> None:
+        """Serve all bound models."""
         raise NotImplementedError
 
-    def _withdraw_model(self, model: BoundModel) -> None:
+    def stop(self) -> bool:
+        """Stop serving; see the subclasses."""
         raise NotImplementedError
+
+    def is_alive(self) -> bool:
+        """Whether everything runs; see the subclasses."""
+        raise NotImplementedError
+
+    def _serve_model(self, model: BoundModel) -> None:
+        assert self._binder is not None
+        model.prepare(self._context)
+        self._binder.bind(model, self._on_unrecoverable, MODEL_TIMEOUT_S)
+
+    def _withdraw_model(self, model: BoundModel) -> None:
+        assert self._binder is not None
+        self._binder.unbind(model, MODEL_TIMEOUT_S)
+        model.close(INSTANCE_END_TIMEOUT_S)
+
+    def _serve_models(self) -> None:
+        for model in self._models.values():
+            self._serve_model(model)
+        self._unserved.clear()
+        self._is_connected = True
+
+    def _end_models(self) -> None:
+        """Wait for the instances, whose channels the server has closed."""
+        for model in self._models.values():
+            model.close(INSTANCE_END_TIMEOUT_S)
+        self._unserved = set(self._models)
+        if self._workspace is not None:
+            self._workspace.clean()
+        self._stopped.set()
+
+    def _on_unrecoverable(self) -> None:
+        # From an instance's thread, which stopping has to wait for.
+        threading.Thread(target=self.stop, name="pytriton-stop", daemon=True).start()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, ServerError
 from pytriton.exceptions import PyTritonError
 from pytriton.server.binder import BinderSession
+from pytriton.server.binder_port import BinderPort
 from pytriton.server.logs import set_up_logging
 from pytriton.server.options import ServerOptions
 from pytriton.server.server import Server
@@ -73,12 +74,15 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, end, True)
     session = BinderSession(link, server.engine, loop, server.cache, end)
+    binder_port = BinderPort(server, loop)
+    binder_port.start()
     _end_with_parent(loop, parent, end)
     link.send(Started(server.http_port, server.grpc_port, server.metrics_port))
     session.start()
     _freeze_memory()
     if await ended:
         await server.stop(options.exit_timeout_s)
+    await binder_port.stop()
     await session.close()
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +12,6 @@ import msgspec
 from pytriton.transport.link import StreamLink
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
 
@@ -18,6 +19,12 @@ class Start(msgspec.Struct, tag="start", array_like=True):
     """Binder to its own server, first: the settings. A command line would show the secrets."""
 
     config: dict[str, Any]
+
+
+class Join(msgspec.Struct, tag="join", array_like=True):
+    """Another process of the same user to a server, first: it wants to bind models, too."""
+
+    token: str  # what the header of a restricted model repository would have to be
 
 
 class Bind(msgspec.Struct, tag="bind", array_like=True):
@@ -42,7 +49,7 @@ class Stop(msgspec.Struct, tag="stop", array_like=True):
 
 
 class Started(msgspec.Struct, tag="started", array_like=True):
-    """Server to binder: the ports are open; 0 where a protocol is off."""
+    """Server to binder, first: the ports that are open; 0 where a protocol is off."""
 
     http_port: int
     grpc_port: int
@@ -57,7 +64,7 @@ class Done(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = Start | Bind | Unbind | Stop | Started | Done
+ControlMessage = Start | Join | Bind | Unbind | Stop | Started | Done
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ControlMessage)
@@ -96,6 +103,11 @@ class ControlLink:
     def take_descriptors(self, count: int) -> list[int]:
         """The descriptors that came with the last message; the caller owns them."""
         return self._link.take_descriptors(count)
+
+    def shut_down(self) -> None:
+        """End the connection for both sides; whoever waits in `receive` here wakes up."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binding models into a server that another process of the same machine runs."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.client.url import TritonUrl
+from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
+from pytriton.exceptions import PyTritonRuntimeError
+from pytriton.server_link import ServerLink
+from pytriton.transport import rendezvous
+from pytriton.transport.control import Join
+from pytriton.triton_base import MODEL_TIMEOUT_S, TritonBase
+
+if TYPE_CHECKING:
+    import pathlib
+    import socket
+
+    from typing_extensions import Self
+
+    from pytriton.utils.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+
+
+class RemoteTriton(TritonBase):
+    """Serves Python callables on a server that runs already, on this machine and as this user.
+
+    Its models come and go with it: they are taken away when it is closed or its process ends. A
+    model of a name that the server has already takes that one's place.
+
+    Args:
+        url: address of the server, `[http://|grpc://]host[:port]`.
+        workspace: folder for files, which must not exist yet; default is none.
+        access_token: token of the server, see `Triton.get_access_token`.
+
+    Example:
+        >>> with RemoteTriton(url="localhost", access_token=token) as triton:
+        ...     triton.bind("Identity", lambda requests: requests, inputs, outputs)
+        ...     triton.serve()
+    """
+
+    def __init__(
+        self,
+        url: str,
+        workspace: Workspace | str | pathlib.Path | None = None,
+        access_token: str | None = None,
+    ) -> None:
+        super().__init__(workspace)
+        self._url = TritonUrl.from_url(url)
+        self._access_token = access_token
+        self._link: ServerLink | None = None
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Self:
+        """Connect to the server."""
+        self.connect()
+        return self
+
+    def connect(self) -> None:
+        """Join the server and serve all bound models there; a no-op where that is done already.
+
+        Raises:
+            PermissionError: The server there belongs to another user.
+            PyTritonRuntimeError: The server refuses, for example for want of the token.
+            PyTritonValidationError: A model's configuration is wrong.
+            TimeoutError: No server of this user serves that port, or it does not answer.
+        """
+        with self._lock:
+            if self._is_connected:
+                return
+            self._stopped.clear()
+            link = ServerLink(self._connect_socket(), self._on_end)
+            try:
+                link.open(Join(self._access_token or ""), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
+                self._link = self._binder = link
+                self._serve_models()
+            except BaseException:
+                self._link = self._binder = None
+                link.close()
+                raise
+
+    def _begin(self) -> None:
+        self.connect()
+
+    def _connect_socket(self) -> socket.socket:
+        """The connection to the server, which may still be starting."""
+        deadline = time.monotonic() + DEFAULT_TRITON_STARTUP_TIMEOUT_S
+        while True:
+            try:
+                return rendezvous.connect(self._url.port, DEFAULT_TRITON_STARTUP_TIMEOUT_S)
+            except ConnectionError as error:  # noqa: PERF203  a retry loop
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"no server of this user served {self._url.without_scheme} within "
+                        f"{DEFAULT_TRITON_STARTUP_TIMEOUT_S} s"
+                    ) from error
+                self._stopped.wait(_RETRY_S)
+
+    def stop(self) -> bool:
+        """Take the models away from the server; requests that they are working on are finished.
+
+        Returns:
+            False where nothing was connected.
+        """
+        with self._lock:
+            link, self._link, self._binder = self._link, None, None
+            self._is_connected = False
+        if link is None:
+            return False
+        for model in self._models.values():
+            try:
+                link.unbind(model, MODEL_TIMEOUT_S)
+            except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  a few models
+                logger.debug("model %s was not unloaded: %s", model.name, error)
+        link.close()
+        self._end_models()
+        return True
+
+    def is_alive(self) -> bool:
+        """Whether every bound model is served; True as long as none is bound.
+
+        Returns:
+            False for models that are bound and not connected, or whose server is gone.
+        """
+        if not self._models:
+            return True
+        link = self._link
+        return (
+            link is not None
+            and not link.has_ended
+            and all(model.is_alive() for model in self._models.values())
+        )
+
+    def _on_end(self) -> None:
+        if self._link is not None:
+            logger.error("the server ended")
+            self.stop()

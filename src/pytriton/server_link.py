@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The binding process's end of the control connection: calls to the server and their answers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING
+
+from pytriton.errors import ErrorCode
+from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.transport.control import Bind, ControlLink, Done, Join, Start, Started, Stop, Unbind
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from pytriton.backend.bound_model import BoundModel
+
+_OPENING_CALL = 0  # the first message, `Start` or `Join`, has no number
+
+
+class ServerLink:
+    """A connection to a server, alive until either side ends it."""
+
+    def __init__(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
+        self._link = ControlLink(sock)
+        self._on_end = on_end
+        self._calls = itertools.count(1)
+        self._answers: dict[int, Done | Started] = {}
+        self._changed = threading.Condition()
+        self._send_lock = threading.Lock()
+        self.has_ended = False
+
+    def open(self, message: Start | Join, timeout_s: float) -> Started:
+        """Begin to listen, introduce this process, and wait for the server.
+
+        Raises:
+            PyTritonValidationError: What was asked for is wrong.
+            PyTritonRuntimeError: The server refused or ended.
+            TimeoutError: It did not answer in time.
+        """
+        threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
+        self._send(message)
+        answer = self._wait_for(_OPENING_CALL, "the start of the server", timeout_s)
+        assert isinstance(answer, Started)
+        return answer
+
+    def bind(
+        self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
+    ) -> None:
+        """Have a model served; returns once it is ready."""
+        message = model.message()
+        sockets, concurrency = model.open_instances(on_unrecoverable)
+        call = next(self._calls)
+        try:
+            self._send(
+                Bind(call, message, model.version, concurrency),
+                [sock.fileno() for sock in sockets],
+            )
+        finally:
+            for sock in sockets:
+                sock.close()
+        self._wait_for(call, f"loading of model {model.name}", timeout_s)
+
+    def unbind(self, model: BoundModel, timeout_s: float) -> None:
+        """Take a model away."""
+        call = next(self._calls)
+        self._send(Unbind(call, model.name, model.version))
+        self._wait_for(call, f"unloading of model {model.name}", timeout_s)
+
+    def ask_to_stop(self) -> None:
+        """Ask the server to finish what runs, then to end."""
+        self._send(Stop())
+
+    def close(self) -> None:
+        """End the connection; the server takes the models of this process away."""
+        self._link.shut_down()
+
+    def _send(
+        self, message: Start | Join | Bind | Unbind | Stop, descriptors: list[int] | None = None
+    ) -> None:
+        try:
+            with self._send_lock:
+                self._link.send(message, descriptors or ())
+        except OSError as error:
+            raise PyTritonRuntimeError("the server is not running") from error
+
+    def _wait_for(self, call: int, what: str, timeout_s: float) -> Done | Started:
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: call in self._answers or self.has_ended, timeout_s
+            ):
+                raise TimeoutError(f"{what} did not end within {timeout_s:g} s")
+        answer = self._answers.pop(call, None)
+        if answer is None:
+            raise PyTritonRuntimeError(f"the server ended during {what}")
+        if isinstance(answer, Done) and answer.error:
+            if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
+                raise PyTritonValidationError(answer.error)
+            raise PyTritonRuntimeError(answer.error)
+        return answer
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                message = self._link.receive()
+                with self._changed:
+                    if isinstance(message, Started):
+                        self._answers[_OPENING_CALL] = message
+                    elif isinstance(message, Done):
+                        self._answers[message.call] = message
+                    self._changed.notify_all()
+        except (EOFError, OSError):
+            with self._send_lock:
+                self._link.close()
+        with self._changed:
+            self.has_ended = True
+            self._changed.notify_all()
+        self._on_end()
