@@ -89,8 +89,12 @@ class InferCall(UnaryCall):
         built = service.build(form, raw, model, self.head, self)
         self._class_counts = built.class_counts
         self._is_batched = model.spec.max_batch_size > 0
-        service.engine.infer(built.request, model)
         self._request = built.request
+        try:
+            service.engine.infer(built.request, model)
+        except ServerError:
+            self._request = None
+            raise
 
     def on_abandoned(self) -> None:
         """Give the request up."""
@@ -99,6 +103,9 @@ class InferCall(UnaryCall):
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""
+        # The request refers to this call: a cycle would keep large messages until the next
+        # garbage collection.
+        self._request = None
         if not self.is_open:
             return
         if response is None:
@@ -112,4 +119,5 @@ class InferCall(UnaryCall):
 
     def on_error(self, error: ServerError) -> None:
         """Send the error."""
+        self._request = None
         self.fail(error)

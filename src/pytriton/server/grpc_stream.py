@@ -198,7 +198,11 @@ class StreamedRequest:
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
         self._request = built.request
-        service.engine.infer(built.request, model)
+        try:
+            service.engine.infer(built.request, model)
+        except ServerError:
+            self._request = None
+            raise
         if is_paused:
             self.pause()
 
@@ -220,6 +224,8 @@ class StreamedRequest:
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Called by the engine."""
         call, request = self._call, self._request
+        if final:
+            self._request = None  # which refers to this object
         if not call.is_waiting_for(self) or request is None:
             return
         spec = request.model.spec
@@ -234,7 +240,8 @@ class StreamedRequest:
                 )
             except ServerError as error:
                 call.fail_request(self, error)
-                self.cancel()  # the model may have more to say
+                if not final:
+                    call.service.engine.cancel(request)  # the model may have more to say
                 return
         elif not self.is_decoupled:
             call.fail_request(self, InternalError("expected a single response, got 0"))
@@ -246,5 +253,6 @@ class StreamedRequest:
 
     def on_error(self, error: ServerError) -> None:
         """Called by the engine."""
+        self._request = None
         if self._call.is_waiting_for(self):
             self._call.fail_request(self, error)
