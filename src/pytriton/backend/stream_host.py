@@ -22,6 +22,7 @@ from pytriton.backend.host import (
     host_for,
 )
 from pytriton.backend.model_call import is_unrecoverable
+from pytriton.backend.outbox import MAX_HELD, Outbox
 from pytriton.backend.stream import StreamAccount
 from pytriton.errors import ErrorCode
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem, Responses
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 # How long the server may have to wait for an ear while generators are stepped.
 _HEAR_EVERY_NS = 100_000
-# A step that took longer may do so again: what other streams produced before it is sent first.
+# A step that took longer may do so again: what was produced before it is sent first.
 _SLOW_STEP_NS = 100_000
 # What the span of a request says whose client did not wait for its end.
 _ABANDONED = "the client went away"
@@ -42,12 +43,12 @@ _ABANDONED = "the client went away"
 class _Stream:
     """A generator at work on a batch."""
 
-    __slots__ = ("account", "last_step_ns", "responses")
+    __slots__ = ("account", "is_slow", "responses")
 
     def __init__(self, account: StreamAccount, responses: Generator[Any, None, None]) -> None:
         self.account = account
         self.responses = responses
-        self.last_step_ns = _SLOW_STEP_NS  # unknown yet
+        self.is_slow = True  # not known yet
 
 
 class StreamHost(InstanceHost):
@@ -57,24 +58,27 @@ class StreamHost(InstanceHost):
 
     def _serve(self) -> None:
         self._streams: dict[int, _Stream] = {}
-        self._items: list[ResponseItem] = []
-        self._payload = self._channel.payload()
-        self._started_ns = 0
+        self._outbox = Outbox(self._channel)
         self._heard_ns = 0
         try:
             while True:
                 self._hear()
-                for stream in [s for s in self._streams.values() if s.account.may_send]:
+                streams = [s for s in self._streams.values() if s.account.may_send]
+                for stream in streams:
                     self._step(stream)
-                self._flush()
+                if len(self._outbox) >= MAX_HELD or any(s.is_slow for s in streams):
+                    self._outbox.flush()
+                else:
+                    self._outbox.hold()
         finally:
+            self._outbox.close()
             for stream in self._streams.values():
                 self._abandon(stream)
 
     def _hear(self) -> None:
         """Take what the server said; wait for it where there is nothing else to do."""
         while not any(stream.account.may_send for stream in self._streams.values()):
-            self._flush()
+            self._outbox.flush()
             self._channel.gives_back_at_once = True
             self._on_message(self._next())
         now_ns = time.monotonic_ns()
@@ -91,11 +95,11 @@ class StreamHost(InstanceHost):
             stream = self._streams[frame.batch]
             item = stream.account.cancel(frame.position)
             if item is not None:
-                self._items.append(item)
+                self._add([item], time.monotonic_ns())
             if stream.account.is_abandoned:
                 del self._streams[frame.batch]
                 self._abandon(stream)
-                self._flush()
+                self._outbox.flush()
         elif isinstance(frame, Credit) and frame.batch in self._streams:
             self._streams[frame.batch].account.credit(frame.position, frame.count)
 
@@ -112,35 +116,39 @@ class StreamHost(InstanceHost):
             yield results
 
     def _step(self, stream: _Stream) -> None:
-        if stream.last_step_ns >= _SLOW_STEP_NS:
-            self._flush()
+        if stream.is_slow:
+            self._outbox.flush()
         started_ns = time.monotonic_ns()
-        if not self._started_ns:
-            self._started_ns = started_ns
         account = stream.account
+        outbox = self._outbox
         try:
             results = next(stream.responses, _END)
             if results is _END:
-                self._items += account.finish()
+                self._add(account.finish(), started_ns)
                 del self._streams[account.execute.batch]
                 self._call.end_spans(account.execute)
             else:
-                items = self._call.response_items(
-                    account.execute, results, self._payload, is_final=False
-                )
-                self._items += account.filter(items)
+                with outbox.lock:
+                    items = self._call.response_items(
+                        account.execute, results, outbox.payload, is_final=False
+                    )
+                    outbox.add(account.filter(items), started_ns)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
             self._fail(stream, error)
-        stream.last_step_ns = time.monotonic_ns() - started_ns
+        stream.is_slow = time.monotonic_ns() - started_ns >= _SLOW_STEP_NS
+
+    def _add(self, items: list[ResponseItem], started_ns: int) -> None:
+        with self._outbox.lock:
+            self._outbox.add(items, started_ns)
 
     def _fail(self, stream: _Stream, error: BaseException) -> None:
         text = self._call.error_text(error)
-        self._items += stream.account.finish(text, ErrorCode.INTERNAL)
+        self._add(stream.account.finish(text, ErrorCode.INTERNAL), time.monotonic_ns())
         del self._streams[stream.account.execute.batch]
         self._call.end_spans(stream.account.execute, text)
         self._abandon(stream)
         if is_unrecoverable(error):
-            self._flush()
+            self._outbox.flush()
             self._on_unrecoverable()
 
     def _abandon(self, stream: _Stream) -> None:
@@ -150,15 +158,6 @@ class StreamHost(InstanceHost):
         except BaseException as error:  # noqa: BLE001  as anything else that user code raises
             self._call.log_raised_at_end(error)
         self._call.end_spans(stream.account.execute, _ABANDONED)
-
-    def _flush(self) -> None:
-        if not self._items:
-            return
-        frame = Responses(self._started_ns, time.monotonic_ns(), self._items)
-        self._channel.send(frame, self._payload)
-        self._items = []
-        self._payload = self._channel.payload()
-        self._started_ns = 0
 
 
 _END = object()
