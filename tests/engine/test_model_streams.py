@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.model import GRANT_RESPONSES
+from pytriton.dtypes import UINT8
+from pytriton.engine.model import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
 from pytriton.engine.model_spec import BatcherSpec
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError
 from pytriton.executor.base import Outcome
+from pytriton.messages import InferResponse, InferTensor
 from tests.fakes import response
 
 
@@ -88,6 +90,17 @@ def test_credit_is_granted_by_the_half_window(stream):
     respond(stream, GRANT_RESPONSES + 1)
 
     assert granted(stream) == [GRANT_RESPONSES] * 2
+
+
+def test_large_responses_are_credited_at_once(stream):
+    """A window of bytes is full after few of them; nobody may wait for the half of the count."""
+    batch = stream.instance.running[0]
+    large = InferTensor("y", UINT8, (LARGE_RESPONSE_BYTES,), bytes(LARGE_RESPONSE_BYTES))
+    respond(stream, 3)
+    answer = InferResponse("model", "1", "", [large])
+    stream.instance.report(batch, [Outcome(0, answer, is_final=False)])
+
+    assert granted(stream) == [4]
 
 
 def test_paused_client_gets_no_credit_until_it_resumes(stream):

@@ -23,7 +23,7 @@ from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
 from pytriton.messages import InferResponse
-from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _GATHER_NS = 1_000_000
 # After so many responses a decoupled model hears that it may send as many more.
 GRANT_RESPONSES = RESPONSE_WINDOW // 2
+# The window has a size, too: larger responses are granted one by one, or it would never open again.
+LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
 _load_ids = itertools.count()  # a model that is loaded again must not answer from its former cache
 
@@ -318,7 +320,8 @@ class Model:
         self._pass_on(request, outcome)
         if not outcome.is_final:
             request.taken_count += 1
-            if request.taken_count >= GRANT_RESPONSES and not request.is_paused:
+            is_grant_due = request.taken_count >= GRANT_RESPONSES or _is_large(outcome)
+            if is_grant_due and not request.is_paused:
                 self._grant(request)
 
     def _pass_on(self, request: InferRequest, outcome: Outcome) -> None:
@@ -371,3 +374,10 @@ class Model:
         started_ns = time.monotonic_ns()
         self._cache.insert(request.cache_key, response.outputs, response.parameters)
         self.statistics.record_cache_miss(time.monotonic_ns() - started_ns + request.cache_ns)
+
+
+def _is_large(outcome: Outcome) -> bool:
+    response = outcome.response
+    if response is None:
+        return False
+    return sum(len(output.data) for output in response.outputs) >= LARGE_RESPONSE_BYTES

@@ -84,7 +84,7 @@ def encode_stream_response(parts: list[Buffer], *, is_final: bool) -> list[Buffe
 
 
 def encode_empty_final(model_name: str, model_version: str, request_id: str) -> list[Buffer]:
-    """The streamed message that ends a request and brings no tensor; the version is as asked for."""
+    """The streamed message that ends a request without a tensor; the version is as asked for."""
     response = InferResponse(model_name, model_version, request_id, [])
     return encode_stream_response(encode_infer_response(response), is_final=True)
 

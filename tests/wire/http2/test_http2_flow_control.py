@@ -297,6 +297,19 @@ def test_writer_pauses_at_high_water_and_resumes_at_low_water():
     assert client.connection.take_events() == [WriteResumed(1)]
 
 
+def test_writer_that_does_not_stop_at_once_is_resumed_all_the_same():
+    client = responding(1, limits=Limits(high_water_bytes=1000, low_water_bytes=100), window=0)
+    client.connection.send_data(1, bytes(1000))
+    client.send(window_update(1, 500))
+    client.output()
+
+    assert not client.connection.send_data(1, bytes(100))
+    client.send(window_update(1, 500))
+    client.output()
+
+    assert client.connection.take_events() == [WriteResumed(1)]
+
+
 def test_queue_of_a_stream_is_bounded():
     client = responding(1, limits=Limits(max_queued_bytes=1000), window=0)
     client.connection.send_data(1, bytes(5000))

@@ -190,7 +190,8 @@ class Connection:
             return True
         core.outbox.enqueue(stream, data)
         stream.is_end_queued = end_stream
-        stream.is_paused = stream.queued_bytes >= core.limits.high_water_bytes
+        if stream.queued_bytes >= core.limits.high_water_bytes:
+            stream.is_paused = True  # until `WriteResumed`, whatever is sent before it
         return not stream.is_paused
 
     def send_trailers(self, stream_id: int, block: bytes) -> None:
