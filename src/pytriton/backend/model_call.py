@@ -75,8 +75,7 @@ class ModelCall:
         execute = received.frame
         assert isinstance(execute, Execute)
         started_ns = time.monotonic_ns()
-        is_plain = not (execute.parameters or execute.outputs or execute.traceparents)
-        if self._call_whole_batch is None or not is_plain:
+        if self._call_whole_batch is None or execute.traceparents:
             results = self.infer_func(self.requests(received))
             if isinstance(results, Iterator):
                 results = _only_result(results)
@@ -222,6 +221,7 @@ def _place(
     """Put an output into the payload; `rows` says how a whole batch of BYTES is cut later."""
     if dtype is BYTES:
         return _place_bytes(payload, name, convert_output(name, outputs[name], dtype), rows)
+    # No variable for the array yet: it would count as somebody who keeps it.
     if outputs[name].nbytes > INLINE_TENSOR_BYTES:
         ref = _pass_on(payload, outputs, name, dtype)
         if ref is not None:

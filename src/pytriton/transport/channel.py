@@ -130,9 +130,7 @@ class Received:
         if ref.block:
             flat = self._blocks[ref.block][ref.offset : ref.offset + ref.size].view(dtype.numpy)
             return flat.reshape(ref.shape)
-        count = ref.size // dtype.itemsize
-        flat = np.frombuffer(self._message, dtype.numpy, count, self._start + ref.offset)
-        return flat.reshape(ref.shape)
+        return np.ndarray(ref.shape, dtype.numpy, self._message, self._start + ref.offset)
 
 
 class Channel:
