@@ -166,7 +166,8 @@ class ChannelInstance:
 
     def _on_readable(self) -> None:
         try:
-            self._read()
+            if self._is_open:
+                self._read()
         except EOFError:
             self._end("its process ended")
         except Exception:  # what it said is lost, so its requests would wait for ever
@@ -186,6 +187,8 @@ class ChannelInstance:
                 return
         if self._concurrency > 1:
             self._round_messages = min(2 * self._round_messages, _MAX_ROUND_MESSAGES)
+        if self._channel.link.has_message:
+            self._loop.call_soon(self._on_readable)
 
     def _on_message(self, received: Received) -> None:
         if received.uses_blocks:

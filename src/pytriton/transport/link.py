@@ -82,6 +82,11 @@ class Link:
         """Whether `flush` has something left to do."""
         return bool(self._unsent)
 
+    @property
+    def has_message(self) -> bool:
+        """Whether a message was read already, so that nobody says that the socket is readable."""
+        return False
+
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one message, after those that are still queued."""
         framed = self._framed(message)
@@ -171,22 +176,26 @@ class StreamLink(Link):
         self._unsent.append((data, descriptors))
         self.flush()
 
+    @property
+    def has_message(self) -> bool:
+        """See `Link.has_message`."""
+        received = self._received
+        return len(received) >= 4 and len(received) >= 4 + _LENGTH.unpack_from(received)[0]
+
     def receive(self, flags: int = 0) -> bytearray | None:
         """See `Link.receive`."""
         received = self._received
-        while True:
-            if len(received) >= 4:
-                end = 4 + _LENGTH.unpack_from(received)[0]
-                if len(received) >= end:
-                    message = received[4:end]
-                    del received[:end]
-                    return message
+        while not self.has_message:
             size = self._read_into(self._scratch, flags)
             if size < 0:
                 return None
             if size == 0:
                 return bytearray()
             received += self._scratch_view[:size]
+        end = 4 + _LENGTH.unpack_from(received)[0]
+        message = received[4:end]
+        del received[:end]
+        return message
 
     def _framed(self, message: bytes) -> bytes:
         return _LENGTH.pack(len(message)) + message
