@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from pytriton.triton import Triton, TritonConfig
 from tests.e2e import http_client
 from tests.e2e.conftest import new_ports
 from tests.e2e.hosts import Host
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -192,6 +196,58 @@ def test_span_of_a_stream_that_raises_ends_with_its_error(host, spans, is_async)
 
     (span,) = spans.wait_for(1).values()
     assert "ValueError: no luck" in span.status.description
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_span_of_a_stream_ends_when_its_client_goes_away(host, spans, is_async):
+    def endless(requests):
+        while True:
+            yield double(requests)
+
+    async def endless_async(requests):
+        while True:
+            yield double(requests)
+            await asyncio.sleep(0)
+
+    name = host.bind(endless_async if is_async else endless, decoupled=True)
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=DEADLINE_S)
+    headers = TRACEPARENT | {"Accept": "text/event-stream"}
+    body = http_client.json_body({"x": ROW})
+    connection.request("POST", f"/v2/models/{name}/infer", body, headers)
+    with connection.getresponse() as answer:
+        assert answer.readline().startswith(b"data:")
+    connection.close()
+
+    (span,) = spans.wait_for(1).values()
+    assert_under_client(span)
+    assert span.status.description == "the client went away"
+
+
+def test_only_the_traced_requests_of_a_batch_have_spans(host, spans):
+    seen = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def look(requests):
+        seen.append([request.span is not None for request in requests])
+        if len(seen) == 1:
+            entered.set()
+            assert go_on.wait(DEADLINE_S)
+        return double(requests)
+
+    name = host.bind(look)
+    with ThreadPoolExecutor(3) as pool:
+        blocker = pool.submit(post, host, name, {})
+        assert entered.wait(DEADLINE_S)
+        others = [pool.submit(post, host, name, headers) for headers in (TRACEPARENT, {})]
+        assert eventually(
+            lambda: host.metric("nv_inference_pending_request_count", name) == len(others)
+        )
+        go_on.set()
+        assert [answer.result().status for answer in (blocker, *others)] == [200] * 3
+
+    assert seen[0] == [False]
+    assert sorted(seen[1]) == [False, True]
+    assert_under_client(spans.wait_for(1).popitem()[1])
 
 
 def test_generate_is_traced(host, spans):
