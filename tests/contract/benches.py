@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound callable on its real thread; the server's end of its channel on a loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pytriton import dtypes
+from pytriton.backend.bound_model import BoundModel
+from pytriton.decorators import TritonContext, batch
+from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
+from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.transport.channel import Channel
+from tests.fakes import RecordingSink
+
+DEADLINE_S = 30.0
+_POLL_S = 0.001
+
+Arrays = dict[str, np.ndarray]
+Function = Callable[[Arrays], Arrays]
+
+
+def _plain(function: Function) -> Callable[..., Any]:
+    return lambda requests: [function(request) for request in requests]
+
+
+def _batch(function: Function) -> Callable[..., Any]:
+    return batch(lambda **inputs: function(inputs))
+
+
+def _coroutine(function: Function) -> Callable[..., Any]:
+    async def infer(requests):
+        await asyncio.sleep(0)
+        return [function(request) for request in requests]
+
+    return infer
+
+
+def _generator(function: Function) -> Callable[..., Any]:
+    def infer(requests):
+        yield [function(request) for request in requests]
+
+    return infer
+
+
+def _async_generator(function: Function) -> Callable[..., Any]:
+    async def infer(requests):
+        await asyncio.sleep(0)
+        yield [function(request) for request in requests]
+
+    return infer
+
+
+# How a function of one request becomes an inference callable of each kind.
+COUPLED = {"plain": _plain, "batch": _batch, "coroutine": _coroutine}
+DECOUPLED = {"generator": _generator, "async generator": _async_generator}
+
+
+class Call:
+    """A request in an instance's hands, and what it was answered so far."""
+
+    def __init__(self, request: InferRequest, sink: RecordingSink) -> None:
+        self.request = request
+        self.takes = True  # whether responses are acknowledged
+        self.responses: list[Arrays] = []
+        self._sink = sink
+
+    @property
+    def is_over(self) -> bool:
+        return self._sink.final_count > 0
+
+    @property
+    def outputs(self) -> Arrays:
+        """The outputs of the only response."""
+        assert (self._sink.errors, self._sink.final_count) == ([], 1)
+        (only,) = self.responses
+        return only
+
+    @property
+    def error(self) -> str:
+        """The text of the error that ended the call."""
+        assert self._sink.final_count == 1
+        (only,) = self._sink.errors
+        return only.message
+
+
+class Bench:
+    """An instance and its events; `until` runs the loop."""
+
+    def __init__(self, loop, infer_func, inputs, outputs, *, strict=False, **config):
+        self.loop = loop
+        self.bound = BoundModel(
+            "m", infer_func, inputs, outputs, config=ModelConfig(**config), strict=strict
+        )
+        self.bound.prepare(TritonContext())
+        self.stops = 0  # how often a callable asked for everything to stop
+        self.deaths: list[str] = []
+        self.keeper = MemoryKeeper(loop)
+        self._calls: dict[int, Call] = {}
+        sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
+        names = [spec.name for spec in self.bound.config.inputs]
+        labels = ModelLabels("m", "1", names, batching=self.bound.config.batching)
+        channel = Channel(sockets[0], self.keeper.arena)
+        self.instance = ChannelInstance(
+            "m_0_0", labels, channel, self.keeper, loop, self, concurrency[0]
+        )
+        self.instance.start()
+        (host,) = self.bound._hosts
+        self.far_channel = host._channel  # the host's end
+
+    # What the instance tells its owner
+
+    def on_outcomes(self, instance, batch, outcomes, times_ns):
+        assert instance is self.instance
+        for outcome in outcomes:
+            call = self._calls[id(batch.requests[outcome.position])]
+            sink = call.request.sink
+            assert sink.final_count == 0, "answered after its end"
+            if outcome.error is not None:
+                sink.on_error(outcome.error)
+                continue
+            if outcome.response is not None:
+                call.responses.append(to_arrays(outcome.response))
+            sink.on_response(None, final=outcome.is_final)  # it would keep the memory
+            if not outcome.is_final and call.takes:
+                instance.grant(call.request, 1)
+
+    def on_died(self, instance, reason):
+        self.deaths.append(reason)
+
+    def _on_unrecoverable(self):
+        self.stops += 1
+
+    # What a test does
+
+    def execute(self, *batch: Arrays, **fields: Any) -> list[Call]:
+        """Run requests with these inputs together."""
+        calls = []
+        for arrays in batch:
+            sink = RecordingSink()
+            inputs = {name: to_tensor(name, array) for name, array in arrays.items()}
+            rows = next((len(array) for array in arrays.values() if array.ndim), 1)
+            if not self.bound.config.batching:
+                rows = 1
+            call = Call(InferRequest("m", inputs, sink, rows=rows, **fields), sink)
+            self._calls[id(call.request)] = call
+            calls.append(call)
+        self.instance.execute([call.request for call in calls], time.monotonic_ns())
+        return calls
+
+    def infer(self, *batch: Arrays, **fields: Any) -> list[Call]:
+        """Like `execute`, and wait for the end of all."""
+        calls = self.execute(*batch, **fields)
+        assert self.until(lambda: all(call.is_over for call in calls))
+        return calls
+
+    def until(self, condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> bool:
+        """Let the loop run until a condition comes true; whether it did before the deadline."""
+
+        async def wait() -> bool:
+            end = time.monotonic() + deadline_s
+            while not condition():
+                if time.monotonic() > end:
+                    return False
+                await asyncio.sleep(_POLL_S)
+            return True
+
+        return self.loop.run_until_complete(wait())
+
+    def close(self) -> None:
+        self.instance.stop()
+        assert self.until(lambda: not self.bound.is_alive())
+
+
+def to_tensor(name: str, array: np.ndarray) -> InferTensor:
+    if array.dtype == object:
+        data = dtypes.encode_bytes(array.ravel().tolist())
+        return InferTensor(name, dtypes.BYTES, array.shape, data)
+    dtype = dtypes.from_numpy(array.dtype)
+    assert dtype is not None
+    return InferTensor(name, dtype, array.shape, array.tobytes())
+
+
+def to_arrays(response: InferResponse) -> Arrays:
+    """The outputs as copies, so that a test keeps no memory of the instance's."""
+    arrays = {}
+    for tensor in response.outputs:
+        if tensor.dtype is dtypes.BYTES:
+            elements = dtypes.decode_bytes(tensor.data)
+            arrays[tensor.name] = dtypes.bytes_elements_to_array(elements, tensor.shape)
+        else:
+            flat = np.frombuffer(bytes(tensor.data), tensor.dtype.numpy)
+            arrays[tensor.name] = flat.reshape(tensor.shape)
+    return arrays
+
+
+def floats(*names: str) -> list[Tensor]:
+    return [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in names]

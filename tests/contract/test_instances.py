@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kind of instance promises, over both kinds of channel, without a server process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+
+import numpy as np
+import pytest
+
+from pytriton.backend import host
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.executor import memory_keeper
+from pytriton.model_config import Tensor
+from pytriton.transport import arena
+from pytriton.transport.memory import PORTABLE_SETTING
+from tests.contract.benches import COUPLED, DECOUPLED, Bench, floats
+
+KINDS = {**COUPLED, **DECOUPLED}
+
+
+@pytest.fixture(params=["native", "portable"])
+def channel(request, monkeypatch):
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def serve(channel, kind):
+    """Serves a function of one request as an instance of each kind."""
+    loop = asyncio.new_event_loop()
+    benches = []
+
+    def serve(function, inputs=None, outputs=None, **config) -> Bench:
+        config.setdefault("decoupled", kind in DECOUPLED)
+        inputs = floats("x") if inputs is None else inputs
+        outputs = floats("y") if outputs is None else outputs
+        bench = Bench(loop, KINDS[kind](function), inputs, outputs, **config)
+        benches.append(bench)
+        return bench
+
+    yield serve
+    for bench in benches:
+        bench.close()
+    loop.close()
+
+
+def echo(request):
+    return {"y": request["x"]}
+
+
+def rows(count, size=3, start=0):
+    return np.arange(start, start + count * size, dtype=np.float32).reshape(count, size)
+
+
+def test_instance_answers(serve):
+    (call,) = serve(lambda request: {"y": request["x"] * 2}).infer({"x": rows(2)})
+
+    assert np.array_equal(call.outputs["y"], rows(2) * 2)
+
+
+def test_each_request_of_a_batch_gets_its_rows(serve):
+    sent = [rows(count, start=100 * count) for count in (1, 3, 2)]
+    calls = serve(echo, max_batch_size=8).infer(*({"x": array} for array in sent))
+
+    for call, array in zip(calls, sent, strict=True):
+        assert np.array_equal(call.outputs["y"], array)
+
+
+@pytest.mark.parametrize("size", [8_000, 9_000, 300_000, 5_000_000])
+def test_tensor_of_any_size_is_carried(serve, size):
+    bench = serve(echo)
+    for start in range(3):
+        (call,) = bench.infer({"x": rows(1, size, start)})
+
+        assert np.array_equal(call.outputs["y"], rows(1, size, start))
+
+
+def test_tensor_without_elements_is_carried(serve):
+    calls = serve(echo).infer({"x": np.empty((2, 0), np.float32)}, {"x": np.empty((1, 0), "f4")})
+
+    assert [call.outputs["y"].shape for call in calls] == [(2, 0), (1, 0)]
+
+
+def test_bytes_of_each_request_are_carried(serve):
+    text = (
+        [Tensor(name="x", dtype=bytes, shape=(-1,))],
+        [Tensor(name="y", dtype=bytes, shape=(-1,))],
+    )
+    sent = [
+        np.array([[b"", b"\x00\xff"]], object),
+        np.array([[b"x" * 70_000, b"y"], [b"", b""]], object),
+        np.array([[b"one", b"two"]], object),
+    ]
+    calls = serve(echo, *text, max_batch_size=8).infer(*({"x": array} for array in sent))
+
+    for call, array in zip(calls, sent, strict=True):
+        assert call.outputs["y"].tolist() == array.tolist()
+
+
+def test_batch_of_very_many_strings_is_carried(serve):
+    text = (
+        [Tensor(name="x", dtype=bytes, shape=(-1,))],
+        [Tensor(name="y", dtype=bytes, shape=(-1,))],
+    )
+    sent = [np.array([[b"%d" % (n * m) for m in range(200)]], object) for n in range(300)]
+    calls = serve(echo, *text, max_batch_size=300).infer(*({"x": array} for array in sent))
+
+    for call, array in zip(calls, sent, strict=True):
+        assert call.outputs["y"].tolist() == array.tolist()
+
+
+def test_message_that_is_all_header_is_carried(serve):
+    names = [f"{number:04}{'n' * 60}" for number in range(1500)]
+    tensors = [Tensor(name=name, dtype=np.uint8, shape=(1,)) for name in names]
+    outputs = [Tensor(name=name.upper(), dtype=np.uint8, shape=(1,)) for name in names]
+    bench = serve(lambda request: {name.upper(): request[name] for name in names}, tensors, outputs)
+    sent = {name: np.full((1, 1), number % 256, np.uint8) for number, name in enumerate(names)}
+    (call,) = bench.infer(sent)
+
+    assert {name: call.outputs[name.upper()] for name in names} == sent
+
+
+def test_model_without_inputs_answers(serve):
+    answer = np.ones((1, 2), np.float32)
+    (call,) = serve(lambda request: {"y": answer}, inputs=[], batching=False).infer({})
+
+    assert np.array_equal(call.outputs["y"], answer)
+
+
+def test_parameters_and_requested_outputs_are_passed_on(serve, kind):
+    if kind == "batch":
+        pytest.skip("a decorated function sees arrays only")
+    seen = []
+
+    def function(request):
+        seen.append((request.parameters, list(request.requested_output_names)))
+        return {"y": request["x"], "z": request["x"]}
+
+    bench = serve(function, outputs=floats("y", "z"))
+    (call,) = bench.infer({"x": rows(1)}, parameters={"a": 1}, outputs=("z",))
+
+    assert seen == [({"a": 1}, ["z"])]
+    assert list(call.outputs) == ["z"]
+
+
+def test_only_requested_outputs_are_answered(serve):
+    bench = serve(lambda request: {"y": request["x"], "z": request["x"]}, outputs=floats("y", "z"))
+    (call,) = bench.infer({"x": rows(1)}, outputs=("y",))
+
+    assert list(call.outputs) == ["y"]
+
+
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+RAISED = {
+    "exception": (ValueError("the text"), "ValueError: the text"),
+    "half a surrogate pair": (OSError("name \udcff"), r"OSError: name \udcff"),
+    "no text": (UnspeakableError(), "UnspeakableError: <its text could not be made>"),
+    "exit": (SystemExit(3), "SystemExit: 3"),
+    "cancelled": (asyncio.CancelledError(), "CancelledError: "),
+    "long": (ValueError("x" * 300_000), "x" * 300_000),
+}
+
+
+@pytest.mark.parametrize("what", RAISED)
+def test_error_answers_every_request_and_the_instance_stays(serve, what, caplog):
+    error, text = RAISED[what]
+
+    def function(request):
+        if request["x"][0, 0] < 0:
+            raise error
+        return echo(request)
+
+    bench = serve(function, max_batch_size=8)
+    failed = bench.infer({"x": -1 - rows(1)}, {"x": -1 - rows(2)})
+    (call,) = bench.infer({"x": rows(1)})
+
+    start = "Failed to process the request(s) for model 'm_0_0', message: "
+    assert all(each.error.startswith(start) and text in each.error for each in failed)
+    assert np.array_equal(call.outputs["y"], rows(1))
+    assert "Inference callable of m_0_0 raised" in caplog.text
+
+
+def test_wrong_result_is_an_error(serve, caplog):
+    (call,) = serve(lambda request: {"y": 7}).infer({"x": rows(1)})
+
+    assert "model callable are numpy arrays" in call.error
+
+
+def test_unrecoverable_error_is_answered_and_asks_for_the_end(serve, caplog):
+    def function(request):
+        raise PyTritonUnrecoverableError("out of memory")
+
+    bench = serve(function)
+    (call,) = bench.infer({"x": rows(1)})
+
+    assert "PyTritonUnrecoverableError: out of memory" in call.error
+    assert bench.until(lambda: bench.stops == 1)
+
+
+def test_kept_inputs_do_not_change(serve):
+    kept = []
+
+    def function(request):
+        kept.append(request["x"])
+        return {"y": request["x"][:, :1]}
+
+    bench = serve(function)
+    for number in range(20):
+        bench.infer({"x": np.full((1, 20_000), number, np.float32)})
+
+    assert [array.min() for array in kept] == list(range(20))
+    assert [array.max() for array in kept] == list(range(20))
+
+
+def test_cancelled_request_is_answered_once_and_the_instance_stays(serve):
+    bench = serve(echo)
+    (cancelled,) = bench.execute({"x": rows(1)})
+    bench.instance.cancel(cancelled.request)
+    assert bench.until(lambda: cancelled.is_over)
+    bench.instance.cancel(cancelled.request)
+    (call,) = bench.infer({"x": rows(1)})
+
+    assert np.array_equal(call.outputs["y"], rows(1))
+    assert bench.instance.is_idle
+
+
+def test_many_batches_one_after_the_other(serve):
+    bench = serve(echo)
+    for number in range(200):
+        (call,) = bench.infer({"x": rows(1, start=number)})
+
+        assert call.outputs["y"][0, 0] == number
+
+
+def test_stop_fails_what_runs_and_ends_the_thread(serve):
+    bench = serve(echo)
+    bench.infer({"x": rows(1)})
+    calls = bench.execute({"x": rows(1)}, {"x": rows(1)})
+    bench.instance.stop()
+    bench.instance.stop()
+
+    assert all("the instance is gone, the model was unloaded" in call.error for call in calls)
+    assert bench.deaths == ["the model was unloaded"]
+    assert bench.instance.free_slots == 0
+    assert bench.until(lambda: not bench.bound.is_alive())
+
+
+def test_end_of_the_other_process_fails_what_runs(serve):
+    bench = serve(echo)
+    bench.infer({"x": rows(1)})
+    bench.far_channel.link.socket.shutdown(socket.SHUT_RDWR)
+    (call,) = bench.infer({"x": rows(1)})
+
+    assert "the instance is gone, its process ended" in call.error
+    assert bench.deaths == ["its process ended"]
+    assert bench.until(lambda: not bench.bound.is_alive())
+
+
+def test_answer_that_makes_no_sense_ends_the_instance(serve, caplog):
+    bench = serve(echo)
+    bench.infer({"x": rows(1)})
+    bench.far_channel.link.send(b"\xff" * 40)
+
+    assert bench.until(lambda: bench.deaths == ["its answer could not be read"])
+    assert "a message could not be read" in caplog.text
+
+
+def test_message_that_makes_no_sense_ends_the_host(serve, caplog):
+    bench = serve(echo)
+    bench.infer({"x": rows(1)})
+    bench.instance._channel.link.send(b"\xff" * 40)
+
+    assert bench.until(lambda: bench.deaths == ["its process ended"])
+    assert bench.until(lambda: not bench.bound.is_alive())
+
+
+def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
+    for module in (host, memory_keeper):
+        monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(arena.Arena.trim, "__kwdefaults__", {"idle_seconds": 0.0})
+    bench = serve(lambda request: {"y": request["x"] + 1})
+    for number in range(3):
+        bench.infer({"x": np.full((1, 100_000), number, np.float32)})
+    gc.collect()
+    arenas = [bench.keeper.arena, bench.far_channel.arena]
+
+    assert bench.until(lambda: [each.reserved_bytes for each in arenas] == [0, 0])
