@@ -128,8 +128,8 @@ class BaseModelClient:
         if self._is_grpc_of_parent():
             raise PyTritonClientClosedError(
                 f"{type(self).__name__} was made in process {self._owner_pid} and this is its "
-                f"fork {os.getpid()}: gRPC does not survive a fork. Make a client in each process, "
-                "before anything uses gRPC in the parent, or use HTTP."
+                f"fork {os.getpid()}: gRPC connections do not survive it. Make a client in "
+                "each process."
             )
 
     def _is_grpc_of_parent(self) -> bool:

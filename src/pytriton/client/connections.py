@@ -18,9 +18,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httptools
-
-from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientValueError
+from pytriton.client.exceptions import PyTritonClientClosedError
+from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
 
 _RECEIVE_BYTES = 65536
@@ -30,10 +29,10 @@ _JOIN_BYTES = 65536  # a smaller body travels in one send with its head
 class HttpResponse:
     """An answer, with the few methods that `tritonclient.http` calls on one."""
 
-    def __init__(self, status_code: int, headers: dict[str, str], body: bytes | bytearray) -> None:
-        self.status_code = status_code
-        self._headers = headers
-        self._body = body
+    def __init__(self, answer: HttpAnswer) -> None:
+        self.status_code = answer.status_code
+        self._headers = answer.headers
+        self._body = answer.body
         self._read = 0
 
     def get(self, name: str, default: str | None = None) -> str | None:
@@ -80,47 +79,45 @@ class HttpConnections:
             del self._limits.timeout_s
 
     def get(self, request_uri: str, headers: Mapping[str, Any] | None = None) -> HttpResponse:
-        return self._exchange(self._head("GET", request_uri, headers), b"")
+        return self._exchange("GET", request_uri, headers or {}, b"")
 
     def post(
         self, request_uri: str, body: bytes | str = b"", headers: Mapping[str, Any] | None = None
     ) -> HttpResponse:
         data = body.encode() if isinstance(body, str) else body
-        length = {"Content-Length": len(data)}
-        return self._exchange(self._head("POST", request_uri, {**(headers or {}), **length}), data)
+        return self._exchange(
+            "POST", request_uri, {**(headers or {}), "Content-Length": len(data)}, data
+        )
 
     def close(self) -> None:
         """Close idle connections; calls of other threads end as they would have."""
         self._closed = True
         self._close_idle()
 
-    def _head(self, method: str, request_uri: str, headers: Mapping[str, Any] | None) -> bytes:
-        lines = [f"{method} {request_uri} HTTP/1.1", f"Host: {self._url.without_scheme}"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        for line in lines:
-            if "\r" in line or "\n" in line:
-                raise PyTritonClientValueError(f"Expected headers of one line each, got {line!r}")
-        return "\r\n".join([*lines, "\r\n"]).encode("latin-1", "replace")
-
-    def _exchange(self, head: bytes, body: bytes) -> HttpResponse:
-        timeout_s = getattr(self._limits, "timeout_s", self._timeout_s)
-        deadline = time.monotonic() + timeout_s
+    def _exchange(
+        self, method: str, target: str, headers: Mapping[str, Any], body: bytes
+    ) -> HttpResponse:
+        head = request_head(method, target, self._url.without_scheme, headers)
+        deadline = time.monotonic() + getattr(self._limits, "timeout_s", self._timeout_s)
         connection = self._take() or _connect(self._url, deadline)
+        answer = HttpAnswer()
         try:
-            answer = _Answer()
             try:
                 _send(connection, head, body, deadline)
             except (BrokenPipeError, ConnectionResetError):
                 # A server that refuses a body answers before it has read all of it.
-                answer.receive(connection, deadline)
+                _receive(connection, answer, deadline)
                 answer.is_last = True
             else:
-                answer.receive(connection, deadline)
+                _receive(connection, answer, deadline)
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection, answer)
-        return HttpResponse(answer.status_code, answer.headers, answer.body)
+        if self._closed or answer.is_last:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return HttpResponse(answer)
 
     def _take(self) -> socket.socket | None:
         if self._closed:
@@ -141,86 +138,10 @@ class HttpConnections:
                 return connection
             connection.close()
 
-    def _give_back(self, connection: socket.socket, answer: _Answer) -> None:
-        if self._closed or answer.is_last:
-            connection.close()
-        else:
-            self._idle.append(connection)
-
     def _close_idle(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop().close()
-
-
-class _Answer:
-    """Reads one answer from a connection."""
-
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.status_code = 0
-        self.body: bytes | bytearray = b""
-        self.is_last = False  # the connection cannot be used again
-        self._has_head = False
-        self._is_complete = False
-        self._parts: list[bytes] = []
-        self._parser = httptools.HttpResponseParser(self)
-
-    def receive(self, connection: socket.socket, deadline: float) -> None:
-        while not self._is_complete:
-            connection.settimeout(_remaining(deadline))
-            received = connection.recv(_RECEIVE_BYTES)
-            if not received:
-                self._end_by_close()
-                break
-            try:
-                self._parser.feed_data(received)
-            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                raise ConnectionError(f"expected an HTTP answer, got {received[:80]!r}") from error
-            if self._has_head and not self._is_complete and "content-length" in self.headers:
-                self._receive_rest(connection, deadline)
-                return
-        self.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-
-    def _receive_rest(self, connection: socket.socket, deadline: float) -> None:
-        """Receive a large body where it stays, past the parser, which would copy it."""
-        self.body = bytearray(int(self.headers["content-length"]))
-        view = memoryview(self.body)
-        filled = 0
-        for part in self._parts:
-            view[filled : filled + len(part)] = part
-            filled += len(part)
-        while filled < len(view):
-            connection.settimeout(_remaining(deadline))
-            count = connection.recv_into(view[filled:])
-            if not count:
-                raise ConnectionError(
-                    f"expected {len(view)} bytes of an answer, the server closed after {filled}"
-                )
-            filled += count
-
-    def _end_by_close(self) -> None:
-        """Without a length and not in chunks, an answer ends where the connection does."""
-        is_chunked = "transfer-encoding" in self.headers
-        if not self._has_head or is_chunked or "content-length" in self.headers:
-            raise ConnectionError("the server closed the connection before its answer was complete")
-        self.is_last = True
-
-    # What the parser calls.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self._has_head = True
-        self.status_code = self._parser.get_status_code()
-        self.is_last = not self._parser.should_keep_alive()
-
-    def on_body(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def on_message_complete(self) -> None:
-        self._is_complete = True
 
 
 def _remaining(deadline: float) -> float:
@@ -255,6 +176,21 @@ def _send(connection: socket.socket, head: bytes, body: bytes, deadline: float) 
     connection.sendall(head)
     connection.settimeout(_remaining(deadline))
     connection.sendall(body)
+
+
+def _receive(connection: socket.socket, answer: HttpAnswer, deadline: float) -> None:
+    while not answer.is_complete:
+        connection.settimeout(_remaining(deadline))
+        answer.feed(connection.recv(_RECEIVE_BYTES))
+        rest = answer.rest()
+        while rest:
+            connection.settimeout(_remaining(deadline))
+            count = connection.recv_into(rest)
+            if not count:
+                raise ConnectionError(
+                    f"the server closed the connection, {len(rest)} bytes before its answer's end"
+                )
+            rest = rest[count:]
 
 
 def _is_readable(connection: socket.socket) -> bool:

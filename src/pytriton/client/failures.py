@@ -11,7 +11,8 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
 )
 
-_DEADLINE = "StatusCode.DEADLINE_EXCEEDED"
+# Either side may be the first to see a deadline pass, and a server then cancels the call.
+_DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
 
 
 def failure_of(error: BaseException, during: str, timeout_s: float) -> PyTritonClientError:
@@ -28,7 +29,7 @@ def failure_of(error: BaseException, during: str, timeout_s: float) -> PyTritonC
             f"No answer came during {during} within {timeout_s} s. "
             f"Message: {type(error).__name__}: {error}"
         )
-    if status() == _DEADLINE:
+    if status() in _DEADLINE_PASSED:
         return PyTritonClientTimeoutError(
             f"Timeout of {timeout_s} s occurred during {during}. Message: {_text_of(error)}"
         )

@@ -265,12 +265,12 @@ class ModelClient(BaseModelClient):
         limit = protocol.limit(self._inference_timeout_s)
         try:
             result = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
-        except (OSError, protocol.library.InferenceServerException) as error:
-            raise failure_of(error, "inference request", self._inference_timeout_s) from error
-        except ValueError as error:
-            if self._closed:  # by another thread; gRPC has no class of its own for it
+        except (OSError, ValueError, protocol.library.InferenceServerException) as error:
+            if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
-            raise
+            if isinstance(error, ValueError):
+                raise
+            raise failure_of(error, "inference request", self._inference_timeout_s) from error
         return self._arrays(result)
 
     def _manage(self, name: str, during: str, **arguments: Any) -> None:

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
+from pytriton.client.asyncio_connections import AsyncioHttpConnections
 from pytriton.client.connections import HttpConnections
 from pytriton.client.url import TritonUrl
 
@@ -20,7 +21,7 @@ _MAX_MESSAGE_BYTES = 2**31 - 1
 
 
 class Http:
-    """HTTP through `tritonclient.http`, over connections of our own where it is synchronous."""
+    """HTTP through `tritonclient.http`, over connections of our own."""
 
     scheme = "http"
 
@@ -41,16 +42,19 @@ class Http:
     def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
         import tritonclient.http.aio  # noqa: PLC0415  heavy
 
-        return tritonclient.http.aio.InferenceServerClient(
+        client = tritonclient.http.aio.InferenceServerClient(
             url.without_scheme, conn_timeout=timeout_s
         )
+        client._stub.detach()  # noqa: SLF001  see asyncio_connections.py
+        client._stub = AsyncioHttpConnections(url)  # noqa: SLF001
+        return client
 
     def limit(self, timeout_s: float) -> dict[str, float]:
         """Arguments of a call that limit its time: none, connections have a limit of their own."""
         return {}
 
     def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
-        """An asyncio call that ends when its time is up: aiohttp rounds long limits up."""
+        """An asyncio call that ends when its time is up."""
         return asyncio.wait_for(call, timeout_s)
 
     def asyncio_errors(self) -> tuple[type[Exception], ...]:

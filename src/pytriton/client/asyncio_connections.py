@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP/1.1 connections for asyncio.
+
+They stand in for the aiohttp session of `tritonclient.http.aio`, which rounds time limits of more
+than five seconds up to the next whole one and, when it is closed, leaves connections behind whose
+server does not read. A limit here is a cancellation, which ends the connection at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pytriton.client.exceptions import PyTritonClientClosedError
+from pytriton.client.http_message import HttpAnswer, request_head
+from pytriton.client.url import TritonUrl
+
+_MOST_CONNECTIONS = 100  # what the session in its place has
+_JOIN_BYTES = 65536  # a smaller body travels in one send with its head
+
+
+class AsyncioHttpResponse:
+    """An answer, with the few members that `tritonclient.http.aio` uses of one."""
+
+    def __init__(self, answer: HttpAnswer) -> None:
+        self.status = answer.status_code
+        self.headers = _Headers(answer.headers)
+        self._body = answer.body
+
+    async def read(self) -> bytes:
+        return bytes(self._body)
+
+
+class _Headers:
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self._values.get(name.lower(), default)
+
+
+class _Connection(asyncio.Protocol):
+    """A connection, and the answer that is coming over it."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._answer: HttpAnswer | None = None
+        self._arrival: asyncio.Future[HttpAnswer]
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    async def exchange(self, head: bytes, body: bytes) -> HttpAnswer:
+        self._answer = HttpAnswer()
+        self._arrival = asyncio.get_running_loop().create_future()
+        if len(body) <= _JOIN_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        return await self._arrival
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._feed(data)
+
+    def eof_received(self) -> None:
+        self._feed(b"")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish(exc or ConnectionError("the connection was closed before an answer came"))
+
+    def _feed(self, data: bytes) -> None:
+        if self._answer is None:
+            self.abort()  # nothing was asked, so this is the server's goodbye
+            return
+        try:
+            self._answer.feed(data)
+        except ConnectionError as error:
+            self._finish(error)
+        else:
+            if self._answer.is_complete:
+                self._finish(None)
+
+    def _finish(self, error: Exception | None) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None or self._arrival.done():
+            return  # nobody waits any more
+        if error is None:
+            self._arrival.set_result(answer)
+        else:
+            self._arrival.set_exception(error)
+
+
+class AsyncioHttpConnections:
+    """The connections to one server: each call takes an idle one or opens another.
+
+    Args:
+        url: the server.
+    """
+
+    def __init__(self, url: TritonUrl) -> None:
+        self._url = url
+        self._idle: list[_Connection] = []
+        self._room = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._idle)} idle"
+        return f"<AsyncioHttpConnections to {self._url.without_scheme}, {state}>"
+
+    async def get(self, url: str, headers: Mapping[str, Any] | None = None) -> AsyncioHttpResponse:
+        return await self._exchange("GET", url, headers or {}, b"")
+
+    async def post(
+        self, url: str, data: bytes = b"", headers: Mapping[str, Any] | None = None
+    ) -> AsyncioHttpResponse:
+        return await self._exchange(
+            "POST", url, {**(headers or {}), "Content-Length": len(data)}, data
+        )
+
+    async def close(self) -> None:
+        """Close idle connections; calls in progress end as they would have."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().abort()
+
+    async def _exchange(
+        self, method: str, url: str, headers: Mapping[str, Any], body: bytes
+    ) -> AsyncioHttpResponse:
+        target = urllib.parse.urlsplit(url)._replace(scheme="", netloc="").geturl()
+        head = request_head(method, target, self._url.without_scheme, headers)
+        async with self._room:
+            connection = self._take() or await self._connect()
+            try:
+                answer = await connection.exchange(head, body)
+            except BaseException:
+                connection.abort()
+                raise
+            if self._closed or answer.is_last:
+                connection.abort()
+            else:
+                self._idle.append(connection)
+        return AsyncioHttpResponse(answer)
+
+    def _take(self) -> _Connection | None:
+        if self._closed:
+            raise PyTritonClientClosedError(
+                f"The connections to {self._url.with_scheme} are closed"
+            )
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            _Connection, self._url.hostname, self._url.port
+        )
+        return connection

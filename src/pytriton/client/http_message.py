@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP/1.1 requests as bytes, and answers from bytes; sockets are in `connections` and its twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httptools
+
+from pytriton.client.exceptions import PyTritonClientValueError
+
+
+def request_head(method: str, target: str, host: str, headers: Mapping[str, Any]) -> bytes:
+    """The head of a request.
+
+    Raises:
+        PyTritonClientValueError: A header would become several lines, or is not Latin-1.
+    """
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    for line in lines:
+        if "\r" in line or "\n" in line:
+            raise PyTritonClientValueError(f"Expected headers of one line each, got {line!r}")
+    try:
+        return "\r\n".join([*lines, "\r\n"]).encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise PyTritonClientValueError(
+            f"Expected headers in Latin-1, got {error.object[error.start : error.end]!r}"
+        ) from error
+
+
+class HttpAnswer:
+    """One answer, made of what the connection receives."""
+
+    def __init__(self) -> None:
+        self.status_code = 0
+        self.headers: dict[str, str] = {}
+        self.is_complete = False
+        self.is_last = False  # the connection cannot be used for another request
+        self._has_head = False
+        self._parts: list[bytes] = []
+        self._buffer: bytearray | None = None
+        self._parser = httptools.HttpResponseParser(self)
+
+    @property
+    def body(self) -> bytes | bytearray:
+        if self._buffer is not None:
+            return self._buffer
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received.
+
+        Raises:
+            ConnectionError: It is not HTTP, or it is empty and the answer not complete.
+        """
+        if not data:
+            self._end()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise ConnectionError(f"expected an HTTP answer, got {data[:80]!r}") from error
+
+    def rest(self) -> memoryview | None:
+        """Where the rest of a body of known length belongs: past the parser, which would copy it.
+
+        None where there is no such rest yet. Whoever asks fills it.
+        """
+        if not self._has_head or self.is_complete or "content-length" not in self.headers:
+            return None
+        start = b"".join(self._parts)
+        self._buffer = bytearray(int(self.headers["content-length"]))
+        self._buffer[: len(start)] = start
+        self.is_complete = True
+        return memoryview(self._buffer)[len(start) :]
+
+    def _end(self) -> None:
+        """Without a length and not in chunks, an answer ends where the connection does."""
+        is_delimited = not {"content-length", "transfer-encoding"}.isdisjoint(self.headers)
+        if not self._has_head or is_delimited:
+            raise ConnectionError("the server closed the connection before its answer was complete")
+        self.is_last = self.is_complete = True
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        self.status_code = self._parser.get_status_code()
+        self.is_last = not self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server with the models of `models.py` for all tests of the clients, ours and the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+import pytest
+
+from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient
+from pytriton.client.utils import create_client_from_url, wait_for_model_ready
+from tests.client.stalled_server import StalledServer
+from tests.free_ports import free_ports
+
+MODELS = pathlib.Path(__file__).with_name("models.py")
+LAST_MODEL = "PlainCounter"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server listens; its clients' results are compared under its name."""
+
+    name: str
+    http_port: int
+
+    @property
+    def urls(self) -> dict[str, str]:
+        return {
+            "http": f"http://127.0.0.1:{self.http_port}",
+            "grpc": f"grpc://127.0.0.1:{self.http_port + 1}",
+        }
+
+
+def peer_python() -> pathlib.Path | None:
+    """The Python that has the real PyTriton."""
+    folder = os.environ.get("PYTRITON_PEERS_DIR")
+    python = pathlib.Path(folder, "venv", "bin", "python") if folder else None
+    return python if python is not None and python.exists() else None
+
+
+def three_ports_in_a_row() -> int:
+    while True:
+        (port,) = free_ports(1)
+        if not {port + 1, port + 2} & set(range(65534, 65540)):
+            return port
+
+
+@contextlib.contextmanager
+def serving(name: str, python: pathlib.Path):
+    port = three_ports_in_a_row()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PATH"] = f"{python.parent}{os.pathsep}{environment.get('PATH', '')}"
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [str(python), str(MODELS), str(port)],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=tempfile.gettempdir(),
+        )
+        try:
+            server = Server(name, port)
+            with create_client_from_url(server.urls["http"]) as client:
+                wait_for_model_ready(client, LAST_MODEL, timeout_s=START_TIMEOUT_S)
+            yield server
+        finally:
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+
+
+@pytest.fixture(scope="session")
+def our_server():
+    with serving("ours", pathlib.Path(sys.executable)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_server():
+    python = peer_python()
+    if python is None:
+        pytest.skip("the real PyTriton is not installed; PYTRITON_PEERS_DIR can name its folder")
+    with serving("real", python) as server:
+        yield server
+
+
+@pytest.fixture(params=["ours", "real"])
+def server(request):
+    return request.getfixturevalue("our_server" if request.param == "ours" else "real_server")
+
+
+@pytest.fixture(params=["http", "grpc"])
+def scheme(request):
+    return request.param
+
+
+@pytest.fixture
+def url(server, scheme):
+    return server.urls[scheme]
+
+
+@pytest.fixture
+def grpc_url(server):
+    return server.urls["grpc"]
+
+
+@pytest.fixture(params=["silent", "half", "deaf", "unreachable"])
+def stalled(request):
+    with StalledServer(request.param) as server:
+        yield server
+
+
+@pytest.fixture(params=[DecoupledModelClient, AsyncioDecoupledModelClient])
+def decoupled_client_class(request):
+    return request.param
