@@ -130,7 +130,9 @@ class Received:
         if ref.block:
             flat = self._blocks[ref.block][ref.offset : ref.offset + ref.size].view(dtype.numpy)
             return flat.reshape(ref.shape)
-        return np.ndarray(ref.shape, dtype.numpy, self._message, self._start + ref.offset)
+        array: NDArray[Any]
+        array = np.ndarray(ref.shape, dtype.numpy, self._message, self._start + ref.offset)
+        return array
 
 
 class Channel:
