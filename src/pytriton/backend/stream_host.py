@@ -144,7 +144,7 @@ class StreamHost(InstanceHost):
     def _fail(self, stream: _Stream, error: BaseException) -> None:
         text = self._call.error_text(error)
         self._add(stream.account.finish(text, ErrorCode.INTERNAL), time.monotonic_ns())
-        del self._streams[stream.account.execute.batch]
+        self._streams.pop(stream.account.execute.batch, None)
         self._call.end_spans(stream.account.execute, text)
         self._abandon(stream)
         if is_unrecoverable(error):

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is special to one kind of callable: overlapping coroutines, iterators, single results."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from pytriton.backend.host import AsyncInstanceHost, InstanceHost, host_for
+from pytriton.backend.stream_host import AsyncStreamHost, StreamHost, stream_host_for
+from tests.contract.benches import Bench, floats
+
+ONE = {"x": np.ones((1, 1), np.float32)}
+
+
+@pytest.fixture
+def serve():
+    loop = asyncio.new_event_loop()
+    benches = []
+
+    def serve(infer_func, **config) -> Bench:
+        bench = Bench(loop, infer_func, floats("x"), floats("y"), **config)
+        benches.append(bench)
+        return bench
+
+    yield serve
+    for bench in benches:
+        bench.close()
+    loop.close()
+
+
+def echo(requests):
+    return [{"y": request["x"]} for request in requests]
+
+
+async def echo_async(requests):
+    return echo(requests)
+
+
+def echo_generator(requests):
+    yield echo(requests)
+
+
+async def echo_async_generator(requests):
+    yield echo(requests)
+
+
+class Model:
+    """Callables of every kind as methods and as an object."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def __call__(self, requests):
+        return self._function(requests)
+
+    def infer(self, requests):
+        return echo(requests)
+
+    async def infer_async(self, requests):
+        return echo(requests)
+
+
+class AsyncModel:
+    async def __call__(self, requests):
+        return echo(requests)
+
+
+class AsyncStreamModel:
+    async def __call__(self, requests):
+        yield echo(requests)
+
+
+@pytest.mark.parametrize(
+    "infer_func, kind, stream_kind",
+    [
+        (echo, InstanceHost, StreamHost),
+        (echo_generator, InstanceHost, StreamHost),
+        (Model(echo), InstanceHost, StreamHost),
+        (Model(echo).infer, InstanceHost, StreamHost),
+        (echo_async, AsyncInstanceHost, AsyncStreamHost),
+        (Model(echo).infer_async, AsyncInstanceHost, AsyncStreamHost),
+        (AsyncModel(), AsyncInstanceHost, AsyncStreamHost),
+    ],
+)
+def test_callable_gets_the_host_that_it_needs(infer_func, kind, stream_kind):
+    assert host_for(infer_func) is kind
+    assert stream_host_for(infer_func) is stream_kind
+
+
+@pytest.mark.parametrize(
+    "infer_func",
+    [echo, echo_async, echo_generator, echo_async_generator, Model(echo), AsyncModel(),
+     AsyncStreamModel(), Model(echo_generator), lambda requests: iter([echo(requests)])],
+)  # fmt: skip
+def test_decoupled_model_may_be_any_kind_of_callable(serve, infer_func):
+    (call,) = serve(infer_func, decoupled=True).infer(ONE)
+
+    assert call.outputs["y"] == 1
+
+
+@pytest.mark.parametrize("count, got", [(0, "none"), (2, "more than one")])
+def test_coupled_generator_has_to_answer_once(serve, caplog, count, got):
+    def infer(requests):
+        for _ in range(count):
+            yield echo(requests)
+
+    (call,) = serve(infer).infer(ONE)
+
+    assert f"exactly one response, as the model is not decoupled; got {got}" in call.error
+
+
+def test_batches_of_a_coroutine_function_overlap(serve):
+    async def meet(requests):
+        nonlocal waiting
+        waiting += 1
+        met.set() if waiting == 3 else await met.wait()
+        return echo(requests)
+
+    waiting, met = 0, asyncio.Event()
+    bench = serve(meet)
+    calls = [call for _ in range(3) for call in bench.execute(ONE)]
+    assert bench.until(lambda: all(call.is_over for call in calls))
+
+    assert [call.outputs["y"] for call in calls] == [1, 1, 1]
+
+
+def test_batches_of_a_plain_function_do_not_overlap(serve):
+    bench = serve(echo)
+    assert bench.instance.free_slots == 1
+    bench.execute(ONE)
+
+    assert bench.instance.free_slots == 0
+
+
+def test_stop_cancels_coroutines(serve):
+    cancelled = threading.Event()
+
+    async def wait(requests):
+        started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    started = threading.Event()
+    bench = serve(wait)
+    (call,) = bench.execute(ONE)
+    assert bench.until(started.is_set)
+    bench.instance.stop()
+
+    assert "the model was unloaded" in call.error
+    assert bench.until(cancelled.is_set)
+
+
+def test_cancelled_async_generator_hears_of_it_where_it_waits(serve):
+    seen = []
+
+    async def wait(requests):
+        try:
+            yield echo(requests)
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    bench = serve(wait, decoupled=True)
+    (call,) = bench.execute(ONE)
+    assert bench.until(lambda: call.responses)
+    bench.instance.cancel(call.request)
+
+    assert bench.until(lambda: call.is_over and seen == ["cancelled"])
+    assert call.error == ""
