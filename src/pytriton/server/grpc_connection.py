@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import ServerError
 from pytriton.server.grpc_keepalive import Action, Keepalive
+from pytriton.server.status import GRPC_STATUS
 from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
     Connection,
@@ -86,7 +87,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_closing = True
         self._handler.connections.discard(self)
         self._abandon_calls()
-        if self._on_lost is not None and not self._on_lost.done():
+        if self._on_lost is not None:
             self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
@@ -163,7 +164,7 @@ class GrpcConnection(asyncio.Protocol):
         except GrpcError as error:
             self._end(call, error.status, error.message)
         except ServerError as error:
-            call.fail(error)
+            self._end(call, Status(GRPC_STATUS[error.code]), error.message)
         except Exception:
             logger.exception("call failed: %s", ascii(call.head.path))
             self._end(call, Status.INTERNAL, UNEXPECTED)

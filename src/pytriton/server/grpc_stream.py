@@ -167,6 +167,8 @@ class StreamInferCall(Call):
         if self._held_bytes and not self._is_paused and len(self._in_flight) < MAX_IN_FLIGHT:
             super().acknowledge(self._held_bytes)
             self._held_bytes = 0
+            if self.connection.http2.has_output:
+                self.connection.flush_soon()
 
 
 class StreamedRequest:

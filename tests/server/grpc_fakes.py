@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of a gRPC connection without sockets: fake loop, transport and engine, real frames."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import hpack
+import msgspec
+
+from pytriton import dtypes
+from pytriton.engine.model_spec import ModelSpec, TensorSpec
+from pytriton.errors import NotFoundError, ServerError
+from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.protos import service_pb2
+from pytriton.server.grpc_api import GrpcApi
+from pytriton.server.options import ServerOptions
+from pytriton.wire.grpc import message_prefix
+from pytriton.wire.grpc.status import percent_decode
+from pytriton.wire.http2 import frames
+from tests.server.http_fakes import FakeLoop
+from tests.wire.http2.frame_client import data, parse_frames, rst_stream, setting, window_update
+
+SERVICE = "/inference.GRPCInferenceService"
+INITIAL_WINDOW_SIZE = 4
+WINDOW = 1 << 30
+
+
+class FakeModel:
+    """A model of two floats in and one out; a decoupled one answers as often as a test says."""
+
+    def __init__(self, name: str, *, decoupled: bool = False) -> None:
+        def spec(tensor: str) -> TensorSpec:
+            return TensorSpec(name=tensor, dtype=dtypes.FP32, dims=(1,), shape=(1,))
+
+        self.spec = ModelSpec(
+            name=name,
+            version=1,
+            platform="python",
+            max_batch_size=0,
+            inputs={"x": spec("x")},
+            outputs={"y": spec("y")},
+            required_inputs=frozenset({"x"}),
+            batcher=None,
+            decoupled=decoupled,
+        )
+        self.config_json = msgspec.json.encode({"name": name})
+
+
+class FakeEngine:
+    """Keeps requests until a test answers them, and what else it was told."""
+
+    def __init__(self) -> None:
+        self.is_exiting = False
+        self.is_serving = True
+        self.loaded = {
+            "coupled": FakeModel("coupled"),
+            "stream": FakeModel("stream", decoupled=True),
+        }
+        self.requests: list[InferRequest] = []
+        self.cancelled: list[InferRequest] = []
+        self.flow: list[tuple[str, str]] = []  # what was paused and resumed, by id
+        self.refusal: Exception | None = None  # raised by `infer`
+
+    def lookup(self, name: str, version: str = "") -> Any:
+        if name not in self.loaded:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        return self.loaded[name]
+
+    def is_ready(self) -> bool:
+        return self.is_serving
+
+    def infer(self, request: InferRequest, model: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        request.model = model
+        self.requests.append(request)
+
+    def cancel(self, request: InferRequest) -> None:
+        self.cancelled.append(request)
+
+    def pause(self, request: InferRequest) -> None:
+        self.flow.append(("pause", request.id))
+
+    def resume(self, request: InferRequest) -> None:
+        self.flow.append(("resume", request.id))
+
+    # What a test makes it do
+
+    def find(self, request_id: str) -> InferRequest:
+        (found,) = [request for request in self.requests if request.id == request_id]
+        return found
+
+    def answer(self, request_id: str = "", content: bytes = b"\0\0\x80\x3f", *, final=True) -> None:
+        output = InferTensor("y", dtypes.FP32, (len(content) // 4,), content)
+        request = self.find(request_id)
+        response = InferResponse(request.model_name, "1", request.id, [output])
+        request.sink.on_response(response, final=final)
+
+    def end(self, request_id: str = "") -> None:
+        self.find(request_id).sink.on_response(None, final=True)
+
+    def fail(self, error: ServerError, request_id: str = "") -> None:
+        self.find(request_id).sink.on_error(error)
+
+
+class FakeTransport:
+    """Keeps what was written; closes when it is told to."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.is_closed = False
+        self.is_aborted = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed, "written after the end"
+        self.written.append(bytes(data))
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
+
+
+class Response(NamedTuple):
+    """What came back on a stream: its head, messages, and trailers; None where it has none yet."""
+
+    head: dict[str, str]
+    messages: list[bytes]
+    trailers: dict[str, str] | None
+
+    @property
+    def status(self) -> str:
+        return (self.trailers or {}).get("grpc-status", "")
+
+    @property
+    def text(self) -> str:
+        return percent_decode((self.trailers or {}).get("grpc-message", "").encode())
+
+
+class GrpcClient:
+    """Speaks to one connection of a `GrpcApi`; nothing moves until `run`."""
+
+    def __init__(
+        self, options: ServerOptions | None = None, *, window: int = WINDOW, engine: Any = None
+    ) -> None:
+        self.engine = engine or FakeEngine()
+        self.loop = FakeLoop()
+        self.api = GrpcApi(self.engine, options or ServerOptions(), self.loop)
+        self.transport = FakeTransport()
+        self.connection = self.api.make_connection()
+        self.connection.connection_made(self.transport)
+        self._encoder = hpack.Encoder()
+        self._decoder = hpack.Decoder()
+        self._next_stream = 1
+        self.sent: list[Any] = []  # every frame that came back
+        payload = setting(INITIAL_WINDOW_SIZE, window)
+        self.receive(frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0, payload))
+        self.receive(window_update(0, WINDOW))
+
+    def run(self) -> None:
+        """Let the loop run and read what was written."""
+        self.loop.run()
+        written, self.transport.written = self.transport.written, []
+        self.sent += parse_frames(b"".join(written))
+
+    def receive(self, content: bytes) -> None:
+        self.connection.data_received(content)
+        self.run()
+
+    def head(self, path: str, *fields: tuple[str, str], **options: Any) -> bytes:
+        content_type = options.get("content_type", "application/grpc")
+        block = self._encoder.encode(
+            [
+                (":method", options.get("verb", "POST")),
+                (":scheme", "http"),
+                (":path", path),
+                (":authority", "localhost"),
+                ("te", "trailers"),
+                ("content-type", content_type),
+                *fields,
+            ]
+        )
+        flags = frames.END_HEADERS | (frames.END_STREAM if options.get("end_stream") else 0)
+        stream_id = self._next_stream
+        self._next_stream += 2
+        return frames.frame(frames.HEADERS, flags, stream_id, block)
+
+    def open(self, method: str, *fields: tuple[str, str], **options: Any) -> int:
+        """Begin a call; its stream."""
+        path = method if method.startswith("/") else f"{SERVICE}/{method}"
+        self.receive(self.head(path, *fields, **options))
+        return self._next_stream - 2
+
+    def send(self, stream_id: int, *messages: bytes, end: bool = True) -> None:
+        self.receive(data(stream_id, b"".join(map(framed, messages)), end_stream=end))
+
+    def call(self, method: str, message: bytes = b"", *fields: tuple[str, str]) -> int:
+        """Make a unary call; its stream."""
+        stream_id = self.open(method, *fields)
+        self.send(stream_id, message)
+        return stream_id
+
+    def reset(self, stream_id: int) -> None:
+        self.receive(rst_stream(stream_id))
+
+    def response(self, stream_id: int) -> Response:
+        blocks = []
+        body = b""
+        for sent in self.sent:
+            if sent.stream_id != stream_id:
+                continue
+            if sent.kind == frames.HEADERS:
+                blocks.append(dict(self._decoder.decode(sent.payload)))
+            elif sent.kind == frames.DATA:
+                body += sent.payload
+        if not blocks:
+            return Response({}, [], None)
+        trailers = blocks[-1] if "grpc-status" in blocks[-1] else None
+        return Response(blocks[0], unframed(body), trailers)
+
+    def goaways(self) -> list[Any]:
+        return [sent for sent in self.sent if sent.kind == frames.GOAWAY]
+
+
+def framed(message: bytes) -> bytes:
+    return message_prefix(len(message)) + message
+
+
+def unframed(body: bytes) -> list[bytes]:
+    messages = []
+    while body:
+        size = int.from_bytes(body[1:5], "big")
+        messages.append(body[5 : 5 + size])
+        body = body[5 + size :]
+    return messages
+
+
+def infer_request(model: str = "coupled", request_id: str = "", **fields: Any) -> bytes:
+    """A request with one float."""
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id, **fields)
+    request.inputs.add(name="x", datatype="FP32", shape=[1])
+    request.raw_input_contents.append(b"\0\0\x80\x3f")
+    content: bytes = request.SerializeToString()
+    return content
