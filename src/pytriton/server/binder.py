@@ -62,6 +62,8 @@ class BinderSession:
 
     async def close(self) -> None:
         """End the session and take its models away."""
+        if self._link.fileno() < 0:
+            return  # it was closed before
         self._stop_reading()
         self._loop.remove_writer(self._link.fileno())
         for model in self._models.values():

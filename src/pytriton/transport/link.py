@@ -71,6 +71,7 @@ class Link:
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        _sockets.add(sock)
         self.socket = sock
         self._scratch = bytearray(MAX_MESSAGE_BYTES + 4)
         self._scratch_view = memoryview(self._scratch)
