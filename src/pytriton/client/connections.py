@@ -113,10 +113,12 @@ class HttpConnections:
         except BaseException:
             connection.close()
             raise
-        if self._closed or answer.is_last:
+        if answer.is_last:
             connection.close()
         else:
             self._idle.append(connection)
+        if self._closed:  # meanwhile
+            self._close_idle()
         return HttpResponse(answer)
 
     def _take(self) -> socket.socket | None:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AsyncioModelClient`: what differs from `ModelClient`, and that the rest does not."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import numpy as np
+import pytest
+
+from pytriton.client import AsyncioModelClient, ModelClient
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientModelDoesntSupportBatchingError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+    PyTritonClientValueError,
+)
+from tests.free_ports import free_ports
+
+A = np.array([1, 2], np.float32)
+B = np.array([10, 20], np.float32)
+
+
+def in_a_loop(test):
+    """Runs a coroutine as a test."""
+
+    @functools.wraps(test)
+    def run(**fixtures):
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+@in_a_loop
+async def test_samples_and_batches(url):
+    async with AsyncioModelClient(url, "AddSub") as client:
+        sample = await client.infer_sample(A, B)
+        batch = await client.infer_batch(a=A[None], b=B[None])
+
+    np.testing.assert_array_equal(sample["add"], A + B)
+    np.testing.assert_array_equal(batch["sub"], [A - B])
+
+
+@in_a_loop
+async def test_many_inferences_at_a_time(url):
+    values = [np.array([number, 1], np.float32) for number in range(150)]
+    async with AsyncioModelClient(url, "AddSub") as client:
+        results = await asyncio.gather(*(client.infer_sample(value, B) for value in values))
+
+    for value, result in zip(values, results, strict=True):
+        np.testing.assert_array_equal(result["add"], value + B)
+
+
+@in_a_loop
+async def test_large_tensors_come_back_as_they_went(url):
+    large = np.arange(2_000_000, dtype=np.float32)
+    async with AsyncioModelClient(url, "Large") as client:
+        result = await client.infer_sample(large)
+
+    np.testing.assert_array_equal(result["y"], large)
+
+
+@in_a_loop
+async def test_model_without_batching(url):
+    async with AsyncioModelClient(url, "Plain") as client:
+        np.testing.assert_array_equal((await client.infer_sample(A))["y"], A)
+        with pytest.raises(PyTritonClientModelDoesntSupportBatchingError):
+            await client.infer_batch(A)
+
+
+@in_a_loop
+async def test_parameters_and_headers_reach_the_model(url):
+    async with AsyncioModelClient(url, "Parameters") as client:
+        result = await client.infer_sample(A, parameters={"n": 2}, headers={"x-h": 3})
+
+    assert result["parameters"][0] == b"n=2;x-h=3"
+
+
+@in_a_loop
+async def test_config_is_awaited(url):
+    async with AsyncioModelClient(url, "AddSub") as client:
+        config = await client.model_config
+
+        assert config.max_batch_size == 16
+        assert await client.model_config is config
+
+
+@in_a_loop
+async def test_config_is_fetched_once_for_many_tasks(url):
+    async with AsyncioModelClient(url, "AddSub") as client:
+        configs = await asyncio.gather(*(client.model_config for _ in range(10)))
+
+    assert len({id(config) for config in configs}) == 1
+
+
+@in_a_loop
+async def test_entering_waits_where_it_is_asked_to(url):
+    async with AsyncioModelClient(url, "AddSub", lazy_init=False) as client:
+        assert client._model_config.model_name == "AddSub"
+
+
+@in_a_loop
+async def test_entering_in_vain_closes_the_client(url):
+    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=0.3)
+    with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
+        async with client:
+            pytest.fail("the model is not there")
+
+    with pytest.raises(PyTritonClientClosedError, match="AsyncioModelClient is closed"):
+        await client.infer_sample(A)
+
+
+@in_a_loop
+async def test_unknown_model_is_unavailable(url):
+    async with AsyncioModelClient(url, "Nobody", init_timeout_s=0.3) as client:
+        with pytest.raises(PyTritonClientModelUnavailableError, match="model Nobody"):
+            await client.infer_sample(A)
+
+
+@in_a_loop
+async def test_server_that_is_not_there_is_a_timeout(scheme):
+    (port,) = free_ports(1)
+    async with AsyncioModelClient(f"{scheme}://127.0.0.1:{port}", "Model") as client:
+        with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
+            await client.wait_for_model(0.3)
+
+
+@in_a_loop
+async def test_wait_for_what_is_ready_returns(url):
+    async with AsyncioModelClient(url, "AddSub") as client:
+        assert await client.wait_for_model(20) is None
+
+
+@in_a_loop
+async def test_server_s_error_is_told(url):
+    async with AsyncioModelClient(url, "Failing") as client:
+        with pytest.raises(PyTritonClientInferenceServerError, match="this model always fails"):
+            await client.infer_sample(A)
+
+
+@in_a_loop
+async def test_decoupled_model_is_refused(url):
+    async with AsyncioModelClient(url, "Counter") as client:
+        with pytest.raises(PyTritonClientInferenceServerError, match="Decoupled"):
+            await client.infer_sample(np.array([1], np.int32))
+
+
+@in_a_loop
+async def test_wrong_arguments_are_refused_before_anything_is_sent():
+    client = AsyncioModelClient("localhost:1", "Model")
+    for positional, named in (((), {}), ((A,), {"b": B}), (([1.0],), {})):
+        with pytest.raises(PyTritonClientValueError):
+            await client.infer_sample(*positional, **named)
+    await client.close()
+    await client.close()
+
+
+@in_a_loop
+async def test_inference_is_cancelled_with_its_task_and_the_client_goes_on(url):
+    async with AsyncioModelClient(url, "Slow") as client:
+        await client.model_config
+        task = asyncio.create_task(client.infer_sample(np.array([0.5], np.float32)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        result = await client.infer_sample(np.array([0.0], np.float32))
+        assert result["waited"] == 0
+
+
+@pytest.mark.parametrize("kind", [AsyncioModelClient, ModelClient])
+@in_a_loop
+async def test_client_is_made_after_another(url, kind):
+    first = kind(url, "AddSub", inference_timeout_s=33)
+    twin = AsyncioModelClient.from_existing_client(first)
+    try:
+        np.testing.assert_array_equal((await twin.infer_sample(A, B))["add"], A + B)
+        assert (twin._url, twin._inference_timeout_s) == (first._url, 33)
+    finally:
+        await twin.close()
+        closing = first.close()
+        if closing is not None:
+            await closing
+
+
+def test_client_can_be_made_outside_a_loop(url):
+    client = AsyncioModelClient(url, "AddSub")
+
+    async def infer():
+        async with client:
+            return await client.infer_sample(A, B)
+
+    np.testing.assert_array_equal(asyncio.run(infer())["add"], A + B)

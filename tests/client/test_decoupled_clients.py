@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients of decoupled models: streams end, fail, are given up, and the client goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientModelDoesntSupportBatchingError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientValueError,
+)
+from tests.client.test_asyncio_client import in_a_loop
+from tests.e2e.waiting import DEADLINE_S
+
+
+def n(value):
+    return np.array([value], np.int32)
+
+
+def values_of(responses):
+    return [int(response["value"].ravel()[0]) for response in responses]
+
+
+class Runner:
+    """One face for both kinds of client."""
+
+    def __init__(self, kind, url, model, **settings):
+        self._arguments = (url, model)
+        self._settings = settings
+        self._kind = kind
+
+    def responses(self, method, *inputs, **named):
+        """Everything that one inference answers, and the shape of the values."""
+        if self._kind is DecoupledModelClient:
+            with DecoupledModelClient(*self._arguments, **self._settings) as client:
+                return list(getattr(client, method)(*inputs, **named))
+        return asyncio.run(self._collect(method, inputs, named))
+
+    async def _collect(self, method, inputs, named):
+        async with AsyncioDecoupledModelClient(*self._arguments, **self._settings) as client:
+            return [response async for response in getattr(client, method)(*inputs, **named)]
+
+
+@pytest.fixture
+def responses(decoupled_client_class, grpc_url):
+    def responses(model, method, *inputs, **named):
+        runner = Runner(decoupled_client_class, grpc_url, model, init_timeout_s=20)
+        return runner.responses(method, *inputs, **named)
+
+    return responses
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_sample_has_as_many_responses_as_the_model_gives(responses, count):
+    received = responses("Counter", "infer_sample", n(count))
+
+    assert values_of(received) == list(range(count))
+    assert all(response["value"].shape == (1,) for response in received)
+
+
+def test_batch_keeps_its_axis(responses):
+    received = responses("Counter", "infer_batch", n=n(2)[None])
+
+    assert [response["value"].shape for response in received] == [(1, 1), (1, 1)]
+
+
+def test_model_without_batching(responses):
+    assert values_of(responses("PlainCounter", "infer_sample", n(3))) == [0, 1, 2]
+    with pytest.raises(PyTritonClientModelDoesntSupportBatchingError):
+        responses("PlainCounter", "infer_batch", n(3))
+
+
+def test_failure_of_the_model_is_told(responses):
+    with pytest.raises(PyTritonClientInferenceServerError, match="this stream fails"):
+        responses("Counter", "infer_sample", n(-2))
+
+
+def test_coupled_model_is_refused(responses):
+    with pytest.raises(PyTritonClientInferenceServerError, match="AddSub is not decoupled"):
+        responses("AddSub", "infer_sample", np.ones(1, np.float32), np.ones(1, np.float32))
+
+
+def test_request_that_contradicts_the_model_is_refused(responses):
+    with pytest.raises(PyTritonClientInferenceServerError):
+        responses("Counter", "infer_sample", np.array([1.0], np.float32))
+
+
+def test_wrong_arguments_are_refused(responses):
+    with pytest.raises(PyTritonClientValueError, match="Provide input data"):
+        responses("Counter", "infer_sample")
+
+
+def test_unknown_model_is_unavailable(decoupled_client_class, grpc_url):
+    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=0.3)
+    with pytest.raises(PyTritonClientModelUnavailableError):
+        runner.responses("infer_sample", n(1))
+
+
+def test_http_is_refused(decoupled_client_class):
+    runner = Runner(decoupled_client_class, "http://localhost", "Counter")
+    with pytest.raises(PyTritonClientValueError, match="supports only grpc"):
+        runner.responses("infer_sample", n(1))
+
+
+@pytest.fixture
+def client(grpc_url):
+    with DecoupledModelClient(grpc_url, "Counter", init_timeout_s=20) as client:
+        yield client
+
+
+def test_client_goes_on_after_a_stream(client):
+    assert values_of(client.infer_sample(n(2))) == [0, 1]
+    assert values_of(client.infer_sample(n(3))) == [0, 1, 2]
+
+
+def test_client_goes_on_after_failures(client):
+    for _ in range(3):
+        with pytest.raises(PyTritonClientInferenceServerError, match="this stream fails"):
+            list(client.infer_sample(n(-1)))
+        with pytest.raises(PyTritonClientValueError):
+            client.infer_sample()
+
+    assert values_of(client.infer_sample(n(2))) == [0, 1]
+
+
+def test_only_one_stream_at_a_time(client):
+    stream = client.infer_sample(n(2))
+
+    with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
+        client.infer_sample(n(2))
+
+    assert values_of(stream) == [0, 1]
+
+
+def test_client_goes_on_after_a_stream_was_closed(client):
+    stream = client.infer_sample(n(1000))
+    next(stream)
+    stream.close()
+
+    assert list(stream) == []
+    assert values_of(client.infer_sample(n(2))) == [0, 1]
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_client_goes_on_after_a_stream_was_dropped(client, read):
+    stream = client.infer_sample(n(1000))
+    for _ in range(read):
+        next(stream)
+    del stream
+    gc.collect()
+
+    assert values_of(client.infer_sample(n(2))) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["parameters", "headers"])
+def test_parameters_and_headers_are_refused(client, name):
+    with pytest.raises(PyTritonClientValueError, match=f"does not support {name}"):
+        client.infer_sample(n(1), **{name: {"a": 1}})
+
+    assert values_of(client.infer_sample(n(1))) == [0]
+
+
+@pytest.mark.parametrize("value", [1000, -1, -5], ids=["running", "fails at once", "fails later"])
+def test_closing_during_a_stream_is_a_warning_only(grpc_url, caplog, value):
+    client = DecoupledModelClient(grpc_url, "Counter")
+    stream = client.infer_sample(n(value))
+    next(stream)
+    client.close()
+    client.close()
+
+    assert [record.levelname for record in caplog.records if "pytriton" in record.name] == [
+        "WARNING"
+    ]
+    with pytest.raises(PyTritonClientClosedError):
+        next(stream)
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_closing_wakes_a_thread_that_waits_for_a_response(grpc_url):
+    client = DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S)
+    stream = client.infer_sample(n(999))
+    next(stream)
+    raised = []
+
+    def read():
+        try:
+            next(stream)
+        except PyTritonClientClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    client.close()
+    thread.join(DEADLINE_S)
+
+    assert len(raised) == 1
+
+
+def test_client_is_made_after_another(client):
+    client.model_config  # noqa: B018  fetches it
+    with DecoupledModelClient.from_existing_client(client) as twin:
+        assert twin.model_config is client.model_config
+        assert values_of(twin.infer_sample(n(2))) == [0, 1]
+
+
+def test_program_that_leaves_a_stream_open_ends(our_server):
+    source = f"""
+import numpy as np
+from pytriton.client import DecoupledModelClient
+client = DecoupledModelClient({our_server.urls["grpc"]!r}, "Counter")
+stream = client.infer_sample(np.array([999], np.int32))
+print(next(stream)["value"])
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert (process.stdout.strip(), process.stderr) == ("[0]", "")
+
+
+@in_a_loop
+async def test_asyncio_streams_go_on_at_the_same_time(grpc_url):
+    async def values(client, count):
+        return [int(response["value"][0]) async for response in client.infer_sample(n(count))]
+
+    async with AsyncioDecoupledModelClient(grpc_url, "Counter") as client:
+        results = await asyncio.gather(*(values(client, count) for count in range(8)))
+
+    assert results == [list(range(count)) for count in range(8)]
+
+
+@in_a_loop
+async def test_asyncio_client_goes_on_after_a_stream_was_given_up(grpc_url):
+    async with AsyncioDecoupledModelClient(grpc_url, "Counter") as client:
+        stream = client.infer_sample(n(1000))
+        await anext(stream)
+        await stream.aclose()
+
+        assert [int(r["value"][0]) async for r in client.infer_sample(n(2))] == [0, 1]
+
+
+@in_a_loop
+async def test_asyncio_stream_is_refused_when_it_begins(grpc_url):
+    async with AsyncioDecoupledModelClient(grpc_url, "AddSub") as client:
+        stream = client.infer_sample(np.ones(1, np.float32))  # says nothing yet
+
+        with pytest.raises(PyTritonClientInferenceServerError, match="not decoupled"):
+            await anext(stream)
+
+
+@in_a_loop
+async def test_closed_asyncio_client_is_refused():
+    client = AsyncioDecoupledModelClient("grpc://localhost", "Counter")
+    await client.close()
+
+    with pytest.raises(PyTritonClientClosedError):
+        await anext(client.infer_sample(n(1)))

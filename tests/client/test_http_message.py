@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.client.http_message import HttpAnswer, request_head
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+def answer_to(*pieces):
+    answer = HttpAnswer()
+    for piece in pieces:
+        answer.feed(piece)
+    return answer
+
+
+def test_request_head_is_written():
+    head = request_head("POST", "/v2", "h:1", {"A": 1, "b": "x"})
+
+    assert head == b"POST /v2 HTTP/1.1\r\nHost: h:1\r\nA: 1\r\nb: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("headers", [{"a": "x\r\nb: y"}, {"a\n": "x"}])
+def test_header_cannot_smuggle_another(headers):
+    with pytest.raises(PyTritonClientValueError, match="one line each"):
+        request_head("GET", "/", "h", headers)
+
+
+def test_header_outside_latin_1_is_refused():
+    with pytest.raises(PyTritonClientValueError, match="Latin-1, got '→'"):
+        request_head("GET", "/", "h", {"a": "→"})
+
+
+def test_answer_is_read_byte_by_byte():
+    text = HEAD + b"Content-Length: 2\r\nX-Name: v\r\n\r\nok"
+
+    answer = answer_to(*(text[i : i + 1] for i in range(len(text))))
+
+    assert (answer.is_complete, answer.is_last) == (True, False)
+    assert (answer.status_code, answer.headers["x-name"], answer.body) == (200, "v", b"ok")
+
+
+def test_answer_in_chunks_is_joined():
+    answer = answer_to(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
+
+    assert (answer.is_complete, answer.body) == (True, b"abc")
+
+
+def test_answer_without_length_ends_with_its_connection():
+    answer = answer_to(HEAD + b"\r\nab", b"c")
+    assert not answer.is_complete
+
+    answer.feed(b"")
+
+    assert (answer.is_complete, answer.is_last, answer.body) == (True, True, b"abc")
+
+
+def test_answer_that_closes_its_connection_is_the_last():
+    assert answer_to(HEAD + b"Connection: close\r\nContent-Length: 0\r\n\r\n").is_last
+
+
+def test_rest_of_a_body_goes_where_it_stays():
+    answer = answer_to(HEAD + b"Content-Length: 5\r\n\r\nab")
+
+    rest = answer.rest()
+    rest[:] = b"cde"
+
+    assert (answer.is_complete, answer.body) == (True, b"abcde")
+
+
+@pytest.mark.parametrize(
+    "start", [b"", HEAD, HEAD + b"Content-Length: 5\r\n\r\na", HEAD + b"\r\n"]
+)
+def test_answer_without_a_known_rest_has_none(start):
+    answer = HttpAnswer()
+    if start:
+        answer.feed(start)
+
+    has_length = b"Content-Length" in start
+    assert (answer.rest() is not None) == has_length
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", HEAD, HEAD + b"Content-Length: 5\r\n\r\na", HEAD + b"Transfer-Encoding: chunked\r\n\r\n2"],
+)
+def test_answer_cut_short_is_an_error(start):
+    answer = HttpAnswer()
+    if start:
+        answer.feed(start)
+
+    with pytest.raises(ConnectionError, match="before its answer was complete"):
+        answer.feed(b"")
+
+
+def test_something_else_than_http_is_an_error():
+    with pytest.raises(ConnectionError, match="expected an HTTP answer, got b'SSH-2.0"):
+        answer_to(b"SSH-2.0-OpenSSH\r\n\r\n")

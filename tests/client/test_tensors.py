@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pytriton.client import tensors
+from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+
+ONE = np.ones(1, np.float32)
+CONFIG = TritonModelConfig(
+    "Model", inputs=[TensorSpec(name, (1,), np.float32) for name in ("a", "b", "c")]
+)
+
+
+def test_inputs_are_needed():
+    with pytest.raises(PyTritonClientValueError, match="Provide input data"):
+        tensors.check_inputs((), {})
+
+
+def test_inputs_by_position_and_by_name_do_not_mix():
+    with pytest.raises(
+        PyTritonClientValueError,
+        match="Use either positional either keyword method arguments convention",
+    ):
+        tensors.check_inputs((ONE,), {"b": ONE})
+
+
+@pytest.mark.parametrize("positional,named", [(([1.0],), {}), ((), {"a": 1.0})])
+def test_inputs_have_to_be_arrays(positional, named):
+    with pytest.raises(PyTritonClientValueError, match="is not a numpy array: got (list|float)"):
+        tensors.check_inputs(positional, named)
+
+
+@pytest.mark.parametrize("values", [None, {}, {"a": "x", "b": 1, "c": True}])
+def test_parameters_may_be(values):
+    assert tensors.check_parameters("Parameters", values) is None
+
+
+@pytest.mark.parametrize(
+    "values,text",
+    [
+        ([("a", 1)], "must be a dict, got list"),
+        ({1: "x"}, "names of type str, got 1 of type int"),
+        ({"a": 1.5}, "for 'a', got float"),
+        ({"a": None}, "for 'a', got NoneType"),
+    ],
+)
+def test_parameters_may_not_be(values, text):
+    with pytest.raises(PyTritonClientValueError, match=text):
+        tensors.check_parameters("Parameters", values)
+
+
+@pytest.mark.parametrize(
+    "count,names", [(1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c"])]
+)
+def test_positional_inputs_take_the_model_s_names_as_far_as_they_go(count, names):
+    assert list(tensors.name_inputs(CONFIG, (ONE,) * count, {})) == names
+
+
+def test_batch_axis_comes_and_goes():
+    batch = tensors.add_batch_axis({"a": ONE, "scalar": np.array(1)})
+
+    assert [array.shape for array in batch.values()] == [(1, 1), (1,)]
+    assert tensors.remove_batch_axis({"a": batch["a"], "left_out": None}) == {
+        "a": ONE,
+        "left_out": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "array,datatype",
+    [
+        (np.zeros(1, np.float16), "FP16"),
+        (np.zeros(1, bool), "BOOL"),
+        (np.zeros(1, ml_dtypes.bfloat16), "BF16"),
+        (np.array([b"x"]), "BYTES"),
+        (np.array([b"x"], object), "BYTES"),
+        (np.zeros(0, object), "BYTES"),
+    ],
+)
+def test_array_has_a_datatype(array, datatype):
+    assert tensors.datatype_of("a", array) == datatype
+
+
+@pytest.mark.parametrize(
+    "array,text",
+    [
+        (np.array(["text"]), "Encode it first"),
+        (np.array(["text"], object), "elements of type str"),
+    ],
+)
+def test_text_has_to_be_encoded(array, text):
+    with pytest.raises(RuntimeError, match=text):
+        tensors.datatype_of("a", array)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, ">f4", "datetime64[s]"])
+def test_array_of_a_type_that_the_protocol_lacks_is_refused(dtype):
+    with pytest.raises(PyTritonClientValueError, match="got dtype"):
+        tensors.datatype_of("a", np.zeros(1, dtype))
