@@ -10,6 +10,8 @@ import pytest
 from pytriton.decorators import batch
 from pytriton.model_config import Tensor
 
+pytestmark = pytest.mark.e2e
+
 NUMBERS = [
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64", "bfloat16",

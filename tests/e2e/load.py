@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import threading
 
 import numpy as np
 
-from tests.e2e.http_client import json_body
+from tests.e2e.http_client import binary_body, json_body
 
-_BODY = json_body({"x": np.ones((1, 2), np.float32)})
+# One that travels inside a message to the instance, and one in shared memory.
+_SMALL = (json_body({"x": np.ones((1, 2), np.float32)}), {})
+_LARGE = binary_body({"x": np.ones((1, 50_000), np.float32)})
 
 
 class ConstantLoad:
-    """Threads that each keep one request in flight."""
+    """Threads that each keep one request in flight, small and large in turn."""
 
     def __init__(self, port: int, model: str = "Model", clients: int = 2) -> None:
         self._port = port
@@ -36,8 +39,10 @@ class ConstantLoad:
     def _send(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
-            while not self._stopped.is_set():
-                connection.request("POST", self._path, _BODY)
+            for body, headers in itertools.cycle((_SMALL, _LARGE)):
+                if self._stopped.is_set():
+                    break
+                connection.request("POST", self._path, body, headers)
                 response = connection.getresponse()
                 response.read()
                 self.statuses.append(response.status)

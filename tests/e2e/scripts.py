@@ -76,16 +76,19 @@ class Script:
         self._quiet = quiet
 
     def __enter__(self):
-        self.process = subprocess.Popen(
-            [*self._prefix, sys.executable, str(self._path)],
-            cwd=self.home.parent,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if self._quiet else None,
-            # A test run in the background of a shell would otherwise hand its ignored SIGINT down.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-        )
+        # A test run in the background of a shell would otherwise hand its ignored SIGINT down.
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                [*self._prefix, sys.executable, str(self._path)],
+                cwd=self.home.parent,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if self._quiet else None,
+            )
+        finally:
+            signal.signal(signal.SIGINT, previous)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,7 +139,7 @@ class Script:
             mapping.path
             for process in self.family()
             for mapping in process.memory_maps()
-            if mapping.path.startswith(places) and not mapping.path.endswith("(deleted)")
+            if mapping.path.startswith(places) and pathlib.Path(mapping.path).exists()
         }
 
     def leftovers(self) -> dict[str, object]:

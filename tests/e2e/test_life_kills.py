@@ -9,6 +9,7 @@ import signal
 
 import pytest
 
+from pytriton.transport.memory import PORTABLE_SETTING
 from tests.e2e.load import ConstantLoad
 from tests.e2e.scripts import SERVE
 from tests.e2e.waiting import eventually
@@ -55,6 +56,21 @@ def test_kill_leaves_nothing_behind(start_script, who, count, is_loaded):
     assert codes == ({0} if who == "server" else {-signal.SIGKILL})
     for load in loads:
         assert set(load.statuses) <= {200, 404, 500, 503}  # 404: its model is gone already
+
+
+def test_kill_leaves_nothing_behind_where_memory_is_files(start_script):
+    scripts = [
+        start_script(SERVE, quiet=True, environment={PORTABLE_SETTING: "1"}) for _ in range(2)
+    ]
+    with contextlib.ExitStack() as stack:
+        for script, who in zip(scripts, ("user", "both"), strict=True):
+            load = stack.enter_context(ConstantLoad(script.await_ready().http_port))
+            assert eventually(lambda load=load: len(load.statuses) > 50)
+            assert script.named_memory() == set()
+            for pid in victims(script, who):
+                os.kill(pid, signal.SIGKILL)
+
+        assert [script.await_gone(GONE_WITHIN_S) for script in scripts] == [{}, {}]
 
 
 def test_other_server_goes_on_when_one_is_killed(start_script):
