@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,15 +16,22 @@ _FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 class _OneLine(logging.Formatter):
     """Lets no text of a client's pass for a line of its own; a traceback's lines are indented."""
 
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_text = None  # another formatter's idea of the traceback
+        return super().format(record)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
-        text = super().formatMessage(record)
-        return "".join(
-            character if character.isprintable() else character.encode("unicode_escape").decode()
-            for character in text
-        )
+        return _escaped(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
-        return textwrap.indent(super().formatException(ei), "  ")
+        return "\n".join(f"  {_escaped(line)}" for line in super().formatException(ei).splitlines())
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def set_up_logging(options: LogOptions) -> None:

@@ -13,7 +13,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
-from pytriton.errors import InternalError, ServerError
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
 from pytriton.server.binder import BinderSession
 from pytriton.server.binder_port import BinderPort
@@ -60,11 +60,8 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
         set_up_logging(options.log)
         server = Server(options, loop)
         await server.start()
-    except (ServerError, PyTritonError) as error:
-        link.send(Done(0, error.message, getattr(error, "code", InternalError.code)))
-        return
-    except OSError as error:  # for example a log file that cannot be written
-        link.send(Done(0, f"the server cannot start: {error}", InternalError.code))
+    except (ServerError, PyTritonError, OSError) as error:
+        link.send(_failure(error))
         return
     ended: asyncio.Future[bool] = loop.create_future()
 
@@ -84,6 +81,16 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
         await server.stop(options.exit_timeout_s)
     await binder_port.stop()
     await session.close()
+
+
+def _failure(error: ServerError | PyTritonError | OSError) -> Done:
+    """What the parent hears of a start that failed."""
+    if isinstance(error, ServerError):
+        return Done(0, error.message, error.code)
+    if isinstance(error, PyTritonError):  # a setting is wrong
+        return Done(0, error.message, InvalidArgumentError.code)
+    # For example a log file that cannot be written.
+    return Done(0, f"the server cannot start: {error}", InternalError.code)
 
 
 def _end_with_parent(

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far ahead of its clients a decoupled batch may run."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.backend.stream import StreamAccount
+from pytriton.dtypes import UINT8
+from pytriton.errors import ErrorCode
+from pytriton.transport.frames import (
+    RESPONSE_WINDOW,
+    RESPONSE_WINDOW_BYTES,
+    Execute,
+    ResponseItem,
+    TensorRef,
+)
+
+
+def account(requests=1):
+    return StreamAccount(Execute(7, [1] * requests, []))
+
+
+def item(position=0, size=1):
+    return ResponseItem(7, position, [TensorRef("y", UINT8.number, (size,), 0, size)], False)
+
+
+def test_window_closes_after_so_many_responses():
+    stream = account()
+    for _ in range(RESPONSE_WINDOW):
+        assert stream.may_send
+        stream.filter([item()])
+
+    assert not stream.may_send
+
+
+def test_credit_opens_the_window_again():
+    stream = account()
+    stream.filter([item()] * RESPONSE_WINDOW)
+    stream.credit(0, 1)
+    assert stream.may_send
+    stream.filter([item()])
+
+    assert not stream.may_send
+
+
+@pytest.mark.parametrize("size", [RESPONSE_WINDOW_BYTES, 10 * RESPONSE_WINDOW_BYTES])
+def test_response_of_any_size_may_be_sent_alone(size):
+    stream = account()
+    stream.filter([item(size=size)])
+    assert not stream.may_send
+    stream.credit(0, 1)
+
+    assert stream.may_send
+
+
+def test_bytes_close_the_window_before_the_count_does():
+    stream = account()
+    stream.filter([item(size=RESPONSE_WINDOW_BYTES // 2)])
+    assert stream.may_send
+    stream.filter([item(size=RESPONSE_WINDOW_BYTES // 2)])
+
+    assert not stream.may_send
+
+
+def test_more_credit_than_was_spent_is_no_gain():
+    stream = account()
+    stream.filter([item()])
+    stream.credit(0, 1000)
+    stream.filter([item()] * RESPONSE_WINDOW)
+
+    assert not stream.may_send
+
+
+def test_slowest_client_decides():
+    stream = account(2)
+    stream.filter([item(0), item(1)] * RESPONSE_WINDOW)
+    stream.credit(0, 10)
+    assert not stream.may_send
+
+    stream.cancel(1)
+
+    assert stream.may_send
+    assert not stream.is_abandoned
+
+
+def test_cancelled_request_is_answered_once_and_gets_no_more():
+    stream = account(2)
+    answer = stream.cancel(1)
+    assert (answer.position, answer.is_final, answer.error) == (1, True, "")
+    assert answer.error_code == ErrorCode.CANCELLED
+    assert stream.cancel(1) is None
+    stream.credit(1, 5)
+
+    assert [each.position for each in stream.filter([item(0), item(1)])] == [0]
+    assert [each.position for each in stream.finish()] == [0]
+    assert stream.is_abandoned
+
+
+def test_end_is_said_to_every_open_request_once():
+    stream = account(3)
+    ends = stream.finish("broken", ErrorCode.INTERNAL)
+
+    assert [(each.position, each.is_final, each.error) for each in ends] == [
+        (position, True, "broken") for position in range(3)
+    ]
+    assert stream.finish() == []

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's end of an instance when sending goes wrong; the contract suite has the rest."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pytriton.dtypes import UINT8
+from pytriton.errors import InternalError, UnavailableError
+from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
+from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.messages import InferTensor
+from pytriton.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.transport.channel import Channel
+from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses
+from pytriton.transport.link import socket_pair
+from tests.fakes import request
+
+
+class Rig:
+    """An instance, the far end of its channel in the test's hands, and what the owner heard."""
+
+    def __init__(self, limit_bytes: int = 4 * SEGMENT_BYTES) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.events: list[object] = []
+        keeper = MemoryKeeper(self.loop)
+        keeper.arena = Arena(limit_bytes)
+        ours, theirs = socket_pair()
+        self.far = Channel(theirs, Arena())
+        labels = ModelLabels("m", "1", ["x"], batching=True)
+        channel = Channel(ours, keeper.arena)
+        self.instance = ChannelInstance("m_0_0", labels, channel, keeper, self.loop, self, 4)
+        self.instance.start()
+
+    def on_outcomes(self, instance, batch, outcomes, times_ns):
+        self.events += outcomes
+
+    def on_died(self, instance, reason):
+        self.events.append(reason)
+
+    def execute(self, size=4, **fields):
+        tensor = InferTensor("x", UINT8, (1, size), bytes(size))
+        sent = request(inputs={"x": tensor}, **fields)
+        self.instance.execute([sent], 0)
+        return sent
+
+    def turn(self, count=5):
+        """Let the loop do what is due."""
+
+        async def wait():
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(wait())
+
+    def close(self):
+        self.instance.stop()
+        self.far.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def rig():
+    made = Rig()
+    yield made
+    made.close()
+
+
+def test_batch_without_room_is_refused_and_takes_no_slot(rig):
+    with pytest.raises(UnavailableError, match="no room for a tensor"):
+        rig.execute(5 * SEGMENT_BYTES)
+
+    assert rig.instance.free_slots == 4
+    assert rig.instance.is_idle
+
+
+def test_header_without_room_is_refused_and_takes_no_slot():
+    rig = Rig(limit_bytes=SEGMENT_BYTES)
+    rig.execute(SEGMENT_BYTES - 64)
+
+    with pytest.raises(UnavailableError, match="no room for a tensor"):
+        rig.execute(4, parameters={"text": "x" * 200_000})
+
+    assert rig.instance.free_slots == 3
+    rig.close()
+
+
+def test_what_cannot_be_encoded_is_refused_and_takes_no_slot(rig):
+    with pytest.raises(OverflowError):
+        rig.execute(4, parameters={"number": 2**70})
+
+    assert rig.instance.free_slots == 4
+
+
+def test_batch_sent_to_a_process_that_is_gone_fails_after_the_call(rig):
+    rig.far.close()
+    rig.execute()
+    rig.execute()
+    assert rig.events == []
+
+    rig.turn()
+
+    first, second, died = rig.events
+    assert isinstance(first.error, InternalError)
+    assert isinstance(second.error, InternalError)
+    assert died == "its process ended"
+    assert rig.instance.free_slots == 0
+
+
+def test_messages_to_a_busy_process_wait_in_order(rig):
+    sent = rig.execute()
+    for count in range(5000):
+        rig.instance.grant(sent, count + 1)
+    rig.turn()
+
+    received = [rig.far.receive().frame]
+    while len(received) <= 5000:
+        received.append(rig.far.receive().frame)
+        rig.turn(1)
+
+    assert isinstance(received[0], Execute)
+    assert received[1:] == [Credit(1, 0, count + 1) for count in range(5000)]
+
+
+def test_process_that_goes_while_messages_wait_is_noticed(rig):
+    sent = rig.execute()
+    for _ in range(5000):
+        rig.instance.grant(sent, 1)
+    rig.far.close()
+    rig.turn()
+
+    assert len(rig.events) == 2
+    assert rig.events[1] == "its process ended"
+
+
+def test_request_that_is_over_is_neither_cancelled_nor_granted(rig):
+    sent = rig.execute()
+    rig.far.receive()
+    rig.far.send(Responses(0, 0, [ResponseItem(1, 0)]))
+    rig.turn()
+    assert rig.instance.is_idle
+    rig.instance.cancel(sent)
+    rig.instance.grant(sent, 1)
+    rig.execute()
+
+    assert isinstance(rig.far.receive().frame, Execute)
+
+
+def test_response_after_the_end_is_dropped(rig):
+    rig.instance.execute([request(), request()], 0)
+    items = [ResponseItem(1, 0), ResponseItem(1, 0, [], False), ResponseItem(1, 0)]
+    rig.far.send(Responses(0, 0, items))
+    rig.turn()
+
+    assert [(outcome.position, outcome.is_final) for outcome in rig.events] == [(0, True)]
+    assert not rig.instance.is_idle
