@@ -9,8 +9,11 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.backend.host import AsyncInstanceHost, InstanceHost, host_for
-from pytriton.backend.stream_host import AsyncStreamHost, StreamHost, stream_host_for
+from pytriton.backend.async_host import AsyncInstanceHost
+from pytriton.backend.async_stream_host import AsyncStreamHost
+from pytriton.backend.host import InstanceHost
+from pytriton.backend.host_kinds import host_for, stream_host_for
+from pytriton.backend.stream_host import StreamHost
 from tests.contract.benches import Bench, floats
 
 ONE = {"x": np.ones((1, 1), np.float32)}

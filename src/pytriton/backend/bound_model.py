@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytriton.backend.host import InstanceHost, host_for
+from pytriton.backend.host_kinds import host_for, stream_host_for
 from pytriton.backend.model_call import ModelCall
 from pytriton.backend.output_validation import OutputValidator
-from pytriton.backend.stream_host import stream_host_for
 from pytriton.backend.warmup import call_to_completion, warm_up
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
@@ -34,6 +33,7 @@ from pytriton.transport.link import socket_pair
 if TYPE_CHECKING:
     import socket
 
+    from pytriton.backend.host import InstanceHost
     from pytriton.decorators.context import TritonContext
 
 InferFunc = Callable[..., Any]

@@ -16,6 +16,9 @@ from pytriton.transport.frames import (
 if TYPE_CHECKING:
     from pytriton.transport.frames import Execute
 
+# What the span of a request says whose client did not wait for its end.
+ABANDONED = "the client went away"
+
 
 class _Window:
     """What one request's client has been sent and has not taken."""

@@ -6,7 +6,6 @@ A warm-up that fails is logged and does not keep the model from being served.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -79,11 +78,13 @@ def call_to_completion(infer_func: Callable[..., Any], requests: list[Request]) 
     result = infer_func(requests)
     if inspect.isgenerator(result):
         return list(result)
+    if not inspect.isasyncgen(result) and not inspect.isawaitable(result):
+        return [result]
+    import asyncio  # noqa: PLC0415  takes 4 MiB that only users of asynchronous callables need
+
     if inspect.isasyncgen(result):
         return asyncio.run(_collected(result))
-    if inspect.isawaitable(result):
-        return [asyncio.run(_awaited(result))]
-    return [result]
+    return [asyncio.run(_awaited(result))]
 
 
 async def _collected(responses: AsyncIterator[Any]) -> list[Any]:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES = (
     "pytriton", "numpy", "uvloop", "httptools", "hpack", "msgspec", "orjson", "ml_dtypes", "psutil",
-    "wrapt", "tritonclient", "grpcio", "protobuf",
+    "tritonclient", "grpcio", "protobuf",
 )  # fmt: skip
 _OPTIONAL_PACKAGES = ("torch", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 _NAMESAKE = "nvidia-pytriton"

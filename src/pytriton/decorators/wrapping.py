@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only place that knows wrapt: decorated callables that keep the face of what they wrap."""
+"""Decorated callables that keep the face of what they wrap, as functions and as methods.
+
+The `wrapt` package does this, too, but brings 124 modules and 7 MiB into every user's process.
+Decorators that users write with it go well with these, on either side.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import wrapt
 
 InferFunc = Callable[..., Any]
 # What a decorator does with a call: the wrapped callable (bound, for methods), its instance or
@@ -14,10 +17,40 @@ InferFunc = Callable[..., Any]
 Call = Callable[[InferFunc, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class _Decorated:
+    """A callable with a decorator around it. Whatever else is asked of it, the callable answers."""
+
+    def __init__(self, wrapped: InferFunc, call: Call, instance: Any = None) -> None:
+        functools.update_wrapper(self, wrapped)
+        self._self_wrapper = call
+        self._self_instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_wrapper(self.__wrapped__, self._self_instance, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _Decorated:
+        wrapped: Any = self.__wrapped__
+        if instance is None or not hasattr(wrapped, "__get__"):
+            return self
+        return _Decorated(wrapped.__get__(instance, owner), self._self_wrapper, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    @property  # type: ignore[misc]  # that of an object may be set, which nobody does here
+    def __class__(self) -> type:
+        """What `isinstance` and `inspect` are to take it for."""
+        return type(self.__wrapped__)
+
+    def __repr__(self) -> str:
+        return f"<decorated {self.__wrapped__!r}>"
+
+
 def decorated(infer_func: InferFunc, call: Call) -> InferFunc:
     """A callable that looks like `infer_func`, as a function or as a method, and runs `call`."""
-    wrapper: InferFunc = wrapt.FunctionWrapper(infer_func, call)
-    return wrapper
+    return _Decorated(infer_func, call)
 
 
 def decorated_layers(infer_func: InferFunc) -> Iterator[tuple[Call, InferFunc, Any]]:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances whose callable is a coroutine function: their batches overlap on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
+from pytriton.backend.model_call import is_unrecoverable
+from pytriton.transport.arena import IDLE_SECONDS
+from pytriton.transport.frames import BatchFailure, Execute
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from pytriton.transport.channel import Payload, Received
+    from pytriton.transport.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncInstanceHost(InstanceHost):
+    """An instance whose callable is a coroutine function: its batches overlap."""
+
+    concurrency = ASYNC_CONCURRENCY
+
+    def _serve(self) -> None:
+        asyncio.run(self._serve_async())
+
+    async def _serve_async(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._channel.link.socket.setblocking(False)
+        self._closed = loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trimming: asyncio.TimerHandle | None = None
+        loop.add_reader(self._channel.fileno(), self._on_readable)
+        try:
+            await self._closed
+        finally:
+            loop.remove_reader(self._channel.fileno())
+            loop.remove_writer(self._channel.fileno())
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _on_readable(self) -> None:
+        try:
+            while (received := self._channel.receive()) is not None:
+                if received.uses_blocks:
+                    self._trim_later()
+                self._on_message(received)
+        except (EOFError, OSError):
+            self._close()
+        except Exception:  # what was said is lost, so the server would wait for ever
+            logger.exception("%s: a message could not be read", self._call.instance_name)
+            self._close()
+
+    def _close(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _on_message(self, received: Received) -> None:
+        if isinstance(received.frame, Execute):
+            self._spawn(self._answer_async(received, received.frame))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer_async(self, received: Received, execute: Execute) -> None:
+        started_ns = time.monotonic_ns()
+        payload = self._channel.payload()
+        frame: Frame
+        stops = False
+        try:
+            results: Any = await self._call.infer_func(self._call.requests(received))
+            finished_ns = time.monotonic_ns()
+            frame = self._call.responses(execute, results, started_ns, finished_ns, payload)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+            stops = is_unrecoverable(error)
+            frame = self._call.failure(execute, started_ns, error)
+            payload = self._channel.payload()
+        self._send(frame, payload)
+        self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
+        if stops:
+            self._on_unrecoverable()
+
+    def _send(self, frame: Frame, payload: Payload) -> None:
+        if self._closed.done():
+            return
+        if payload.blocks:
+            self._trim_later()
+        try:
+            self._channel.send(frame, payload)
+        except OSError:
+            self._close()
+        else:
+            self._watch_unsent()
+
+    def _watch_unsent(self) -> None:
+        if self._channel.link.has_unsent:
+            self._loop.add_writer(self._channel.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            self._channel.link.flush()
+        except OSError:
+            self._close()
+            return
+        if not self._channel.link.has_unsent:
+            self._loop.remove_writer(self._channel.fileno())
+
+    def _trim_later(self) -> None:
+        if self._trimming is None:
+            self._trimming = self._loop.call_later(IDLE_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._trimming = None
+        channel = self._channel
+        channel.forget_segments(channel.arena.trim())
+        try:
+            channel.send_notes()
+        except OSError:
+            self._close()
+            return
+        self._watch_unsent()
+        if channel.maps_memory or channel.arena.reserved_bytes:
+            self._trim_later()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import pytriton` gives, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import pytriton
+
+# None of these is needed to serve a plain function, and each takes megabytes.
+HEAVY = {"asyncio", "google.protobuf", "grpc", "orjson", "tritonclient", "uvloop", "wrapt"}
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    return set(output.stdout.split())
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    assert pytriton.__version__ == metadata.version("pytriton")
+
+
+@pytest.mark.parametrize("name", ["client", "model_config", "triton"])
+def test_submodules_are_there_without_an_import_of_their_own(name: str) -> None:
+    code = f"import pytriton; print(pytriton.{name}.__name__)"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+
+    assert output.stdout.strip() == f"pytriton.{name}"
+
+
+def test_unknown_attribute_is_refused() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'tritn'"):
+        _ = pytriton.tritn
+
+
+def test_process_that_serves_functions_stays_light() -> None:
+    loaded = modules_after("import pytriton.triton, pytriton.decorators, pytriton.model_config")
+
+    assert not HEAVY & loaded
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    assert not {name for name in modules_after("import pytriton") if name.startswith("pytriton.")}
