@@ -228,6 +228,20 @@ def test_silent_client_is_pinged_and_then_cut_off():
     assert client.transport.is_aborted
 
 
+def test_own_pings_do_not_count_as_data():
+    options = KeepaliveOptions(time_ms=1000, permit_without_calls=True, max_pings_without_data=2)
+    client = GrpcClient(ServerOptions(grpc_keepalive=options))
+    for _ in range(5):
+        client.connection.check(10**18)
+        client.run()
+        client.connection._received_ns = 10**18  # as if the ping had been answered
+        client.connection.check(10**18)
+        client.connection._received_ns = 0
+
+    pings = [sent for sent in client.sent if sent.payload == b"keepaliv"]
+    assert len(pings) == 2
+
+
 def test_old_connection_is_asked_to_go():
     options = KeepaliveOptions(max_connection_age_ms=1000)
     client = GrpcClient(ServerOptions(grpc_keepalive=options))

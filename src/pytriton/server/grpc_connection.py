@@ -71,7 +71,6 @@ class GrpcConnection(asyncio.Protocol):
         self._is_closing = False
         self._received_ns = _monotonic_ns()
         self._keepalive = Keepalive(handler.keepalive, self._received_ns)
-        self._writes = 0
         self._on_lost: asyncio.Future[None] | None = None
 
     # Transport callbacks
@@ -223,7 +222,6 @@ class GrpcConnection(asyncio.Protocol):
             self.close()
 
     def _write(self, output: list[Buffer]) -> None:
-        self._writes += 1
         if len(output) == 1:
             self._transport.write(output[0])
         elif sum(map(len, output)) <= _JOINED_BYTES:
@@ -243,7 +241,10 @@ class GrpcConnection(asyncio.Protocol):
                 self.forget(call)
                 call.abandon()
         action = self._keepalive.check(
-            now_ns, self._received_ns, self._writes, has_calls=self.http2.open_streams > 0
+            now_ns,
+            self._received_ns,
+            self.http2.activity,
+            has_calls=self.http2.open_streams > 0,
         )
         if action is Action.PING:
             self.http2.ping(_KEEPALIVE_PING)

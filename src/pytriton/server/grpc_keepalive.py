@@ -46,7 +46,7 @@ class Keepalive:
         Args:
             now_ns: The time.
             received_ns: When the client was last heard of.
-            sent: A count that grows with everything that is sent to the client.
+            sent: A count that grows with every answer, or part of one, that is sent.
             has_calls: Whether a call is open.
         """
         return self._check_age(now_ns) or self._check_life(

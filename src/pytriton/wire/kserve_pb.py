@@ -84,8 +84,10 @@ def read_infer_form(message: Buffer) -> tuple[InferForm, Sequence[Buffer]]:
     Raises:
         InternalError: It is no ModelInferRequest.
     """
+    if len(message) >= _VIEW_BYTES:
+        message = memoryview(message)
     try:
-        if isinstance(message, bytes) and len(message) < _VIEW_BYTES:
+        if isinstance(message, bytes):
             # What precedes the first ":", the tag of raw tensors, is known if it came before.
             end = message.find(_RAW)
             form = _known_forms.get(message[:end])
@@ -96,13 +98,9 @@ def read_infer_form(message: Buffer) -> tuple[InferForm, Sequence[Buffer]]:
         raise InternalError("Unable to parse request") from None
 
 
-def _cut(  # noqa: C901  one branch for each kind of field
-    message: Buffer,
-) -> tuple[InferForm, Sequence[Buffer]] | None:
+def _cut(message: Buffer) -> tuple[InferForm, Sequence[Buffer]] | None:
     """The parts of a message as all writers lay it out; None where it has anything unusual."""
     end = len(message)
-    if end >= _VIEW_BYTES:
-        message = memoryview(message)
     inputs: list[_Input] = []
     outputs: list[_Output] = []
     texts = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}

@@ -43,16 +43,13 @@ def encode_infer_response(
     is_batched: bool = True,
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Buffer]:
-    """A ModelInferResponse.
+    """A ModelInferResponse: its buffers in order, tensors by reference.
 
     Args:
         response: What the model answered.
         class_counts: How many classes are wanted of an output instead of its tensor.
         is_batched: Whether the model's first dimension is the batch; matters to classes only.
         labels: The names of the classes, by output.
-
-    Returns:
-        The buffers of the message in order, tensors by reference.
 
     Raises:
         ServerError: An output cannot be written in the form that the client wants.

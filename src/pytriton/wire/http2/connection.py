@@ -60,6 +60,11 @@ class Connection:
         return len(self._core.streams.open)
 
     @property
+    def activity(self) -> int:
+        """A count that grows with every HEADERS and DATA frame that is sent."""
+        return self._core.outbox.activity
+
+    @property
     def has_output(self) -> bool:
         """Whether `take_output` would return anything."""
         return self._core.outbox.has_output()
