@@ -189,7 +189,6 @@ def test_latency_counters_can_be_switched_off():
 def test_cpu_gauges_can_be_switched_off_and_then_cost_nothing():
     machine = FakeMachine()
     made = MetricsPage(MetricsOptions(cpu=False), read_machine=machine, clock=FakeClock())
-    made.start()
 
     assert made.render([]).decode() == PINNED_PART
     assert machine.readings == 0
@@ -198,7 +197,7 @@ def test_cpu_gauges_can_be_switched_off_and_then_cost_nothing():
 def test_machine_is_read_no_more_often_than_the_interval():
     machine, clock = FakeMachine(), FakeClock()
     made = MetricsPage(MetricsOptions(interval_ms=2000), read_machine=machine, clock=clock)
-    made.start()
+    made.render([])
     clock.now_s += 1.9
     assert b"nv_cpu_utilization 0.125\n" in made.render([])
     assert machine.readings == 1

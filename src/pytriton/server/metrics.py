@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import psutil
-
 from pytriton.engine.stats import FailureReason, InferenceDurations
 from pytriton.server.documents import ServedModel
 from pytriton.server.exposition import Family, Number, Sample, gauge
@@ -30,6 +28,8 @@ class MachineReading:
 
 def read_machine() -> MachineReading:
     """Ask the operating system; the first utilisation that a process reads is 0."""
+    import psutil  # noqa: PLC0415  takes 2 MiB, which a server that nobody scrapes can do without
+
     memory = psutil.virtual_memory()
     return MachineReading(
         cpu_utilization=psutil.cpu_percent() / 100,
@@ -59,11 +59,6 @@ class MetricsPage:
         self._clock = clock
         self._machine: MachineReading | None = None
         self._read_at = 0.0
-
-    def start(self) -> None:
-        """Take the first reading, which the utilisation of the next one counts from."""
-        if self._options.cpu:
-            self._machine_now()
 
     def render(self, models: Iterable[ServedModel], custom: Iterable[Family] = ()) -> bytes:
         """The page as it is now.

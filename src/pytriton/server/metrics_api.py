@@ -29,7 +29,6 @@ class MetricsApi(HttpHandler):
         super().__init__(options.limits, loop)
         self._engine = engine
         self._page = MetricsPage(options.metrics_options)
-        self._page.start()
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer a scrape."""
