@@ -380,4 +380,5 @@ def _is_large(outcome: Outcome) -> bool:
     response = outcome.response
     if response is None:
         return False
-    return sum(len(output.data) for output in response.outputs) >= LARGE_RESPONSE_BYTES
+    size = sum(len(output.data) for output in response.outputs if output.data)
+    return size >= LARGE_RESPONSE_BYTES
