@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from collections.abc import Sequence
 
@@ -74,6 +75,7 @@ class Script:
         }
         self._prefix = prefix
         self._quiet = quiet
+        self._made_at = time.time()
 
     def __enter__(self):
         # A test run in the background of a shell would otherwise hand its ignored SIGINT down.
@@ -125,8 +127,11 @@ class Script:
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
+            # An age costs little and spares most of the machine's processes the rest; clocks of
+            # the system count in hundredths of a second.
             return (
-                process.status() != psutil.STATUS_ZOMBIE
+                process.create_time() > self._made_at - 1.0
+                and process.status() != psutil.STATUS_ZOMBIE
                 and process.environ().get(MARK) == self._mark
             )
         except (psutil.NoSuchProcess, psutil.AccessDenied):
