@@ -16,6 +16,9 @@ from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
+PAUSE = 10_000
+PAUSE_S = 2.0
+
 _never = threading.Event()
 
 
@@ -54,12 +57,12 @@ def tell_parameters(requests):
 
 
 def count(requests):
-    """Answers 0, 1 ... up to `n`; fails after as many if `n` is negative, waits for ever at 999."""
+    """Answers as often as `n` says. Below zero it fails then, and PAUSE pauses after the first."""
     n = int(requests[0]["n"].ravel()[0])
-    for value in range(abs(n)):
+    for value in range(2 if n == PAUSE else abs(n)):
         yield [{"value": np.array([[value]], np.int32)}]
-        if n == 999:
-            _never.wait(30)
+        if n == PAUSE:
+            _never.wait(PAUSE_S)
     if n < 0:
         raise ValueError("this stream fails")
 

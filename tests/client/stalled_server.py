@@ -14,7 +14,7 @@ HALF_GRPC_ANSWER = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 class StalledServer:
-    """Listens on loopback, and then
+    """Listens on loopback; what it does then is its kind.
 
     - "silent" reads everything and answers nothing;
     - "half" answers the beginning of an answer;

@@ -23,9 +23,7 @@ def test_auth_header_needs_a_token(token):
 
 
 def test_auth_header_needs_a_protocol_that_exists():
-    with pytest.raises(
-        ValueError, match="Invalid protocol 'ftp'. Must be 'http' or 'grpc'"
-    ):
+    with pytest.raises(ValueError, match=r"Invalid protocol 'ftp'. Must be 'http' or 'grpc'"):
         create_auth_headers("secret", "ftp")
 
 

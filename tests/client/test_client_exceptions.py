@@ -43,7 +43,7 @@ def test_timeout_survives_a_copy():
 
 
 def test_warning_of_limits_is_a_user_warning():
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="no limit") as caught:
         warnings.warn("no limit", NotSupportedTimeoutWarning, stacklevel=1)
 
     assert issubclass(caught[0].category, PyTritonWarning)

@@ -20,6 +20,7 @@ from pytriton.client.exceptions import (
     PyTritonClientModelUnavailableError,
     PyTritonClientValueError,
 )
+from tests.client.models import PAUSE
 from tests.client.test_asyncio_client import in_a_loop
 from tests.e2e.waiting import DEADLINE_S
 
@@ -190,7 +191,7 @@ def test_closing_during_a_stream_is_a_warning_only(grpc_url, caplog, value):
 
 def test_closing_wakes_a_thread_that_waits_for_a_response(grpc_url):
     client = DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S)
-    stream = client.infer_sample(n(999))
+    stream = client.infer_sample(n(PAUSE))
     next(stream)
     raised = []
 
@@ -220,7 +221,7 @@ def test_program_that_leaves_a_stream_open_ends(our_server):
 import numpy as np
 from pytriton.client import DecoupledModelClient
 client = DecoupledModelClient({our_server.urls["grpc"]!r}, "Counter")
-stream = client.infer_sample(np.array([999], np.int32))
+stream = client.infer_sample(np.array([{PAUSE}], np.int32))
 print(next(stream)["value"])
 """
     process = subprocess.run(
@@ -235,7 +236,7 @@ async def test_asyncio_streams_go_on_at_the_same_time(grpc_url):
     async def values(client, count):
         return [int(response["value"][0]) async for response in client.infer_sample(n(count))]
 
-    async with AsyncioDecoupledModelClient(grpc_url, "Counter") as client:
+    async with AsyncioDecoupledModelClient(grpc_url, "PlainCounter") as client:
         results = await asyncio.gather(*(values(client, count) for count in range(8)))
 
     assert results == [list(range(count)) for count in range(8)]

@@ -83,15 +83,19 @@ def test_errors_come_through_the_future(url, arguments, error):
 
 
 def test_server_s_error_comes_through_the_future(url):
-    with FuturesModelClient(url, "Failing") as client:
-        with pytest.raises(PyTritonClientInferenceServerError, match="this model always fails"):
-            client.infer_sample(A).result(DEADLINE_S)
+    with (
+        FuturesModelClient(url, "Failing") as client,
+        pytest.raises(PyTritonClientInferenceServerError, match="this model always fails"),
+    ):
+        client.infer_sample(A).result(DEADLINE_S)
 
 
 def test_unknown_model_comes_through_the_future(url):
-    with FuturesModelClient(url, "Nobody", init_timeout_s=0.3) as client:
-        with pytest.raises(PyTritonClientModelUnavailableError):
-            client.infer_sample(A).result(DEADLINE_S)
+    with (
+        FuturesModelClient(url, "Nobody", init_timeout_s=0.3) as client,
+        pytest.raises(PyTritonClientModelUnavailableError),
+    ):
+        client.infer_sample(A).result(DEADLINE_S)
 
 
 @pytest.mark.parametrize("name", ["max_workers", "max_queue_size"])
@@ -180,9 +184,7 @@ def test_client_is_made_after_another(url):
     with FuturesModelClient(url, "AddSub", max_workers=3, inference_timeout_s=33) as first:
         config = first.model_config().result(DEADLINE_S)
         with FuturesModelClient.from_existing_client(first) as twin:
-            np.testing.assert_array_equal(
-                twin.infer_sample(A, B).result(DEADLINE_S)["add"], A + B
-            )
+            np.testing.assert_array_equal(twin.infer_sample(A, B).result(DEADLINE_S)["add"], A + B)
             assert twin.model_config().result(DEADLINE_S) is config
             assert twin._limits == first._limits
 
@@ -192,7 +194,9 @@ def test_subclass_may_split_batches(url):
         def infer_batch(self, *inputs, **named_inputs):
             size = self.model_config().result(DEADLINE_S).max_batch_size
             chunks = [
-                super(ChunkingClient, self).infer_batch(*(array[at : at + size] for array in inputs))
+                super(ChunkingClient, self).infer_batch(
+                    *(array[at : at + size] for array in inputs)
+                )
                 for at in range(0, len(inputs[0]), size)
             ]
             return np.concatenate([chunk.result(DEADLINE_S)["add"] for chunk in chunks])

@@ -70,9 +70,7 @@ def test_rest_of_a_body_goes_where_it_stays():
     assert (answer.is_complete, answer.body) == (True, b"abcde")
 
 
-@pytest.mark.parametrize(
-    "start", [b"", HEAD, HEAD + b"Content-Length: 5\r\n\r\na", HEAD + b"\r\n"]
-)
+@pytest.mark.parametrize("start", [b"", HEAD, HEAD + b"Content-Length: 5\r\n\r\na", HEAD + b"\r\n"])
 def test_answer_without_a_known_rest_has_none(start):
     answer = HttpAnswer()
     if start:
@@ -84,7 +82,12 @@ def test_answer_without_a_known_rest_has_none(start):
 
 @pytest.mark.parametrize(
     "start",
-    [b"", HEAD, HEAD + b"Content-Length: 5\r\n\r\na", HEAD + b"Transfer-Encoding: chunked\r\n\r\n2"],
+    [
+        b"",
+        HEAD,
+        HEAD + b"Content-Length: 5\r\n\r\na",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2",
+    ],
 )
 def test_answer_cut_short_is_an_error(start):
     answer = HttpAnswer()
@@ -96,5 +99,5 @@ def test_answer_cut_short_is_an_error(start):
 
 
 def test_something_else_than_http_is_an_error():
-    with pytest.raises(ConnectionError, match="expected an HTTP answer, got b'SSH-2.0"):
+    with pytest.raises(ConnectionError, match=r"expected an HTTP answer, got b'SSH-2.0"):
         answer_to(b"SSH-2.0-OpenSSH\r\n\r\n")

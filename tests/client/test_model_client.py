@@ -218,7 +218,7 @@ def test_unknown_model_is_unavailable(url, name, version):
         ModelClient(url, name, version, init_timeout_s=0.3) as client,
         pytest.raises(
             PyTritonClientModelUnavailableError,
-            match="Waiting for model (.*) to be ready timed out.",
+            match=r"Waiting for model (.*) to be ready timed out.",
         ),
     ):
         client.infer_sample(A)
@@ -243,7 +243,7 @@ def test_server_that_is_not_there_is_a_timeout(scheme):
     with ModelClient(url, "Model", init_timeout_s=0.3) as client:
         for use in (lambda: client.infer_sample(A), lambda: client.wait_for_server(0.3)):
             with pytest.raises(
-                PyTritonClientTimeoutError, match="Waiting for (.*) to be ready timed out."
+                PyTritonClientTimeoutError, match=r"Waiting for (.*) to be ready timed out."
             ):
                 use()
 

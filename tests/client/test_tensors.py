@@ -30,7 +30,7 @@ def test_inputs_by_position_and_by_name_do_not_mix():
 
 @pytest.mark.parametrize("positional,named", [(([1.0],), {}), ((), {"a": 1.0})])
 def test_inputs_have_to_be_arrays(positional, named):
-    with pytest.raises(PyTritonClientValueError, match="is not a numpy array: got (list|float)"):
+    with pytest.raises(PyTritonClientValueError, match=r"is not a numpy array: got (list|float)"):
         tensors.check_inputs(positional, named)
 
 
@@ -53,9 +53,7 @@ def test_parameters_may_not_be(values, text):
         tensors.check_parameters("Parameters", values)
 
 
-@pytest.mark.parametrize(
-    "count,names", [(1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c"])]
-)
+@pytest.mark.parametrize("count,names", [(1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c"])])
 def test_positional_inputs_take_the_model_s_names_as_far_as_they_go(count, names):
     assert list(tensors.name_inputs(CONFIG, (ONE,) * count, {})) == names
 

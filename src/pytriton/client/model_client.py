@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from pytriton.client import tensors, utils
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
 from pytriton.client.failures import failure_of
+from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -65,6 +68,14 @@ class ModelClient(BaseModelClient):
         self._init_lock = threading.Lock()
         self._general_client = self._protocol.connect(self._url, self._inference_timeout_s)
         self._infer_client = self._protocol.connect(self._url, self._inference_timeout_s)
+        # Also when this object is dropped, and when the program ends: gRPC's threads, which closing
+        # waits for, do not run any more when Python destroys what is left.
+        self._close_connections = weakref.finalize(
+            self,
+            _close,
+            (self._general_client, self._infer_client),
+            self._owner_pid if self._protocol is GRPC else None,
+        )
         if not lazy_init:
             try:
                 self._ready_model_config()
@@ -85,13 +96,8 @@ class ModelClient(BaseModelClient):
 
     def close(self) -> None:
         """Close the connections; the client cannot be used afterwards. May be called twice."""
-        if self._closed:
-            return
         self._closed = True
-        if self._is_grpc_of_parent():
-            return  # closing would wait for threads that this process does not have
-        self._general_client.close()
-        self._infer_client.close()
+        self._close_connections()
 
     @property
     def model_config(self) -> TritonModelConfig:
@@ -286,3 +292,10 @@ class ModelClient(BaseModelClient):
             )
         except (OSError, self._protocol.library.InferenceServerException) as error:
             raise failure_of(error, during, self._init_timeout_s) from error
+
+
+def _close(clients: tuple[Any, ...], only_in_pid: int | None) -> None:
+    if only_in_pid not in (None, os.getpid()):
+        return  # a fork, which does not have the threads that closing waits for
+    for client in clients:
+        client.close()

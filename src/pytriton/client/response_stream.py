@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -35,13 +36,14 @@ class ResponseStream(Iterator[dict[str, Array]]):
         self, call: Any, read: Callable[[Any], dict[str, Array]], timeout_s: float
     ) -> None:
         self.is_over = False
-        self._call = call
         self._read = read
         self._timeout_s = timeout_s
         self._messages: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._failure: PyTritonClientError | None = None
+        # Also when this object is dropped, and when the program ends before it does.
+        self._give_up = weakref.finalize(self, _give_up, call, self._messages)
         # A daemon, so that a stream nobody finishes does not keep the process from ending. It
-        # does not know this object, which ends the call when it is dropped.
+        # does not know this object, or that would never be dropped.
         threading.Thread(
             target=_receive, args=(call, self._messages), name="pytriton-stream", daemon=True
         ).start()
@@ -67,9 +69,6 @@ class ResponseStream(Iterator[dict[str, Array]]):
             )
         return self._read(message.infer_response)
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self, failure: PyTritonClientError | None = None) -> None:
         """End the request; what the server still sends is dropped.
 
@@ -79,14 +78,7 @@ class ResponseStream(Iterator[dict[str, Array]]):
         if self.is_over:
             return
         self.is_over, self._failure = True, failure
-        self._call.cancel()
-        # Room for the thread that receives, so that it comes to its end.
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._messages.get_nowait()
-        # For a thread that waits in __next__; where there is no room it has something to get.
-        with contextlib.suppress(queue.Full):
-            self._messages.put_nowait(_END)
+        self._give_up()
 
     def _raise_end(self) -> NoReturn:
         failure, self._failure = self._failure, None
@@ -101,6 +93,17 @@ def _receive(call: Any, messages: queue.Queue[Any]) -> None:
         messages.put(error)
     else:
         messages.put(_END)
+
+
+def _give_up(call: Any, messages: queue.Queue[Any]) -> None:
+    call.cancel()
+    # Room for the thread that receives, so that it comes to its end.
+    with contextlib.suppress(queue.Empty):
+        while True:
+            messages.get_nowait()
+    # For a thread that waits in __next__; where there is no room it has something to get.
+    with contextlib.suppress(queue.Full):
+        messages.put_nowait(_END)
 
 
 def _problem_of(message: Any) -> str:
