@@ -15,6 +15,7 @@ from pytriton.backend.host import InstanceHost
 from pytriton.backend.host_kinds import host_for, stream_host_for
 from pytriton.backend.stream_host import StreamHost
 from tests.contract.benches import Bench, floats
+from tests.e2e.waiting import eventually
 
 ONE = {"x": np.ones((1, 1), np.float32)}
 
@@ -129,6 +130,19 @@ def test_batches_of_a_coroutine_function_overlap(serve):
     assert bench.until(lambda: all(call.is_over for call in calls))
 
     assert [call.outputs["y"] for call in calls] == [1, 1, 1]
+
+
+def test_answers_wait_in_order_for_a_server_that_is_busy(serve):
+    async def spread(requests):
+        return [{"y": np.repeat(request["x"], 7000, axis=1)} for request in requests]
+
+    bench = serve(spread)
+    calls = [bench.execute({"x": np.full((1, 1), n, np.float32)})[0] for n in range(100)]
+    assert eventually(lambda: bench.far_channel.link.has_unsent)
+    assert bench.until(lambda: all(call.is_over for call in calls))
+
+    for number, call in enumerate(calls):
+        assert np.array_equal(call.outputs["y"], np.full((1, 7000), number, np.float32))
 
 
 def test_batches_of_a_plain_function_do_not_overlap(serve):

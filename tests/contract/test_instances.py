@@ -10,7 +10,7 @@ import socket
 import numpy as np
 import pytest
 
-from pytriton.backend import host
+from pytriton.backend import async_host, host
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.executor import memory_keeper
 from pytriton.model_config import Tensor
@@ -286,7 +286,7 @@ def test_message_that_makes_no_sense_ends_the_host(serve, caplog):
 
 
 def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
-    for module in (host, memory_keeper):
+    for module in (async_host, host, memory_keeper):
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     monkeypatch.setattr(arena.Arena.trim, "__kwdefaults__", {"idle_seconds": 0.0})
     bench = serve(lambda request: {"y": request["x"] + 1})

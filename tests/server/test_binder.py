@@ -255,6 +255,20 @@ def test_invalid_config_is_refused_and_the_instances_end(server, what):
     assert list(server.engine.models()) == []
 
 
+def test_bug_in_the_server_is_answered_and_the_instances_end(server, monkeypatch, caplog):
+    def fail(_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(binder, "validate_config", fail)
+    tensor = Tensor(name="x", dtype=np.float32, shape=(1,))
+    model = BoundModel("m", answering(1), [tensor], [tensor])
+    answer = server.answer(server.send_bind(model))
+
+    assert (answer.error, answer.error_code) == ("RuntimeError: a bug", ErrorCode.INTERNAL)
+    assert "call of a binding process failed" in caplog.text
+    assert server.until(lambda: not model.is_alive())
+
+
 def test_bind_after_a_refused_one_works(server):
     tensor = Tensor(name="x", dtype=np.float32, shape=(1,))
     refused = BoundModel("m", answering(1), [tensor], [tensor])

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances of a bound model: started together, ended together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytriton.backend import bound_model
+from pytriton.backend.bound_model import BoundModel
+from pytriton.model_config import Tensor
+from tests.e2e.waiting import eventually
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def model():
+    tensor = Tensor(name="x", dtype=np.float32, shape=(1,))
+    return BoundModel("m", [lambda requests: requests] * 3, [tensor], [tensor])
+
+
+def test_instances_end_with_their_channels(model):
+    sockets, concurrency = model.open_instances(lambda: None)
+    assert concurrency == [1, 1, 1]
+    assert model.is_alive()
+
+    for sock in sockets:
+        sock.close()
+
+    assert eventually(lambda: not model.is_alive())
+    model.close(DEADLINE_S)
+
+
+def test_close_does_not_wait_for_instances_that_run_on(model):
+    sockets, _ = model.open_instances(lambda: None)
+
+    model.close(0.0)
+
+    for sock in sockets:
+        sock.close()
+
+
+def test_instances_that_run_end_where_another_cannot_start(model, monkeypatch):
+    make_pair = bound_model.socket_pair
+    made = []
+
+    def pair():
+        if len(made) == 2:
+            raise OSError(24, "Too many open files")
+        made.append(make_pair())
+        return made[-1]
+
+    monkeypatch.setattr(bound_model, "socket_pair", pair)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        model.open_instances(lambda: None)
+
+    hosts = list(model._hosts)
+    assert len(hosts) == 2
+    assert eventually(lambda: not any(host.is_alive() for host in hosts))
+    model.close(DEADLINE_S)
