@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions on official clients, synchronous and asyncio."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+
+from pytriton.client import asyncio_utils, utils
+from pytriton.client.exceptions import (
+    PyTritonClientInvalidUrlError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+)
+from pytriton.client.utils import ModelState
+from pytriton.client.warnings import NotSupportedTimeoutWarning
+from tests.client.test_asyncio_client import in_a_loop
+from tests.free_ports import free_ports
+
+INDEX = [("Model", "2", "READY"), ("Model", "10", "LOADING"), ("New", "", ""), ("Odd", "1", "")]
+AS_DICTS = [dict(zip(("name", "version", "state"), row, strict=True)) for row in INDEX]
+AS_MESSAGES = [types.SimpleNamespace(**row) for row in AS_DICTS]
+
+
+@pytest.fixture
+def official(url):
+    with utils.create_client_from_url(url, network_timeout_s=20) as client:
+        yield client
+
+
+def test_client_is_the_official_one(official, scheme):
+    library = {"http": tritonclient.http, "grpc": tritonclient.grpc}[scheme]
+
+    assert isinstance(official, library.InferenceServerClient)
+    assert official.is_server_live()
+    assert official.get_server_metadata() is not None
+
+
+def test_client_of_a_bad_url_is_refused():
+    with pytest.raises(PyTritonClientInvalidUrlError):
+        utils.create_client_from_url("ftp://localhost")
+
+
+def test_wait_for_what_is_ready_returns(official):
+    assert utils.wait_for_server_ready(official) is None
+    assert utils.wait_for_server_ready(official, 20) is None
+    assert utils.wait_for_model_ready(official, "AddSub") is None
+    assert utils.wait_for_model_ready(official, "AddSub", "1", 20, headers={"x-a": "b"}) is None
+
+
+def test_wait_for_an_unknown_model_ends(official):
+    with pytest.raises(PyTritonClientModelUnavailableError, match="Nobody version 3"):
+        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=0.1)
+
+
+def test_wait_for_a_server_that_is_not_there_tells_what_went_wrong(scheme):
+    (port,) = free_ports(1)
+    with (
+        utils.create_client_from_url(f"{scheme}://127.0.0.1:{port}") as client,
+        pytest.raises(PyTritonClientTimeoutError, match="refused"),
+    ):
+        utils.wait_for_server_ready(client, 0.3)
+
+
+def test_config_is_read(official):
+    config = utils.get_model_config(official, "AddSub", timeout_s=20)
+
+    assert (config.model_name, config.inputs[0].dtype) == ("AddSub", np.float32)
+
+
+def test_state_comes_from_the_index(our_server, scheme):
+    headers = {}
+    with utils.create_client_from_url(our_server.urls[scheme]) as client:
+        client.get_model_repository_index = lambda headers: (
+            AS_DICTS if scheme == "http" else types.SimpleNamespace(models=AS_MESSAGES)
+        )
+        states = {
+            key: utils.get_model_state(client, *key, headers=headers)
+            for key in (("Model", None), ("Model", "2"), ("Model", "3"), ("Nobody", None))
+        }
+
+    assert list(states.values()) == [
+        ModelState.LOADING, ModelState.READY, ModelState.UNAVAILABLE, ModelState.UNAVAILABLE,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "parse,index",
+    [(utils.parse_http_response, AS_DICTS), (utils.parse_grpc_response, AS_MESSAGES)],
+)
+def test_index_is_read(parse, index):
+    assert parse(index) == {
+        ("Model", "2"): ModelState.READY,
+        ("Model", "10"): ModelState.LOADING,
+        ("Odd", "1"): ModelState.LOADING,
+    }
+
+
+def test_official_client_whose_limit_is_longer_is_warned_of(our_server):
+    address = our_server.urls["http"].removeprefix("http://")
+    with (
+        tritonclient.http.InferenceServerClient(address, network_timeout=60.0) as client,
+        pytest.warns(NotSupportedTimeoutWarning, match=r"60.0 s is longer than .* 5 s"),
+    ):
+        utils.wait_for_server_ready(client, 5)
+
+
+def test_official_client_whose_limit_is_shorter_is_not_warned_of(our_server):
+    address = our_server.urls["http"].removeprefix("http://")
+    with tritonclient.http.InferenceServerClient(address, network_timeout=1.0) as client:
+        assert utils.wait_for_server_ready(client, 5) is None
+
+
+@in_a_loop
+async def test_asyncio_functions_take_official_clients(url, scheme):
+    library = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}[scheme]
+    async with library.InferenceServerClient(url.split("://")[1]) as client:
+        await asyncio_utils.asyncio_wait_for_server_ready(client, sleep_time_s=0.01)
+        await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=20)
+        config = await asyncio_utils.asyncio_get_model_config(client, "AddSub")
+        with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
+            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=0.1)
+
+    assert config.max_batch_size == 16
+
+
+class IndexClient:
+    """Has an index that changes with every look; the first look fails."""
+
+    def __init__(self, *states):
+        self._states = iter(states)
+
+    async def get_model_repository_index(self, headers=None):
+        state = next(self._states)
+        if isinstance(state, Exception):
+            raise state
+        return [{"name": "Model", "version": "1", "state": state}]
+
+
+@in_a_loop
+async def test_asyncio_wait_for_the_index_looks_until_the_model_is_there():
+    client = IndexClient(OSError("not yet"), "LOADING", "READY")
+
+    await asyncio_utils.asyncio_wait_for_model_status_loaded(client, "Model", sleep_time_s=0)
+
+    assert await asyncio_utils.asyncio_get_model_state(IndexClient("READY"), "Model") is (
+        ModelState.READY
+    )
