@@ -32,6 +32,8 @@ class AsyncioModelClient(BaseModelClient):
         ...     result = await client.infer_sample(a, b)
     """
 
+    _is_asyncio = True
+
     # Made when they are first used, which is inside the event loop they belong to.
     @functools.cached_property
     def _general_client(self) -> Any:

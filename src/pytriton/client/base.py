@@ -54,6 +54,7 @@ class BaseModelClient:
         PyTritonClientInvalidUrlError: The address cannot be read.
     """
 
+    _is_asyncio = False
     _wants_decoupled_model = False
     _schemes: tuple[str, ...] = ("http", "grpc")
 
@@ -76,6 +77,10 @@ class BaseModelClient:
                 f"{type(self).__name__} supports only {', '.join(self._schemes)}, got {url!r}"
             )
         self._protocol = BY_SCHEME[self._url.scheme]
+        # Loaded here, because it takes longer than some time limits of calls.
+        self._library = (
+            self._protocol.asyncio_library if self._is_asyncio else self._protocol.library
+        )
         self._model_name = model_name
         self._model_version = model_version
         self._lazy_init = lazy_init
@@ -182,13 +187,11 @@ class BaseModelClient:
 
     def _infer_input(self, name: str, array: Array) -> Any:
         datatype = tensors.datatype_of(name, array)
-        return self._protocol.library.InferInput(name, array.shape, datatype).set_data_from_numpy(
-            array
-        )
+        return self._library.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
 
     def _outputs_of(self, config: TritonModelConfig) -> list[Any]:
         if self._requested_outputs is None or self._requested_outputs[0] is not config:
-            requested_output = self._protocol.library.InferRequestedOutput
+            requested_output = self._library.InferRequestedOutput
             self._requested_outputs = (
                 config,
                 [requested_output(spec.name) for spec in config.outputs or ()],

@@ -131,7 +131,7 @@ class DecoupledModelClient(ModelClient):
                 )
 
     def _arrays_of(self, response: Any) -> dict[str, Array]:
-        return self._arrays(self._protocol.library.InferResult(response))
+        return self._arrays(self._library.InferResult(response))
 
     def _start(
         self,

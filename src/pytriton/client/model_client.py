@@ -271,7 +271,7 @@ class ModelClient(BaseModelClient):
         limit = protocol.limit(self._inference_timeout_s)
         try:
             result = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
-        except (OSError, ValueError, protocol.library.InferenceServerException) as error:
+        except (OSError, ValueError, self._library.InferenceServerException) as error:
             if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
             if isinstance(error, ValueError):
@@ -290,7 +290,7 @@ class ModelClient(BaseModelClient):
                 headers=self._headers(None),
                 **arguments,
             )
-        except (OSError, self._protocol.library.InferenceServerException) as error:
+        except (OSError, self._library.InferenceServerException) as error:
             raise failure_of(error, during, self._init_timeout_s) from error
 
 

@@ -32,6 +32,12 @@ class Http:
 
         return tritonclient.http
 
+    @functools.cached_property
+    def asyncio_library(self) -> Any:
+        import tritonclient.http.aio  # noqa: PLC0415  heavy
+
+        return tritonclient.http.aio
+
     def connect(self, url: TritonUrl, timeout_s: float) -> Any:
         client = self.library.InferenceServerClient(
             url.without_scheme, connection_timeout=timeout_s, network_timeout=timeout_s
@@ -40,9 +46,7 @@ class Http:
         return client
 
     def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
-        import tritonclient.http.aio  # noqa: PLC0415  heavy
-
-        client = tritonclient.http.aio.InferenceServerClient(
+        client = self.asyncio_library.InferenceServerClient(
             url.without_scheme, conn_timeout=timeout_s
         )
         client._stub.detach()  # noqa: SLF001  see asyncio_connections.py
@@ -104,15 +108,19 @@ class Grpc:
 
         return tritonclient.grpc
 
+    @functools.cached_property
+    def asyncio_library(self) -> Any:
+        import tritonclient.grpc.aio  # noqa: PLC0415  heavy
+
+        return tritonclient.grpc.aio
+
     def connect(self, url: TritonUrl, timeout_s: float) -> Any:
         return self.library.InferenceServerClient(
             url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
         )
 
     def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
-        import tritonclient.grpc.aio  # noqa: PLC0415  heavy
-
-        return tritonclient.grpc.aio.InferenceServerClient(
+        return self.asyncio_library.InferenceServerClient(
             url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
         )
 
