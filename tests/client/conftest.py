@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,13 @@ MODELS = pathlib.Path(__file__).with_name("models.py")
 LAST_MODEL = "PlainCounter"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+
+
+def pytest_collection_modifyitems(items):
+    here = pathlib.Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and {"our_server", "server", "urls"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.e2e)
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,15 @@ def peer_python() -> pathlib.Path | None:
 
 
 def three_ports_in_a_row() -> int:
-    while True:
+    for _ in range(100):
         (port,) = free_ports(1)
-        if not {port + 1, port + 2} & set(range(65534, 65540)):
-            return port
+        try:
+            for number in (port + 1, port + 2):
+                socket.create_server(("127.0.0.1", number)).close()
+        except OSError:
+            continue
+        return port
+    raise RuntimeError("expected three free ports in a row, found none in 100 attempts")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ Pure functions, shared by all clients.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,10 +99,16 @@ def datatype_of(name: str, array: Array) -> str:
             f"Input {name!r}: expected an object array of bytes, "
             f"got elements of type {type(array.flat[0]).__name__}"
         )
-    datatype = dtypes.from_numpy(array.dtype)
-    if datatype is None or array.dtype.byteorder == ">":
+    datatype = _datatype_of(array.dtype)
+    if datatype is None:
         raise PyTritonClientValueError(
             f"Input {name!r}: expected one of {', '.join(dtypes.BY_NAME)} in native byte order, "
             f"got dtype {array.dtype.str}"
         )
-    return datatype.name
+    return datatype
+
+
+@functools.lru_cache(maxsize=256)  # numpy takes 7 us to tell the name of a dtype
+def _datatype_of(dtype: np.dtype[Any]) -> str | None:
+    datatype = dtypes.from_numpy(dtype)
+    return None if datatype is None or dtype.byteorder == ">" else datatype.name
