@@ -20,6 +20,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
+from tests.client.scripted_server import ScriptedServer
 from tests.free_ports import free_ports
 
 A = np.array([1, 2], np.float32)
@@ -353,3 +354,61 @@ def test_client_shows_what_it_is(scheme):
 def test_default_limit_of_an_inference_is_a_minute():
     assert DEFAULT_INFERENCE_TIMEOUT_S == 60.0
     assert issubclass(ModelClient, BaseModelClient)
+
+
+ACCEPTED = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+REFUSED = b'HTTP/1.1 400 Bad Request\r\nContent-Length: 23\r\n\r\n{"error":"not allowed"}'
+
+
+def test_loading_and_unloading_ask_the_repository():
+    with ScriptedServer([ACCEPTED, ACCEPTED]) as server, ModelClient(server.url, "M") as client:
+        client.load_model(config="{}", files={"file:1/model.bin": b"\x01"})
+        client.unload_model()
+
+    (load, unload), *_ = server.requests
+    assert load.startswith(b"POST /v2/repository/models/M/load HTTP/1.1\r\n")
+    assert b'"config":"{}"' in load
+    assert b'"file:1/model.bin":"AQ=="' in load
+    assert unload.startswith(b"POST /v2/repository/models/M/unload HTTP/1.1\r\n")
+
+
+def test_model_that_was_loaded_anew_is_asked_for_its_config_again(our_server):
+    with ModelClient(our_server.urls["http"], "AddSub") as client:
+        client.infer_sample(A, B)
+        config = client.model_config
+        client._general_client.load_model = lambda *_, **__: None
+        client.load_model()
+        client.infer_sample(A, B)
+
+        assert client.model_config is not config
+
+
+def test_refused_config_is_the_server_s_error():
+    ready = ACCEPTED
+    with (
+        ScriptedServer([ready, ready, ready, REFUSED]) as server,
+        ModelClient(server.url, "M") as client,
+        pytest.raises(PyTritonClientInferenceServerError, match="not allowed"),
+    ):
+        client.infer_sample(A)
+
+
+def test_wait_for_a_thread_that_initialises_ends_in_time(our_server):
+    with (
+        ModelClient(our_server.urls["http"], "AddSub", init_timeout_s=0.1) as client,
+        client._init_lock,
+        pytest.raises(PyTritonClientTimeoutError, match="Another thread"),
+    ):
+        client.infer_sample(A, B)
+
+
+def test_inference_during_which_another_thread_closes_is_refused(our_server, scheme):
+    client = ModelClient(our_server.urls[scheme], "AddSub", lazy_init=False)
+
+    def close_first(config):
+        client.close()
+        return []
+
+    client._outputs_of = close_first
+    with pytest.raises(PyTritonClientClosedError):
+        client.infer_sample(A, B)

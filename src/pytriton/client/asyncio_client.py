@@ -166,7 +166,7 @@ class AsyncioModelClient(BaseModelClient):
         except asyncio.TimeoutError as error:
             raise PyTritonClientTimeoutError(
                 f"Timeout while waiting for model {self._model_name} to be ready: another task has "
-                f"been waiting for it for {self._init_timeout_s} s."
+                f"been waiting for it for {self._init_timeout_s:g} s."
             ) from error
         try:
             if not self._model_ready or self._model_config is None:

@@ -141,7 +141,7 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
         except asyncio.TimeoutError as timeout:
             raise PyTritonClientTimeoutError(
                 "Expected a response or the end of the stream within "
-                f"{self._inference_timeout_s} s, got none"
+                f"{self._inference_timeout_s:g} s, got none"
             ) from timeout
         except grpc.RpcError as failure:
             raise PyTritonClientInferenceServerError(

@@ -173,7 +173,7 @@ async def _wait_for_model(
     headers: Mapping[str, str] | None,
 ) -> None:
     subject = f"model {model_name}" + (f" version {model_version}" if model_version else "")
-    text = f"Timeout while waiting for {subject} to be ready for {wait.timeout_s} s"
+    text = f"Timeout while waiting for {subject} to be ready for {wait.timeout_s:g} s"
     if not await _becomes_true(lambda: _is_server_ready(client, headers), client, wait):
         raise PyTritonClientTimeoutError(f"{text}. The server: {wait.last_problem}.")
     is_ready = lambda: client.is_model_ready(  # noqa: E731  the question, asked again and again

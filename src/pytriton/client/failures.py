@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pytriton.client.exceptions import (
@@ -15,7 +16,7 @@ from pytriton.client.exceptions import (
 _DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
 
 
-def failure_of(error: BaseException, during: str, timeout_s: float) -> PyTritonClientError:
+def failure_of(error: Any, during: str, timeout_s: float) -> PyTritonClientError:
     """The exception to raise for an error of the official client.
 
     Args:
@@ -24,20 +25,12 @@ def failure_of(error: BaseException, during: str, timeout_s: float) -> PyTritonC
         timeout_s: time limit of the call.
     """
     status = getattr(error, "status", None)  # a method of the official exception
+    text = error.message() if callable(status) else f"{type(error).__name__}: {error}"
+    is_late = isinstance(error, (TimeoutError, asyncio.TimeoutError))
+    if is_late or (callable(status) and status() in _DEADLINE_PASSED):
+        return PyTritonClientTimeoutError(
+            f"Timeout of {timeout_s:g} s occurred during {during}. Message: {text}"
+        )
     if not callable(status):
-        return PyTritonClientTimeoutError(
-            f"No answer came during {during} within {timeout_s} s. "
-            f"Message: {type(error).__name__}: {error}"
-        )
-    if status() in _DEADLINE_PASSED:
-        return PyTritonClientTimeoutError(
-            f"Timeout of {timeout_s} s occurred during {during}. Message: {_text_of(error)}"
-        )
-    return PyTritonClientInferenceServerError(
-        f"Error occurred during {during}. Message: {_text_of(error)}"
-    )
-
-
-def _text_of(error: Any) -> str:
-    text: str = error.message()
-    return text
+        return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")
+    return PyTritonClientInferenceServerError(f"Error occurred during {during}. Message: {text}")

@@ -243,7 +243,7 @@ class ModelClient(BaseModelClient):
         if not self._init_lock.acquire(timeout=self._init_timeout_s):
             raise PyTritonClientTimeoutError(
                 f"Waiting for model {self._model_name} to be ready timed out. Another thread has "
-                f"been waiting for it for {self._init_timeout_s} s."
+                f"been waiting for it for {self._init_timeout_s:g} s."
             )
         try:
             if not self._model_ready or self._model_config is None:

@@ -56,7 +56,7 @@ class ResponseStream(Iterator[dict[str, Array]]):
         except queue.Empty:
             self.close()
             raise PyTritonClientTimeoutError(
-                f"Expected a response or the end of the stream within {self._timeout_s} s, got none"
+                f"Expected a response or the stream's end within {self._timeout_s:g} s, got none"
             ) from None
         if self.is_over or message is _END:
             self.close()

@@ -240,7 +240,7 @@ def _wait_for_server(client: Any, wait: Wait, headers: Mapping[str, str] | None)
 
     if not _becomes_true(is_ready, client, wait):
         raise PyTritonClientTimeoutError(
-            f"Waiting for server to be ready timed out. It was given {wait.timeout_s} s, at the "
+            f"Waiting for server to be ready timed out. It was given {wait.timeout_s:g} s, at the "
             f"end {wait.last_problem}."
         )
 
@@ -269,7 +269,7 @@ def _wait_for_model(
         version = f" version {model_version}" if model_version else ""
         raise PyTritonClientModelUnavailableError(
             f"Waiting for model {model_name}{version} to be ready timed out. The server is ready; "
-            f"the model was given {wait.timeout_s} s, at the end {wait.last_problem}."
+            f"the model was given {wait.timeout_s:g} s, at the end {wait.last_problem}."
         )
 
 
