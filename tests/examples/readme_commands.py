@@ -11,12 +11,19 @@ import sys
 from tests.snippets import snippets
 
 _DEFAULT_PORTS = ("8000", "8001")
+_SERVING = ("server.py", "binder.py")  # run until they are ended
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
     arguments: tuple[str, ...]
     promised: str | None  # what it prints; None where the page does not say
+    environment: dict[str, str]  # exported before it
+
+    @property
+    def serves(self) -> bool:
+        """Whether it goes on until it is ended."""
+        return self.arguments[1].endswith(_SERVING)
 
     def on_ports(self, http_port: int, grpc_port: int) -> list[str]:
         """The command as it reaches a server that listens elsewhere."""
@@ -33,12 +40,16 @@ def with_ports(text: str, ports: dict[str, str]) -> str:
 def commands(readme: pathlib.Path) -> list[Command]:
     """The shell blocks of a page in its order; a text block belongs to the one before it."""
     found: list[Command] = []
+    environment: dict[str, str] = {}
     blocks = snippets(readme, "shell") + snippets(readme, "text")
     for block in sorted(blocks, key=lambda block: block.line):
         if block.language == "text":
             found[-1] = dataclasses.replace(found[-1], promised=block.text)
+            continue
+        program, *arguments = shlex.split(block.text)
+        if program == "export":
+            environment |= dict(argument.split("=", 1) for argument in arguments)
         else:
-            program, *arguments = shlex.split(block.text)
             program = sys.executable if program == "python" else program
-            found.append(Command((program, *arguments), None))
+            found.append(Command((program, *arguments), None, dict(environment)))
     return found

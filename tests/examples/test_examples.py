@@ -34,8 +34,9 @@ def environment(ports: list[int]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(command: list[str], ports: list[int]):
-    with subprocess.Popen(command, cwd=REPOSITORY, env=environment(ports)) as process:
+def running(command: list[str], ports: list[int], variables: dict[str, str] | None = None):
+    settings = environment(ports) | (variables or {})
+    with subprocess.Popen(command, cwd=REPOSITORY, env=settings) as process:
         try:
             yield process
         finally:
@@ -57,12 +58,17 @@ def name_of(server: pathlib.Path) -> str:
 
 @pytest.mark.parametrize("server", SERVERS, ids=name_of)
 def test_commands_of_a_readme_do_what_it_says(server):
-    serve, *questions = commands(server.with_name("README.md"))
-    assert serve.arguments[1:] == (f"examples/{name_of(server)}/server.py",)
+    shown = commands(server.with_name("README.md"))
+    questions = [command for command in shown if not command.serves]
+    assert shown[0].arguments[1:] == (f"examples/{name_of(server)}/server.py",)
     assert questions[0].arguments[1] == f"examples/{name_of(server)}/client.py"
     ports = free_ports(3)
 
-    with running(list(serve.arguments), ports):
+    with contextlib.ExitStack() as stack:
+        for command in shown:
+            if command.serves:
+                arguments = command.on_ports(*ports[:2])
+                stack.enter_context(running(arguments, ports, command.environment))
         for question in questions:
             command = question.on_ports(*ports[:2])
             if shutil.which(command[0]) is None:
