@@ -1,10 +1,23 @@
 -- SPDX-License-Identifier: Apache-2.0
--- wrk script: one AddSub inference per request; prints one line of JSON at the end.
+-- wrk script: one AddSub inference per request; prints one line of JSON at the end. Requests are
+-- equal, unless a number follows `--` on the command line: then it is b, and a counts requests.
+local body = '{"inputs":['
+    .. '{"name":"a","shape":[1,1],"datatype":"FP32","data":[%d]},'
+    .. '{"name":"b","shape":[1,1],"datatype":"FP32","data":[%d]}]}'
+
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
-wrk.body = '{"inputs":['
-    .. '{"name":"a","shape":[1,1],"datatype":"FP32","data":[1]},'
-    .. '{"name":"b","shape":[1,1],"datatype":"FP32","data":[2]}]}'
+wrk.body = body:format(1, 2)
+
+function init(args)
+    local b, sent = tonumber(args[1]), 0
+    if b then
+        function request()
+            sent = sent + 1
+            return wrk.format(nil, nil, nil, body:format(sent, b))
+        end
+    end
+end
 
 function done(summary, latency, requests)
     local errors = summary.errors

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: serve_models.py HTTP_PORT   (gRPC on the next port, metrics on the one after).
+"""Usage: serve_models.py HTTP_PORT [--cache]   (gRPC on the next port, metrics on the one after).
 
-Serves the measured models with whichever `pytriton` the interpreter has: ours or NVIDIA's.
+Serves the measured models with whichever `pytriton` the interpreter has: ours or NVIDIA's. With
+--cache it serves AddSub and AddSubCached instead, the same function without and with the cache.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
+
+# So small that it is full within a second: a miss then pays for what it pushes out, too.
+CACHE_BYTES = 2**20
 
 
 @batch
@@ -25,28 +31,66 @@ def identity(x: np.ndarray) -> dict[str, np.ndarray]:
     return {"y": x}
 
 
-def float_tensor(name: str, size: int) -> Tensor:
-    return Tensor(name=name, dtype=np.float32, shape=(size,))
+def repeat(requests: list[Any]) -> Iterator[list[dict[str, np.ndarray]]]:
+    """A response for each element of IN; nobody here asks for a pause, so the rest is not read."""
+    (request,) = requests
+    values = request["IN"]
+    for index in range(values.size):
+        yield [{"IDX": np.array([index], np.uint32), "OUT": values[index : index + 1]}]
+
+
+def tensor(name: str, dtype: type[np.generic], size: int) -> Tensor:
+    return Tensor(name=name, dtype=dtype, shape=(size,))
+
+
+def bind_add_sub(triton: Triton, name: str, config: ModelConfig) -> None:
+    triton.bind(
+        model_name=name,
+        infer_func=add_sub,
+        inputs=[tensor("a", np.float32, 1), tensor("b", np.float32, 1)],
+        outputs=[tensor("add", np.float32, 1), tensor("sub", np.float32, 1)],
+        config=config,
+    )
+
+
+def bind_measured(triton: Triton) -> None:
+    bind_add_sub(triton, "AddSub", ModelConfig(max_batch_size=128))
+    triton.bind(
+        model_name="Ident",
+        infer_func=identity,
+        inputs=[tensor("x", np.float32, -1)],
+        outputs=[tensor("y", np.float32, -1)],
+        config=ModelConfig(max_batch_size=8),
+    )
+    triton.bind(
+        model_name="repeat_int32",
+        infer_func=repeat,
+        inputs=[
+            tensor("IN", np.int32, -1),
+            tensor("DELAY", np.uint32, -1),
+            tensor("WAIT", np.uint32, 1),
+        ],
+        outputs=[tensor("IDX", np.uint32, 1), tensor("OUT", np.int32, 1)],
+        config=ModelConfig(batching=False, decoupled=True),
+    )
+
+
+def bind_cached(triton: Triton) -> None:
+    bind_add_sub(triton, "AddSub", ModelConfig(max_batch_size=128))
+    bind_add_sub(triton, "AddSubCached", ModelConfig(max_batch_size=128, response_cache=True))
 
 
 def main() -> None:
-    port = int(sys.argv[1])
-    config = TritonConfig(http_port=port, grpc_port=port + 1, metrics_port=port + 2)
+    port, *options = sys.argv[1:]
+    http_port = int(port)
+    config = TritonConfig(http_port=http_port, grpc_port=http_port + 1, metrics_port=http_port + 2)
+    if "--cache" in options:
+        config.cache_config = [f"local,size={CACHE_BYTES}"]
     with Triton(config=config) as triton:
-        triton.bind(
-            model_name="AddSub",
-            infer_func=add_sub,
-            inputs=[float_tensor("a", 1), float_tensor("b", 1)],
-            outputs=[float_tensor("add", 1), float_tensor("sub", 1)],
-            config=ModelConfig(max_batch_size=128),
-        )
-        triton.bind(
-            model_name="Ident",
-            infer_func=identity,
-            inputs=[float_tensor("x", -1)],
-            outputs=[float_tensor("y", -1)],
-            config=ModelConfig(max_batch_size=8),
-        )
+        if "--cache" in options:
+            bind_cached(triton)
+        else:
+            bind_measured(triton)
         triton.serve()
 
 

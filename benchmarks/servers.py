@@ -7,7 +7,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 HERE = pathlib.Path(__file__).resolve().parent
-MODELS = ("AddSub", "Ident")
+MODELS = ("AddSub", "Ident", "repeat_int32")
+CACHE_MODELS = ("AddSub", "AddSubCached")
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 40.0
 
@@ -31,6 +31,7 @@ class System:
     title: str
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    models: tuple[str, ...] = MODELS
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class RunningServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def has_grpc(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.grpc_port)) == 0
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.port + 2}/metrics"
 
 
 def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
@@ -71,6 +72,12 @@ def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
     )
     systems.append(_triton(peers, python, port, environment))
     return systems
+
+
+def cached_system(port: int) -> System:
+    """Ours again, with the response cache; the peers' is no part of what is measured."""
+    command = [sys.executable, str(HERE / "serve_models.py"), str(port), "--cache"]
+    return System("cached", "pytriton with a response cache", command, models=CACHE_MODELS)
 
 
 def _triton(
@@ -108,7 +115,7 @@ def running(system: System, port: int) -> Iterator[RunningServer]:
         )
         try:
             try:
-                _wait_ready(process, port)
+                _wait_ready(process, port, system.models)
             except RuntimeError as error:
                 log.seek(0)
                 tail = log.read()[-4000:].decode(errors="replace")
@@ -120,8 +127,8 @@ def running(system: System, port: int) -> Iterator[RunningServer]:
             _stop(process)
 
 
-def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
-    paths = ["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in MODELS)]
+def _wait_ready(process: subprocess.Popen[bytes], port: int, models: tuple[str, ...]) -> None:
+    paths = ["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in models)]
     deadline = time.monotonic() + START_TIMEOUT_S
     while not all(_answers_ok(f"http://127.0.0.1:{port}{path}") for path in paths):
         if process.poll() is not None:

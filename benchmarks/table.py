@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.loads import Measurement
+from benchmarks.measurement import Measurement
 
 Rounds = Sequence[Sequence[Measurement]]
 

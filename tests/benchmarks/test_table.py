@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from benchmarks.loads import Measurement
+from benchmarks.measurement import Measurement
 from benchmarks.table import median_of_rounds, render
 
 RATE = "HTTP AddSub c=1"

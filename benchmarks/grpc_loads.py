@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC: small and large ModelInfer calls, with h2load so that no Python client is measured."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from benchmarks.http_loads import CONCURRENCIES, LARGE_TENSORS
+from benchmarks.measurement import Measurement
+from benchmarks.servers import RunningServer
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+ANY_LENGTH = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@dataclass(frozen=True)
+class H2LoadReport:
+    """The lines of h2load's output that count."""
+
+    rate: float
+    mean_us: float
+    succeeded: int
+    unsuccessful: int
+    data_bytes: int
+
+
+def small(server: RunningServer, seconds: float) -> list[Measurement]:
+    figures = []
+    inputs = {"a": np.full((1, 1), 1, np.float32), "b": np.full((1, 1), 2, np.float32)}
+    expected = {"add": inputs["a"] + inputs["b"], "sub": inputs["a"] - inputs["b"]}
+    request = checked_request(server, "AddSub", inputs, expected)
+    for connections in CONCURRENCIES:
+        load = [f"-c{connections}", f"-D{max(1, round(seconds))}", "--warm-up-time=1"]
+        report = _h2load(server, request, load, answer_bytes=8)
+        figures.append(Measurement(f"gRPC AddSub c={connections}", report.rate, "req/s"))
+        if connections == 1:
+            row = "gRPC AddSub c=1 mean"
+            figures.append(Measurement(row, report.mean_us, "us", higher_is_better=False))
+    return figures
+
+
+def large(server: RunningServer) -> list[Measurement]:
+    """One call at a time, with windows that never close, so that nothing waits for credit."""
+    figures = []
+    for mebibytes, calls in LARGE_TENSORS:
+        x = np.random.default_rng(0).random((1, mebibytes * 2**18), dtype=np.float32)
+        request = checked_request(server, "Ident", {"x": x}, {"y": x})
+        with tempfile.NamedTemporaryFile("r") as log:
+            load = ["-c1", f"-n{calls}", "-w30", "-W30", f"--log-file={log.name}"]
+            report = _h2load(server, request, load, answer_bytes=x.nbytes)
+            times_us = [int(line.split("\t")[2]) for line in log]
+        if not calls == report.succeeded == len(times_us):
+            raise RuntimeError(f"expected {calls} calls to succeed, got {report.succeeded}")
+        rate = 2 * mebibytes / (statistics.median(times_us) / 1e6)
+        figures.append(Measurement(f"gRPC identity {mebibytes} MiB", rate, "MiB/s"))
+    return figures
+
+
+def checked_request(
+    server: RunningServer,
+    model: str,
+    inputs: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+) -> bytes:
+    """A framed ModelInferRequest of FP32 tensors that the official stub got the right answer to."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in inputs.items():
+        request.inputs.add(name=name, datatype="FP32", shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", ANY_LENGTH) as channel:
+        answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=60)
+    names = [output.name for output in answer.outputs]
+    got = dict(zip(names, answer.raw_output_contents, strict=True))
+    if got != {name: array.tobytes() for name, array in expected.items()}:
+        sizes = {name: len(raw) for name, raw in got.items()}
+        raise RuntimeError(f"{model} answered with other values than expected; bytes: {sizes}")
+    return framed(request)
+
+
+def framed(request: service_pb2.ModelInferRequest) -> bytes:
+    """The message as it goes into DATA frames: not compressed, after its length."""
+    message: bytes = request.SerializeToString()
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def _h2load(
+    server: RunningServer, request: bytes, load: list[str], answer_bytes: int
+) -> H2LoadReport:
+    """Sends the request again and again, as `load` says, one at a time on each connection."""
+    with tempfile.NamedTemporaryFile() as body:
+        body.write(request)
+        body.flush()
+        command = ["h2load", "-m1", "-t1", *load, "-d", body.name]
+        command += ["-H", "te: trailers", "-H", "content-type: application/grpc"]
+        command.append(f"http://127.0.0.1:{server.grpc_port}{METHOD}")
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    report = parse_report(output)
+    # To h2load a refused gRPC call is a success, since its HTTP status is 200, but it has no data.
+    if report.unsuccessful or report.data_bytes < report.succeeded * answer_bytes:
+        raise RuntimeError(f"expected {answer_bytes} bytes from every call, got:\n{output}")
+    return report
+
+
+def parse_report(output: str) -> H2LoadReport:
+    rate = re.search(r"finished in .*?, ([\d.]+) req/s", output)
+    mean = re.search(r"time for request:\s+\S+\s+\S+\s+([\d.]+)(us|ms|s)\b", output)
+    outcome = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output)
+    traffic = re.search(r"\((\d+)\) data", output)
+    if not (rate and mean and outcome and traffic):
+        raise RuntimeError(f"h2load printed no figures:\n{output}")
+    succeeded, *unsuccessful = (int(count) for count in outcome.groups())
+    return H2LoadReport(
+        rate=float(rate[1]),
+        mean_us=float(mean[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[mean[2]],
+        succeeded=succeeded,
+        unsuccessful=sum(unsuccessful),
+        data_bytes=int(traffic[1]),
+    )

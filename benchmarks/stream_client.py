@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads streams of small responses over a raw socket, to measure no client library.
+
+It knows just enough HTTP/2 for one ModelStreamInfer call, and looks into no response before the
+call is over.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import hpack
+
+METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
+TIMEOUT_S = 120.0
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_HEAD = struct.Struct(">IBI")  # length and type, flags, stream
+DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+ACK = END_STREAM = 1
+END_HEADERS = 4
+STREAM = 1
+INITIAL_WINDOW = 65_535
+INITIAL_MAX_FRAME = 16_384
+LARGEST_WINDOW = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """How one call went, in seconds since its first request was sent."""
+
+    responses: int
+    first_s: float
+    last_s: float
+
+
+class StreamCall:
+    """One call on one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = bytearray()
+        self._data = bytearray()
+        self._header_blocks: list[bytes] = []
+        self._is_open = False
+        self._is_over = False
+
+    def open(self) -> None:
+        """Sends the headers; the windows are opened so wide that responses never wait for credit.
+
+        Once the server's settings are here, the connection is set up on both sides.
+        """
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", METHOD),
+            (":authority", "127.0.0.1"),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        ]
+        window = struct.pack(">I", LARGEST_WINDOW - INITIAL_WINDOW)
+        self._socket.sendall(
+            PREFACE
+            + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, LARGEST_WINDOW))
+            + frame(WINDOW_UPDATE, 0, 0, window)
+            + frame(HEADERS, END_HEADERS, STREAM, hpack.Encoder().encode(headers))
+        )
+        while not self._is_open:
+            self._receive()
+
+    def run(self, requests: list[bytes]) -> tuple[StreamResult, list[bytes]]:
+        """Sends the framed requests at once and reads until the call ends; also the responses."""
+        sent = b"".join(requests)
+        if len(sent) > INITIAL_WINDOW:
+            raise ValueError(f"expected requests of up to {INITIAL_WINDOW} bytes, got {len(sent)}")
+        parts = [sent[at : at + INITIAL_MAX_FRAME] for at in range(0, len(sent), INITIAL_MAX_FRAME)]
+        frames = [frame(DATA, 0, STREAM, part) for part in parts]
+        begin = time.perf_counter()
+        self._socket.sendall(b"".join(frames) + frame(DATA, END_STREAM, STREAM, b""))
+        while not self._data and not self._is_over:
+            self._receive()
+        first = time.perf_counter()
+        while not self._is_over:
+            self._receive()
+        last = time.perf_counter()
+        self._check_status()
+        responses = list(messages(self._data))
+        return StreamResult(len(responses), first - begin, last - begin), responses
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _check_status(self) -> None:
+        decoder = hpack.Decoder()
+        headers = {
+            str(name): str(value)
+            for block in self._header_blocks
+            for name, value in decoder.decode(block)
+        }
+        if headers.get("grpc-status") != "0":
+            raise RuntimeError(f"expected the stream to end with grpc-status 0, got {headers}")
+
+    def _receive(self) -> None:
+        chunk = self._socket.recv(2**20)
+        if not chunk:
+            raise ConnectionError(f"the server closed after {len(self._data)} bytes of responses")
+        buffer = self._received
+        buffer += chunk
+        at, end = 0, len(buffer)
+        while end - at >= FRAME_HEAD.size:
+            length_and_kind, flags, _ = FRAME_HEAD.unpack_from(buffer, at)
+            payload_at = at + FRAME_HEAD.size
+            next_at = payload_at + (length_and_kind >> 8)
+            if next_at > end:
+                break
+            self._take(length_and_kind & 0xFF, flags, buffer[payload_at:next_at])
+            at = next_at
+        del buffer[:at]
+
+    def _take(self, kind: int, flags: int, payload: bytearray) -> None:
+        if kind == DATA and not flags:
+            self._data += payload
+        elif kind == HEADERS and flags | END_STREAM == END_HEADERS | END_STREAM:
+            self._header_blocks.append(bytes(payload))
+            self._is_over = bool(flags & END_STREAM)
+        elif kind == SETTINGS and not flags & ACK:
+            self._socket.sendall(frame(SETTINGS, ACK, 0, b""))
+            self._is_open = True
+        elif kind == PING and not flags & ACK:
+            self._socket.sendall(frame(PING, ACK, 0, bytes(payload)))
+        elif kind not in (SETTINGS, PING, WINDOW_UPDATE):
+            raise ConnectionError(f"got a frame of type {kind} with flags {flags}: {payload!r}")
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return FRAME_HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
+
+
+def messages(data: bytearray) -> Iterator[bytes]:
+    """Splits the content of DATA frames into gRPC's messages."""
+    at = 0
+    while at < len(data):
+        is_compressed, length = struct.unpack_from(">BI", data, at)
+        at += 5 + length
+        if is_compressed or at > len(data):
+            raise RuntimeError("expected whole messages that are not compressed")
+        yield bytes(data[at - length : at])
