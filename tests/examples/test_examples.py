@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -100,10 +101,25 @@ def test_notebook_serves_and_serves_again_with_another_function(monkeypatch):
     assert not http_calls.answers(ports[0])
 
 
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port_in_a_row(count: int) -> int:
+    """A port that is free, as are those after it."""
+    candidates = (free_ports(1)[0] for _ in range(100))
+    return next(port for port in candidates if all(map(is_free, range(port + 1, port + count))))
+
+
 @pytest.fixture(scope="module")
 def demo():
     """The demo server, ready, as its process and HTTP port; it takes two more ports after that."""
-    port = free_ports(1)[0]
+    port = free_port_in_a_row(3)
     with running([sys.executable, "examples/demo_server.py", str(port)], [0, 0, 0]) as process:
         ready = [f"/v2/models/{model}/ready" for model in DEMO_MODELS]
         assert http_calls.eventually(
