@@ -38,12 +38,17 @@ class StreamResult:
     last_s: float
 
 
-class StreamCall:
-    """One call on one connection."""
+def connect(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+class StreamCall:
+    """The only call on a connection that nothing was sent on yet."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._received = bytearray()
         self._data = bytearray()
         self._header_blocks: list[bytes] = []
@@ -91,9 +96,6 @@ class StreamCall:
         self._check_status()
         responses = list(messages(self._data))
         return StreamResult(len(responses), first - begin, last - begin), responses
-
-    def close(self) -> None:
-        self._socket.close()
 
     def _check_status(self) -> None:
         decoder = hpack.Decoder()

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from benchmarks.grpc_loads import framed
 from benchmarks.measurement import Measurement
-from benchmarks.stream_client import StreamCall, StreamResult
+from benchmarks.stream_client import StreamCall, StreamResult, connect
 
 RUNS = 5
 
@@ -37,15 +37,13 @@ def _median_rate(calls: list[StreamResult]) -> float:
     return statistics.median(call.responses / call.last_s for call in calls)
 
 
-def run_once(port: int, requests: int, responses: int) -> StreamResult:
+def run_once(grpc_port: int, requests: int, responses: int) -> StreamResult:
     """One stream with that many requests for that many responses each, all checked."""
-    call = StreamCall(port)
-    try:
+    sent = [repeat_request(responses, number) for number in range(requests)]
+    with connect(grpc_port) as connection:
+        call = StreamCall(connection)
         call.open()
-        sent = [repeat_request(responses, number) for number in range(requests)]
         result, raw_responses = call.run(sent)
-    finally:
-        call.close()
     check_responses(raw_responses, requests, responses)
     return result
 

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows are measured, on which servers, and that the measured models answer as expected."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+
+import numpy as np
+import pytest
+
+from benchmarks import grpc_loads, http_loads, loads, processes, servers, stream_loads
+from benchmarks.__main__ import chosen_rows
+from benchmarks.measurement import Measurement
+from benchmarks.servers import RunningServer, System
+from tests.free_ports import free_ports
+
+OURS = System("ours", "ours", ["serve"])
+PEER = System("triton", "Triton", ["tritonserver"])
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What would have been done, in its order, without doing it."""
+    events: list[str] = []
+
+    @contextlib.contextmanager
+    def running(system: System, port: int):
+        events.append(f"start {system.key}")
+        yield RunningServer(system, 1, port, 0.5)
+
+    def load(row: str):
+        def measure(_server: RunningServer, _seconds: float) -> list[Measurement]:
+            events.append(row)
+            return [Measurement(row, 1, "req/s")]
+
+        return measure
+
+    def memory(_pid: int) -> processes.Memory:
+        events.append("memory")
+        return processes.Memory(pss_mib=1, rss_mib=2, processes=1)
+
+    monkeypatch.setattr(servers, "running", running)
+    monkeypatch.setattr(processes, "memory", memory)
+    monkeypatch.setattr(http_loads, "cache_miss", load("cache"))
+    monkeypatch.setattr(loads, "LOADS", {row: load(row) for row in loads.LOADS})
+    monkeypatch.setattr(loads.time, "sleep", lambda s: events.append(f"wait {s} s"))
+    return events
+
+
+def names(figures: list[Measurement]) -> list[str]:
+    return [figure.row for figure in figures]
+
+
+def test_memory_is_read_before_the_loads_and_when_it_has_settled_after_them(events):
+    figures = loads.measure(OURS, 1, ["stream", "memory"], 1)
+
+    assert events == ["start ours", "memory", "stream", "wait 10 s", "memory"]
+    assert names(figures) == [
+        "memory ready, PSS",
+        "memory ready, RSS",
+        "stream",
+        "memory 10 s after load, PSS",
+        "memory 10 s after load, RSS",
+    ]
+
+
+def test_memory_without_a_load_is_read_once(events):
+    loads.measure(OURS, 1, ["start", "memory"], 1)
+
+    assert events == ["start ours", "memory"]
+
+
+def test_cache_has_a_server_of_its_own_after_the_others(events):
+    loads.measure(OURS, 1, ["cache", "http"], 1)
+
+    assert events == ["start ours", "http", "start cached", "cache"]
+
+
+def test_cache_alone_starts_no_other_server(events):
+    loads.measure(OURS, 1, ["cache"], 1)
+
+    assert events == ["start cached", "cache"]
+
+
+def test_cache_of_a_peer_is_not_measured(events):
+    assert loads.measure(PEER, 1, ["cache"], 1) == []
+    assert events == []
+
+
+def test_every_row_can_be_chosen():
+    assert chosen_rows(",".join(loads.ROWS)) == list(loads.ROWS)
+
+
+def test_unknown_row_is_refused_with_those_that_exist():
+    with pytest.raises(argparse.ArgumentTypeError, match=r"some of start, .*, got htp"):
+        chosen_rows("http,htp")
+
+
+def first_of_three_ports() -> int:
+    return next(port for port in free_ports(50) if is_free(port + 1) and is_free(port + 2))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+@pytest.mark.e2e
+def test_measured_models_give_the_right_answers():
+    port = first_of_three_ports()
+    (system,) = servers.known_systems(None, port)
+    x = np.arange(8, dtype=np.float32).reshape(1, 8)
+
+    with servers.running(system, port) as server:
+        http_loads.check_add_sub(server)
+        grpc_loads.checked_request(server, "Ident", {"x": x}, {"y": x})
+        result = stream_loads.run_once(server.grpc_port, requests=3, responses=4)
+
+        with pytest.raises(RuntimeError, match="other values than expected"):
+            grpc_loads.checked_request(server, "Ident", {"x": x}, {"y": x + 1})
+    assert result.responses == 12
+
+
+@pytest.mark.e2e
+def test_models_of_the_cache_are_served():
+    port = first_of_three_ports()
+
+    with servers.running(servers.cached_system(port), port) as server:
+        http_loads.check_add_sub(server)
