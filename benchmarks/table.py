@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -12,39 +13,43 @@ Rounds = Sequence[Sequence[Measurement]]
 
 
 def median_of_rounds(rounds: Rounds) -> dict[str, Measurement]:
-    """One measurement per row: the median over the rounds."""
+    """One measurement per row: the median over the rounds, and how far apart they are."""
     by_row: dict[str, list[Measurement]] = {}
     for figures in rounds:
         for figure in figures:
             by_row.setdefault(figure.row, []).append(figure)
-    return {
-        row: Measurement(
-            row,
-            statistics.median(figure.value for figure in figures),
-            figures[0].unit,
-            figures[0].higher_is_better,
-        )
-        for row, figures in by_row.items()
-    }
+    return {row: _median(figures) for row, figures in by_row.items()}
+
+
+def _median(figures: Sequence[Measurement]) -> Measurement:
+    values = [figure.value for figure in figures]
+    median = statistics.median(values)
+    spread = (max(values) - min(values)) / median if len(values) > 1 and median else None
+    return dataclasses.replace(figures[0], value=median, spread=spread)
 
 
 def render(results: Mapping[str, Mapping[str, Measurement]], subject: str) -> str:
     """The table: a row for each measurement, a column for each system, then `subject`'s ratios.
+
+    The last column, where there were several rounds, is the largest spread of any system in a row.
 
     Args:
         results: for each system's title its figures by row.
         subject: the title whose figures are divided by, or into, those of the others.
     """
     others = [title for title in results if title != subject] if subject in results else []
-    # The longest list has all rows in their order; a system without gRPC lacks some.
+    # The longest list has all rows in their order; only ours has the cache's.
     rows: dict[str, None] = {}
     for figures in sorted(results.values(), key=len, reverse=True):
         rows.update(dict.fromkeys(figures))
-    lines = [["", *results, *(f"vs {title}" for title in others)]]
+    figures_of_all = [figure for figures in results.values() for figure in figures.values()]
+    has_spread = any(figure.spread is not None for figure in figures_of_all)
+    lines = [["", *results, *(f"vs {title}" for title in others), *["spread"] * has_spread]]
     for row in rows:
         cells = [figures.get(row) for figures in results.values()]
         ratios = [_ratio(results[subject].get(row), results[title].get(row)) for title in others]
-        lines.append([_label(row, cells), *(_number(cell) for cell in cells), *ratios])
+        spread = [_spread(cells)] if has_spread else []
+        lines.append([_label(row, cells), *(_number(cell) for cell in cells), *ratios, *spread])
     return _markdown(lines)
 
 
@@ -65,6 +70,11 @@ def _ratio(ours: Measurement | None, theirs: Measurement | None) -> str:
         return "-"
     better, worse = (ours, theirs) if ours.higher_is_better else (theirs, ours)
     return f"{better.value / worse.value:.2g}x" if worse.value else "-"
+
+
+def _spread(cells: Sequence[Measurement | None]) -> str:
+    spreads = [cell.spread for cell in cells if cell is not None and cell.spread is not None]
+    return f"{max(spreads):.0%}" if spreads else "-"
 
 
 def _markdown(lines: list[list[str]]) -> str:

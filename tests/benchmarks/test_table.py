@@ -26,7 +26,31 @@ def cells(table: str, row: str) -> list[str]:
 def test_median_of_rounds_is_taken_for_each_row():
     figures = median_of_rounds([[rate(1), start(9)], [rate(5), start(7)], [rate(3), start(8)]])
 
-    assert figures == {RATE: rate(3), START: start(8)}
+    assert [figure.value for figure in figures.values()] == [3, 8]
+    assert list(figures) == [RATE, START]
+
+
+def test_spread_of_rounds_is_a_share_of_their_median():
+    figures = median_of_rounds([[rate(90)], [rate(100)], [rate(120)]])
+
+    assert figures[RATE] == Measurement(RATE, 100, "req/s", spread=0.3)
+
+
+def test_one_round_and_a_median_of_zero_have_no_spread():
+    assert median_of_rounds([[rate(5)]]) == {RATE: rate(5)}
+    assert median_of_rounds([[start(0)], [start(0)]]) == {START: start(0)}
+
+
+def test_table_of_several_rounds_ends_with_the_largest_spread():
+    results = {
+        "ours": median_of_rounds([[rate(90)], [rate(110)]]),
+        "peer": median_of_rounds([[rate(99)], [rate(101)]]),
+    }
+
+    table = render(results, subject="ours")
+
+    assert cells(table, RATE)[-1] == "20%"
+    assert table.splitlines()[0].endswith("spread |")
 
 
 def test_ratio_says_how_many_times_better_in_either_direction():
