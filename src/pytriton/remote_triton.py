@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.client.url import TritonUrl
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
-from pytriton.exceptions import PyTritonRuntimeError
+from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 from pytriton.server_link import ServerLink
 from pytriton.transport import rendezvous
 from pytriton.transport.control import Join
@@ -40,6 +40,9 @@ class RemoteTriton(TritonBase):
         workspace: folder for files, which must not exist yet; default is none.
         access_token: token of the server, see `Triton.get_access_token`.
 
+    Raises:
+        PyTritonValidationError: The address is not one of this machine.
+
     Example:
         >>> with RemoteTriton(url="localhost", access_token=token) as triton:
         ...     triton.bind("Identity", lambda requests: requests, inputs, outputs)
@@ -54,6 +57,11 @@ class RemoteTriton(TritonBase):
     ) -> None:
         super().__init__(workspace)
         self._url = TritonUrl.from_url(url)
+        if not rendezvous.is_local(self._url.hostname):
+            raise PyTritonValidationError(
+                f"Expected the address of a server on this machine, got {self._url.hostname!r}: "
+                "models are bound over memory that both processes share"
+            )
         self._access_token = access_token
         self._link: ServerLink | None = None
         atexit.register(self.stop)

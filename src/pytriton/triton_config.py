@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -262,11 +263,10 @@ def _as_list(value: Any) -> list[str]:
 def _converters() -> dict[str, Callable[[Any], Any]]:
     """How a value of each field is made from text."""
     special = {bool: _as_bool, list[str]: _as_list}
-    hints = typing.get_type_hints(TritonConfig)
-    field_types = {
-        field.name: typing.get_args(hints[field.name])[0]
-        for field in dataclasses.fields(TritonConfig)
-    }
+    # Of the fields only: Python 3.10 cannot evaluate the annotation of an InitVar.
+    annotations = {field.name: field.type for field in dataclasses.fields(TritonConfig)}
+    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=annotations), globals())
+    field_types = {name: typing.get_args(hint)[0] for name, hint in hints.items()}
     converters = {name: special.get(kind, kind) for name, kind in field_types.items()}
     return converters | {_RESPONSE_CACHE_ALIAS: int}
 

@@ -2,8 +2,8 @@
 """The real server's answers, taken once and kept.
 
 `python -m tests.differential.recording` takes them again. It needs the peers: PYTRITON_PEERS_DIR
-names the folder that their `install` script filled, and `../shared/peers` beside the checkout
-holds their starter script.
+names the folder that their `install` script filled; the folder beside the checkout
+where their starter script is.
 """
 
 from __future__ import annotations

@@ -63,3 +63,13 @@ def test_folder_that_others_can_enter_is_refused(
     folder.chmod(0o777)
     with pytest.raises(PermissionError, match="must belong to this user alone"):
         rendezvous.listen(PORT)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.5", "0.0.0.0"])
+def test_own_addresses_are_local(host: str) -> None:
+    assert rendezvous.is_local(host)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_other_addresses_are_not_local(host: str) -> None:
+    assert not rendezvous.is_local(host)

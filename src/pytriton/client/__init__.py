@@ -26,8 +26,12 @@ __all__ = [
     "ModelClient",
 ]
 
+_SUBMODULES = ("asyncio_utils", "auth", "client", "exceptions", "utils", "warnings")
+
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("pytriton.client.client"), name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"pytriton.client.{name}")
     raise AttributeError(f"module 'pytriton.client' has no attribute {name!r}")

@@ -18,20 +18,14 @@ from pytriton.engine.stats import ModelStatistics
 
 # The Triton release whose protocol this server speaks; clients show it as the server's version.
 TRITON_VERSION = "2.73.0"
+# What is served of Triton's extensions, in Triton's order.
 EXTENSIONS = (
     "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
-    "trace",
-    "logging",
 )
 
 
@@ -59,7 +53,7 @@ def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> b
 
     Args:
         server_id: the server's name.
-        extensions: those of `EXTENSIONS` that are served.
+        extensions: those that are served.
 
     Returns:
         The JSON object.

@@ -174,8 +174,9 @@ class GrpcConnection(asyncio.Protocol):
     def _end(self, call: Call, status: Status, message: str) -> None:
         """End a call that may still be at work."""
         if call.is_open:
-            call.on_abandoned()
+            # In this order: what is given up answers, too, and must come too late.
             call.finish(status, message)
+            call.on_abandoned()
 
     # Calls
 

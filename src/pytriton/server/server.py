@@ -47,6 +47,9 @@ class Server:
     async def start(self) -> None:
         """Open the ports; UnavailableError says which one could not be had."""
         options = self.options
+        for name, endpoint in (("SageMaker", options.sagemaker), ("Vertex AI", options.vertex_ai)):
+            if endpoint.allow:
+                logger.warning("%s requests are not served: this server has no such port", name)
         if options.http.allow:
             self.http_port = await self._listen(options.http, self._http.make_connection, "HTTP")
         if options.grpc.allow:

@@ -86,6 +86,22 @@ def connect(port: int, timeout_s: float) -> socket.socket:
     return sock
 
 
+def is_local(host: str) -> bool:
+    """Whether a host name or address is one of this machine's."""
+    try:
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    for family, _, _, _, address in addresses:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(address)  # the system allows that for its own addresses only
+            except OSError:
+                continue
+            return True
+    return False
+
+
 def is_same_user(sock: socket.socket) -> bool:
     """Whether the process at the other end belongs to this user."""
     if hasattr(socket, "SO_PEERCRED"):
