@@ -25,8 +25,27 @@ def item(position=0, size=1):
     return ResponseItem(7, position, [TensorRef("y", UINT8.number, (size,), 0, size)], False)
 
 
-def test_window_closes_after_so_many_responses():
+def opened(requests=1):
+    """An account whose clients took their first response."""
+    stream = account(requests)
+    for position in range(requests):
+        stream.filter([item(position)])
+        stream.credit(position, 1)
+    return stream
+
+
+def test_second_response_waits_until_the_first_was_taken():
     stream = account()
+    assert stream.may_send
+    stream.filter([item()])
+    assert not stream.may_send
+    stream.credit(0, 1)
+
+    assert stream.may_send
+
+
+def test_window_closes_after_so_many_responses():
+    stream = opened()
     for _ in range(RESPONSE_WINDOW):
         assert stream.may_send
         stream.filter([item()])
@@ -35,7 +54,7 @@ def test_window_closes_after_so_many_responses():
 
 
 def test_credit_opens_the_window_again():
-    stream = account()
+    stream = opened()
     stream.filter([item()] * RESPONSE_WINDOW)
     stream.credit(0, 1)
     assert stream.may_send
@@ -55,7 +74,7 @@ def test_response_of_any_size_may_be_sent_alone(size):
 
 
 def test_bytes_close_the_window_before_the_count_does():
-    stream = account()
+    stream = opened()
     stream.filter([item(size=RESPONSE_WINDOW_BYTES // 2)])
     assert stream.may_send
     stream.filter([item(size=RESPONSE_WINDOW_BYTES // 2)])
@@ -73,7 +92,7 @@ def test_more_credit_than_was_spent_is_no_gain():
 
 
 def test_slowest_client_decides():
-    stream = account(2)
+    stream = opened(2)
     stream.filter([item(0), item(1)] * RESPONSE_WINDOW)
     stream.credit(0, 10)
     assert not stream.may_send

@@ -84,12 +84,14 @@ def test_execution_counts_once_where_one_of_its_requests_is_cancelled(scene):
     one.check_all_answered()
 
 
-def test_credit_is_granted_by_the_half_window(stream):
+def test_credit_is_granted_for_the_first_response_then_by_the_half_window(stream):
+    respond(stream, 1)
+    assert granted(stream) == [1]
     respond(stream, GRANT_RESPONSES - 1)
-    assert granted(stream) == []
+    assert granted(stream) == [1]
     respond(stream, GRANT_RESPONSES + 1)
 
-    assert granted(stream) == [GRANT_RESPONSES] * 2
+    assert granted(stream) == [1, GRANT_RESPONSES, GRANT_RESPONSES]
 
 
 def test_large_responses_are_credited_at_once(stream):
@@ -100,7 +102,7 @@ def test_large_responses_are_credited_at_once(stream):
     answer = InferResponse("model", "1", "", [large])
     stream.instance.report(batch, [Outcome(0, answer, is_final=False)])
 
-    assert granted(stream) == [4]
+    assert granted(stream) == [1, 3]
 
 
 def test_paused_client_gets_no_credit_until_it_resumes(stream):

@@ -21,18 +21,25 @@ ABANDONED = "the client went away"
 
 
 class _Window:
-    """What one request's client has been sent and has not taken."""
+    """What one request's client has been sent and has not taken.
 
-    __slots__ = ("_sizes", "unacknowledged_bytes")
+    The second response waits until the first one was taken: a quick generator would otherwise take
+    the processor from those who have to carry the first one to its client.
+    """
+
+    __slots__ = ("_is_first_taken", "_sizes", "unacknowledged_bytes")
 
     def __init__(self) -> None:
+        self._is_first_taken = False
         self._sizes: deque[int] = deque()
         self.unacknowledged_bytes = 0
 
     @property
     def is_open(self) -> bool:
         return not self._sizes or (
-            len(self._sizes) < RESPONSE_WINDOW and self.unacknowledged_bytes < RESPONSE_WINDOW_BYTES
+            self._is_first_taken
+            and len(self._sizes) < RESPONSE_WINDOW
+            and self.unacknowledged_bytes < RESPONSE_WINDOW_BYTES
         )
 
     def spend(self, size: int) -> None:
@@ -40,6 +47,7 @@ class _Window:
         self.unacknowledged_bytes += size
 
     def add(self, count: int) -> None:
+        self._is_first_taken = True
         for _ in range(min(count, len(self._sizes))):
             self.unacknowledged_bytes -= self._sizes.popleft()
 

@@ -320,7 +320,11 @@ class Model:
         self._pass_on(request, outcome)
         if not outcome.is_final:
             request.taken_count += 1
-            is_grant_due = request.taken_count >= GRANT_RESPONSES or _is_large(outcome)
+            is_grant_due = (
+                request.taken_count >= GRANT_RESPONSES
+                or request.response_count == 1  # the second waits for the first
+                or _is_large(outcome)
+            )
             if is_grant_due and not request.is_paused:
                 self._grant(request)
 
