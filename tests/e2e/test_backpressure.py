@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that could send gigabytes to clients that read little: memory stays, others are served."""
+"""A model that could send gigabytes to clients that read little: memory stays bounded."""
 
 from __future__ import annotations
 
