@@ -31,13 +31,23 @@ def times(factor):
     return lambda requests: [{"y": request["x"] * np.float32(factor)} for request in requests]
 
 
+others: set[psutil.Process | threading.Thread] = set()  # of fixtures that other tests share
+
+
+@pytest.fixture(autouse=True)
+def _count_others():
+    others.clear()
+    others.update([*servers(), *pytriton_threads()])
+
+
 def servers() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
+    children = set(psutil.Process().children(recursive=True)) - others
     return [child for child in children if "--control-fd" in " ".join(child.cmdline())]
 
 
-def pytriton_threads() -> list[str]:
-    return [item.name for item in threading.enumerate() if item.name.startswith("pytriton-")]
+def pytriton_threads() -> list[threading.Thread]:
+    threads = set(threading.enumerate()) - others
+    return [thread for thread in threads if thread.name.startswith("pytriton-")]
 
 
 def make(ports, factor=1) -> Triton:

@@ -104,14 +104,11 @@ def default_ports():
             }
 
 
-GRPC_IS_MISSING = pytest.mark.xfail(reason="the server has no gRPC front end yet", strict=True)
-
-
 @pytest.mark.parametrize(
     "port",
     [
         pytest.param(8000, id="http"),
-        pytest.param(8001, id="grpc", marks=GRPC_IS_MISSING),
+        pytest.param(8001, id="grpc"),
         pytest.param(8002, id="metrics"),
     ],
 )
