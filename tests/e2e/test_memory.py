@@ -121,7 +121,7 @@ def test_tensor_of_512_mib_passes_where_shared_memory_has_one(start_script):
     round_trip(script.http_port, 512)
 
     assert script.named_memory() == set()
-    shm = pathlib.Path(f"/proc/{script.process.pid}/root/dev/shm")
+    shm = pathlib.Path("/proc", str(script.process.pid), "root", "dev", "shm")
     assert list(shm.iterdir()) == []
 
 

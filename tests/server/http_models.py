@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from pytriton import dtypes
@@ -14,8 +16,9 @@ from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.server.http_api import HttpApi
 from pytriton.server.options import Limits, ServerOptions
-from tests.server.http_fakes import Client, FakeLoop
+from tests.server.http_fakes import Answer, Client, FakeLoop
 
+INFER = b"/v2/models/double/infer"
 MODELS = {
     "double": """max_batch_size: 8
         input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -105,6 +108,25 @@ class Service:
 
     def connect(self) -> Client:
         return Client(self.api)
+
+
+def infer_body(*values: float, **more) -> bytes:
+    tensor = {"name": "x", "shape": [1, len(values)], "datatype": "FP32", "data": values}
+    return json.dumps({"inputs": [tensor], **more}).encode()
+
+
+def ask(service: Service, request: bytes) -> Answer:
+    client = service.connect()
+    client.send(request)
+    (answer,) = client.answers()
+    return answer
+
+
+def error(answer: Answer) -> str:
+    document = json.loads(answer.body)
+    assert document.keys() == {"error"}
+    assert answer.headers[b"Content-Type"] == b"application/json"
+    return document["error"]
 
 
 def floats(*values: float) -> InferTensor:

@@ -15,34 +15,13 @@ import pytest
 from pytriton.errors import InternalError
 from pytriton.messages import InferTensor
 from pytriton.server.options import Limits
-from tests.server.http_fakes import Answer, get, post
-from tests.server.http_models import Service, floats
-
-INFER = b"/v2/models/double/infer"
+from tests.server.http_fakes import get, post
+from tests.server.http_models import INFER, Service, ask, error, floats, infer_body
 
 
 @pytest.fixture
 def service():
     return Service()
-
-
-def infer_body(*values: float, **more) -> bytes:
-    tensor = {"name": "x", "shape": [1, len(values)], "datatype": "FP32", "data": values}
-    return json.dumps({"inputs": [tensor], **more}).encode()
-
-
-def ask(service: Service, request: bytes) -> Answer:
-    client = service.connect()
-    client.send(request)
-    (answer,) = client.answers()
-    return answer
-
-
-def error(answer: Answer) -> str:
-    document = json.loads(answer.body)
-    assert document.keys() == {"error"}
-    assert answer.headers[b"Content-Type"] == b"application/json"
-    return document["error"]
 
 
 # Documents and health

@@ -4,41 +4,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import re
 
 import pytest
 
 from pytriton.server.authorization import RestrictedGroup
-from tests.server.http_fakes import Answer, get, post
-from tests.server.http_models import Service
-
-INFER = b"/v2/models/double/infer"
+from tests.server.http_fakes import get, post
+from tests.server.http_models import INFER, Service, ask, error, infer_body
 
 
 @pytest.fixture
 def service():
     return Service()
-
-
-def infer_body(*values: float, **more) -> bytes:
-    tensor = {"name": "x", "shape": [1, len(values)], "datatype": "FP32", "data": values}
-    return json.dumps({"inputs": [tensor], **more}).encode()
-
-
-def ask(service: Service, request: bytes) -> Answer:
-    client = service.connect()
-    client.send(request)
-    (answer,) = client.answers()
-    return answer
-
-
-def error(answer: Answer) -> str:
-    document = json.loads(answer.body)
-    assert document.keys() == {"error"}
-    assert answer.headers[b"Content-Type"] == b"application/json"
-    return document["error"]
 
 
 # Authorisation

@@ -98,7 +98,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     http_max_input_bytes: int = REPOSITORY_HTTP_MAX_INPUT_BYTES
     http_max_header_bytes: int = 64 << 10
     http_max_chunks: int = 65536  # non-empty ones of one body
-    json_max_depth: int = 100
     grpc_max_message_bytes: int = (2 << 30) - 1
     header_timeout_s: float = 60.0  # from a request's first byte to the end of its headers
     body_stall_timeout_s: float = 60.0  # without one more byte of a body
