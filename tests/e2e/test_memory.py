@@ -65,12 +65,21 @@ def round_trip(port: int, megabytes: int) -> None:
             assert answer.read(MIB) == number.to_bytes(8, "little") + piece[8:], number
 
 
+def open_memory_bytes(descriptor: pathlib.Path) -> int:
+    """What one descriptor refers to, if that is our shared memory and still open."""
+    try:
+        if "memfd:pytriton" not in os.readlink(descriptor):  # noqa: PTH115
+            return 0
+        return os.stat(descriptor).st_size  # noqa: PTH116  of what the descriptor refers to
+    except FileNotFoundError:  # closed since the folder was listed
+        return 0
+
+
 def shared_memory_bytes(process: psutil.Process) -> int:
     """Shared memory that a process holds or has mapped, whoever made it."""
     held = sum(
-        os.stat(entry.path).st_size  # noqa: PTH116  of what the descriptor refers to
-        for entry in os.scandir(f"/proc/{process.pid}/fd")
-        if "memfd:pytriton" in os.readlink(entry.path)  # noqa: PTH115
+        open_memory_bytes(descriptor)
+        for descriptor in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
     )
     mapped = sum(
         mapping.size
