@@ -23,13 +23,17 @@ LEAVES = frozenset(
         "utils",
     }
 )
-CHAIN = ("transport", "backend", "executor", "engine", "server", "triton")
+CHAIN = ("transport", "backend", "executor", "engine", "repository", "server", "triton")
 BESIDE_THE_CHAIN = {
     "wire": LEAVES,
     "proxy": LEAVES,
     "decorators": LEAVES | {"proxy"},
     "models": LEAVES | {"decorators"},
     "client": LEAVES | {"wire"},
+    # What a model.py sees, and the process that runs it: neither knows the server.
+    "pb_utils": LEAVES,
+    "python_backend": LEAVES | {"pb_utils", "transport"},
+    "testing": LEAVES | {"pb_utils", "python_backend"},
     # The user's process talks to the server over a channel and does not load it.
     "server_link": LEAVES | {"transport", "backend"},
     "server_process": LEAVES | {"transport", "backend", "server_link"},

@@ -44,6 +44,8 @@ class InferRequest(msgspec.Struct, eq=False):
     parameters: dict[str, ParameterValue] = {}
     priority: int = 0
     timeout_us: int = 0
+    correlation_id: int | str = 0  # of a sequence
+    flags: int = 0  # 1: its first request, 2: its last
     received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
     traceparent: str | None = None  # span of the client; empty: traced without one; None: untraced
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.engine.control import IndexEntry
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.engine.stats import (
     BatchRecord,
@@ -17,7 +18,6 @@ from pytriton.engine.stats import (
 )
 from pytriton.server.documents import (
     TRITON_VERSION,
-    IndexEntry,
     model_metadata,
     model_statistics,
     repository_index,

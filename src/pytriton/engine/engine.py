@@ -138,9 +138,10 @@ class Engine:
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether requests for the model are served; an unknown model is not ready."""
-        number = parse_version(version) if version else 0
-        ready = self.ready_versions(name)
-        return number in ready if version else bool(ready)
+        if version:
+            parse_version(version)
+        model = self.find(name, version)
+        return model is not None and model.is_ready
 
     def is_ready(self) -> bool:
         """Whether the server is ready; with strict readiness, only when all its models are."""
@@ -148,7 +149,7 @@ class Engine:
             return False
         if not self._strict_readiness:
             return True
-        return all(model.state is ModelState.READY for model in self.models())
+        return all(model.is_ready for model in self.models())
 
     # Requests
 

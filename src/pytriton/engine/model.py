@@ -26,7 +26,7 @@ from pytriton.messages import InferResponse
 from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
@@ -73,6 +73,11 @@ class Model:
         # Memory that instances can read, for a body of so many bytes whose tensors begin after a
         # header; None where there is none, or the model has none at all.
         self.body_memory: Callable[[int, int], memoryview | None] | None = None
+        # Asked when an instance is gone: whether another one comes in its place.
+        self.is_replaced: Callable[[Instance, str], bool] | None = None
+        # The model's own word on whether it is ready, where it has one to say.
+        self.ready_check: Callable[[], Awaitable[bool]] | None = None
+        self.missing_instances = 0  # that are gone and will be replaced
         self.statistics = ModelStatistics()
         self.state = ModelState.LOADING
         self.reason = ""
@@ -101,8 +106,14 @@ class Model:
         self.state = state
         self.reason = reason
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves with all its instances; requests are taken with fewer, too."""
+        return self.state is ModelState.READY and not self.missing_instances
+
     def add_instance(self, instance: Instance) -> None:
-        """Take an instance into service."""
+        """Take an instance into service, maybe in the place of one that is gone."""
+        self.missing_instances = max(0, self.missing_instances - 1)
         self.instances.append(instance)
         self._free[instance] = None
         instance.start()
@@ -298,13 +309,20 @@ class Model:
             self._check_idle()
 
     def on_died(self, instance: Instance, reason: str) -> None:
-        """An instance is gone; without any, nothing that waits can be served."""
+        """An instance is gone, and its requests were failed."""
         self.instances.remove(instance)
         self._free.pop(instance, None)
+        if self.is_replaced is not None and self.is_replaced(instance, reason):
+            self.missing_instances += 1
+            return
+        self.give_up_if_empty(f"instance {instance.name} is gone, {reason}")
+
+    def give_up_if_empty(self, reason: str) -> None:
+        """Without an instance, and with none to come, nothing that waits can be served."""
         if self.instances:
             return
         if self.state in (ModelState.LOADING, ModelState.READY):
-            self.become(ModelState.UNAVAILABLE, f"instance {instance.name} is gone, {reason}")
+            self.become(ModelState.UNAVAILABLE, reason)
         error = UnavailableError(
             f"Request for unknown model: '{self.spec.name}' version {self.spec.version} "
             "is not at ready state"

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import orjson
 
+from pytriton.engine.control import IndexEntry
 from pytriton.engine.model_spec import ModelSpec, TensorSpec
 from pytriton.engine.stats import ModelStatistics
 
@@ -37,15 +38,6 @@ class ServedModel(Protocol):
 
     @property
     def statistics(self) -> ModelStatistics: ...
-
-
-class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the repository index; a model that was never loaded has only a name."""
-
-    name: str
-    version: str = ""
-    state: str = ""
-    reason: str = ""
 
 
 def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:

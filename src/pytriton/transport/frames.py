@@ -13,6 +13,44 @@ import struct
 import msgspec
 
 from pytriton.messages import ParameterValue
+from pytriton.transport.refs import BlockRef, MemoryNotes, SegmentRef, TensorRef
+from pytriton.transport.worker_frames import (
+    CallCredit,
+    CancelCall,
+    CheckReady,
+    Finalize,
+    InferCall,
+    InferReply,
+    Initialize,
+    Initialized,
+    LogLine,
+    ReadyReport,
+    ServiceCall,
+    ServiceReply,
+)
+
+__all__ = [
+    "INLINE_ALIGNMENT",
+    "RESPONSE_WINDOW",
+    "RESPONSE_WINDOW_BYTES",
+    "BatchFailure",
+    "BatchResult",
+    "BlockRef",
+    "Cancel",
+    "Credit",
+    "Execute",
+    "Frame",
+    "MemoryNotes",
+    "Notes",
+    "RequestDetails",
+    "ResponseItem",
+    "Responses",
+    "SegmentRef",
+    "Spill",
+    "TensorRef",
+    "decode_frame",
+    "encode_frame",
+]
 
 INLINE_ALIGNMENT = 16
 # Responses that a decoupled model may send to one request before it hears of a credit, and the
@@ -22,44 +60,12 @@ RESPONSE_WINDOW_BYTES = 4 << 20
 _LENGTH = struct.Struct("<I")
 
 
-class TensorRef(msgspec.Struct, array_like=True, gc=False):
-    """A tensor and where its bytes are: at `offset` of the message's payload or of a block."""
+class RequestDetails(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    """What only models of the Python backend get to know of a request."""
 
-    name: str
-    dtype: int
-    shape: tuple[int, ...]
-    offset: int
-    size: int
-    block: int = 0  # 0: inside the message; negative: a block of the receiver's arena
-    pieces: list[
-        int
-    ] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
-
-
-class BlockRef(msgspec.Struct, array_like=True, gc=False):
-    """A block of the sender's arena that this message uses."""
-
-    id: int
-    segment: int
-    offset: int
-    size: int
-
-
-class SegmentRef(msgspec.Struct, array_like=True, gc=False):
-    """A segment whose descriptor comes along with this message."""
-
-    id: int
-    size: int
-
-
-class MemoryNotes(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What the sender says about shared memory, riding on whatever message goes next."""
-
-    blocks: list[BlockRef] = []
-    segments: list[SegmentRef] = []
-    dropped_segments: list[int] = []
-    released_blocks: list[int] = []  # of the receiver's arena
-    returned_blocks: list[int] = []  # of the receiver's arena, used by tensors of this message
+    correlation_id: int | str = 0
+    flags: int = 0
+    timeout_us: int = 0
 
 
 class Execute(msgspec.Struct, tag="execute", array_like=True):
@@ -73,6 +79,7 @@ class Execute(msgspec.Struct, tag="execute", array_like=True):
     outputs: dict[int, list[str]] = {}  # requested names, where not all
     memory: MemoryNotes | None = None
     traceparents: dict[int, str] = {}  # of the traced requests
+    details: dict[int, RequestDetails] = {}  # where they are not the defaults
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True):
@@ -118,6 +125,7 @@ class ResponseItem(msgspec.Struct, array_like=True):
     error: str | None = None
     error_code: int = 0
     parameters: dict[str, ParameterValue] | None = None
+    is_rescheduled: bool = False  # no response: the request is to be executed once more
 
 
 class Responses(msgspec.Struct, tag="responses", array_like=True):
@@ -127,6 +135,7 @@ class Responses(msgspec.Struct, tag="responses", array_like=True):
     finished_ns: int
     items: list[ResponseItem]
     memory: MemoryNotes | None = None
+    returned_batch: int = 0  # a model.py returned from this batch's execute; answers may follow
 
 
 class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
@@ -148,7 +157,28 @@ class Spill(msgspec.Struct, tag="spill", array_like=True):
     memory: MemoryNotes | None = None
 
 
-Frame = Execute | Cancel | Credit | Notes | BatchResult | Responses | BatchFailure | Spill
+Frame = (
+    Execute
+    | Cancel
+    | Credit
+    | Notes
+    | BatchResult
+    | Responses
+    | BatchFailure
+    | Spill
+    | Initialize
+    | Initialized
+    | Finalize
+    | CheckReady
+    | ReadyReport
+    | InferCall
+    | InferReply
+    | CancelCall
+    | CallCredit
+    | ServiceCall
+    | ServiceReply
+    | LogLine
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a model runs, as the objects that it uses see it: a worker process, or a test's harness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pytriton.pb_utils.request import InferenceRequest
+    from pytriton.pb_utils.response import InferenceResponse
+
+
+class InferenceCall(Protocol):
+    """A request that a model sent to another one."""
+
+    def receive(self) -> InferenceResponse | None:
+        """Wait for the next response; None after the last one.
+
+        A decoupled model that ends without a response of its own for that adds an empty one.
+        """
+
+    def cancel(self) -> None:
+        """Give the request up; does nothing once it is over."""
+
+
+class RequestContext(Protocol):
+    """The server's end of a request that `execute` got."""
+
+    def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        """Send a response, the bare end of them, or both; may wait until the client takes more."""
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for responses any more."""
+
+
+class Runtime(Protocol):
+    """The surroundings of one instance."""
+
+    instance_name: str
+    model_directory: str
+
+    def infer(self, request: InferenceRequest, *, decoupled: bool) -> InferenceCall:
+        """Send a request to another model; TritonModelException outside of `execute`."""
+
+    def call(self, action: str, **arguments: Any) -> Any:
+        """Have the server do something and wait; TritonModelException with its text."""
+
+    def notify(self, action: str, **arguments: Any) -> None:
+        """Have the server do something of which no answer is needed."""
+
+    def log(self, level: str, message: str, file: str, line: int) -> None:
+        """Write a line to the server's log; levels are INFO, WARNING, ERROR and VERBOSE."""
+
+
+_current: Runtime | None = None
+
+
+def set_runtime(runtime: Runtime | None) -> None:
+    """Say where this process's model runs."""
+    global _current  # noqa: PLW0603  a process runs one model
+    _current = runtime
+
+
+def current_runtime() -> Runtime | None:
+    """Where this process's model runs; None where nothing runs it."""
+    return _current

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the bytes of a message's tensors are, and what a sender says about shared memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TensorRef(msgspec.Struct, array_like=True, gc=False):
+    """A tensor and where its bytes are: at `offset` of the message's payload or of a block."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+    block: int = 0  # 0: inside the message; negative: a block of the receiver's arena
+    pieces: list[
+        int
+    ] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
+
+
+class BlockRef(msgspec.Struct, array_like=True, gc=False):
+    """A block of the sender's arena that this message uses."""
+
+    id: int
+    segment: int
+    offset: int
+    size: int
+
+
+class SegmentRef(msgspec.Struct, array_like=True, gc=False):
+    """A segment whose descriptor comes along with this message."""
+
+    id: int
+    size: int
+
+
+class MemoryNotes(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What the sender says about shared memory, riding on whatever message goes next."""
+
+    blocks: list[BlockRef] = []
+    segments: list[SegmentRef] = []
+    dropped_segments: list[int] = []
+    released_blocks: list[int] = []  # of the receiver's arena
+    returned_blocks: list[int] = []  # of the receiver's arena, used by tensors of this message
