@@ -32,6 +32,7 @@ class Outcome(msgspec.Struct, gc=False):
     response: InferResponse | None = None
     error: ServerError | None = None
     is_final: bool = True
+    is_rescheduled: bool = False  # no answer: the request is to be executed once more
 
 
 class InstanceEvents(Protocol):

@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pytriton.dtypes import BY_NUMBER, BYTES
 from pytriton.errors import InternalError, ServerError, error_from_code
 from pytriton.executor.base import Outcome, RunningBatch
+from pytriton.executor.batch_tensors import Column, details_of, make_tensor, place_input
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.transport.frames import (
     BatchFailure,
@@ -16,13 +16,13 @@ from pytriton.transport.frames import (
     Cancel,
     Credit,
     Execute,
+    Frame,
     Responses,
-    TensorRef,
 )
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pytriton.executor.base import InstanceEvents
     from pytriton.executor.memory_keeper import MemoryKeeper
@@ -30,21 +30,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PROCESS_ENDED = "its process ended"
 _MAX_ROUND_MESSAGES = 32
 
 
 class ModelLabels:
     """The names that all responses of a model carry, and the order of its inputs."""
 
-    __slots__ = ("batching", "input_names", "name", "version")
+    __slots__ = ("batching", "has_details", "input_names", "name", "version")
 
     def __init__(
-        self, name: str, version: str, input_names: Sequence[str], *, batching: bool
+        self,
+        name: str,
+        version: str,
+        input_names: Sequence[str],
+        *,
+        batching: bool,
+        has_details: bool = False,
     ) -> None:
         self.name = name
         self.version = version
         self.input_names = tuple(input_names)
         self.batching = batching
+        self.has_details = has_details  # instances are told what only a model.py asks for
 
 
 class ChannelInstance:
@@ -126,7 +134,7 @@ class ChannelInstance:
         labels = self._labels
         first = requests[0]
         refs = [
-            _place(payload, name, requests, batching=labels.batching)
+            place_input(payload, name, requests, batching=labels.batching)
             for name in labels.input_names
             if name in first.inputs
         ]
@@ -143,14 +151,16 @@ class ChannelInstance:
                 frame.ids[position] = request.id
             if request.traceparent is not None:
                 frame.traceparents[position] = request.traceparent
+        if labels.has_details:
+            frame.details = details_of(requests)
         return frame
 
-    def _send(self, frame: Execute | Cancel | Credit, payload: Payload | None) -> None:
+    def _send(self, frame: Frame, payload: Payload | None) -> None:
         try:
             self._channel.send(frame, payload)
         except OSError as error:
             # Later, as the caller does not expect outcomes before this returns.
-            self._loop.call_soon(self._end, _describe(error))
+            self._loop.call_soon(self._on_lost, _describe(error))
             return
         if self._channel.link.has_unsent:
             self._loop.add_writer(self._channel.fileno(), self._on_writable)
@@ -159,7 +169,7 @@ class ChannelInstance:
         try:
             self._channel.link.flush()
         except OSError as error:
-            self._end(_describe(error))
+            self._on_lost(_describe(error))
             return
         if not self._channel.link.has_unsent:
             self._loop.remove_writer(self._channel.fileno())
@@ -169,10 +179,10 @@ class ChannelInstance:
             if self._is_open:
                 self._read()
         except EOFError:
-            self._end("its process ended")
+            self._on_lost(PROCESS_ENDED)
         except Exception:  # what it said is lost, so its requests would wait for ever
             logger.exception("instance %s: a message could not be read", self.name)
-            self._end("its answer could not be read")
+            self._on_lost("its answer could not be read")
 
     def _read(self) -> None:
         # What is read in one round of the loop leaves in one write. A response that comes alone
@@ -200,12 +210,17 @@ class ChannelInstance:
             self._on_responses(received, frame)
         elif isinstance(frame, BatchFailure):
             self._on_batch_failure(frame)
+        else:
+            self._on_other(received)
+
+    def _on_other(self, received: Received) -> None:
+        """Take a message that is no answer to a batch."""
 
     def _on_batch_result(self, received: Received, frame: BatchResult) -> None:
         batch = self._running[frame.batch]
         if len(batch.requests) == 1:
             # Nothing to cut: this saves 4 microseconds of a single request's way.
-            outputs = [_tensor(received, ref) for ref in frame.outputs]
+            outputs = [make_tensor(received, ref) for ref in frame.outputs]
             outcomes = [Outcome(0, self._response(batch.requests[0], outputs))]
         else:
             outcomes = self._cut(received, frame, batch)
@@ -214,7 +229,7 @@ class ChannelInstance:
         self._events.on_outcomes(self, batch, outcomes, (frame.started_ns, frame.finished_ns))
 
     def _cut(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
-        columns = [_Column(received, ref, batch.requests) for ref in frame.outputs]
+        columns = [Column(received, ref, batch.requests) for ref in frame.outputs]
         outcomes = []
         row = 0
         for position, request in enumerate(batch.requests):
@@ -230,12 +245,13 @@ class ChannelInstance:
         labels = self._labels
         return InferResponse(labels.name, labels.version, request.id, outputs)
 
-    def _on_responses(self, received: Received, frame: Responses) -> None:
+    def _on_responses(self, received: Received, frame: Responses) -> Collection[int]:
+        """Report responses; the batches that they were for."""
         by_batch: dict[int, list[Outcome]] = {}
         labels = self._labels
         for item in frame.items:
-            batch = self._running[item.batch]
-            if item.position not in batch.open_positions:
+            batch = self._running.get(item.batch)
+            if batch is None or item.position not in batch.open_positions:
                 continue
             response = error = None
             if item.error is not None:
@@ -245,12 +261,12 @@ class ChannelInstance:
                     labels.name,
                     labels.version,
                     batch.requests[item.position].id,
-                    [_tensor(received, ref) for ref in item.outputs],
+                    [make_tensor(received, ref) for ref in item.outputs],
                     item.parameters,
                 )
             if item.is_final:
                 batch.open_positions.discard(item.position)
-            outcome = Outcome(item.position, response, error, item.is_final)
+            outcome = Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
             by_batch.setdefault(item.batch, []).append(outcome)
         for batch_id, outcomes in by_batch.items():
             batch = self._running[batch_id]
@@ -258,6 +274,7 @@ class ChannelInstance:
                 del self._running[batch_id]
             times_ns = (frame.started_ns, frame.finished_ns)
             self._events.on_outcomes(self, batch, outcomes, times_ns)
+        return by_batch
 
     def _on_batch_failure(self, frame: BatchFailure) -> None:
         batch = self._running.pop(frame.batch)
@@ -269,75 +286,34 @@ class ChannelInstance:
         batch.open_positions.clear()
         self._events.on_outcomes(self, batch, outcomes, times_ns)
 
+    def _on_lost(self, reason: str) -> None:
+        self._end(reason)
+
     def _end(self, reason: str) -> None:
         if not self._is_open:
             return
+        self._close()
+        error = InternalError(
+            f"Failed to process the request(s) for model instance '{self.name}', "
+            f"message: the instance is gone, {reason}"
+        )
+        self._fail_all(error)
+        self._events.on_died(self, reason)
+
+    def _close(self) -> None:
         self._is_open = False
         self._loop.remove_reader(self._channel.fileno())
         self._loop.remove_writer(self._channel.fileno())
         self._keeper.remove(self._channel)
         self._channel.close()
+
+    def _fail_all(self, error: ServerError) -> None:
         running, self._running = self._running, {}
-        error = InternalError(
-            f"Failed to process the request(s) for model instance '{self.name}', "
-            f"message: the instance is gone, {reason}"
-        )
         for batch in running.values():
             self._fail(batch, error, (batch.started_ns, batch.started_ns))
-        self._events.on_died(self, reason)
 
 
 def _describe(error: OSError) -> str:
     if isinstance(error, (BrokenPipeError, ConnectionResetError)):
-        return "its process ended"
+        return PROCESS_ENDED
     return f"nothing can be sent to it: {error}"
-
-
-class _Column:
-    """One output of a whole batch, and how to cut a request's part out of it."""
-
-    __slots__ = ("_buffer", "_ends", "_name", "_row_bytes", "_tail", "dtype")
-
-    def __init__(self, received: Received, ref: TensorRef, requests: list[InferRequest]) -> None:
-        self.dtype = BY_NUMBER[ref.dtype]
-        self._name = ref.name
-        self._tail = ref.shape[1:]
-        self._buffer = received.buffer(ref)
-        self._row_bytes = ref.size // ref.shape[0] if ref.shape[0] else 0
-        self._ends: list[int] = []
-        if self.dtype is BYTES:
-            end = 0
-            for size in ref.pieces:
-                end += size
-                self._ends.append(end)
-            assert len(self._ends) == len(requests)
-
-    def cut(self, position: int, row: int, end: int) -> InferTensor:
-        if self._ends:
-            start_byte = self._ends[position - 1] if position else 0
-            data = self._buffer[start_byte : self._ends[position]]
-        else:
-            row_bytes = self._row_bytes
-            data = self._buffer[row * row_bytes : end * row_bytes]
-        return InferTensor(self._name, self.dtype, (end - row, *self._tail), data)
-
-
-def _tensor(received: Received, ref: TensorRef) -> InferTensor:
-    return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
-
-
-def _place(
-    payload: Payload, name: str, requests: list[InferRequest], *, batching: bool
-) -> TensorRef:
-    """Copy one input of all requests, in order, to where the instance reads the batch."""
-    first = requests[0].inputs[name]
-    if len(requests) == 1:
-        pieces, shape = [first.data], first.shape
-    else:
-        pieces = [request.inputs[name].data for request in requests]
-        shape = first.shape
-        if batching:
-            shape = (sum(request.rows for request in requests), *shape[1:])
-    size = sum(map(len, pieces))
-    block, offset = payload.add(pieces, size)
-    return TensorRef(name, first.dtype.number, shape, offset, size, block)
