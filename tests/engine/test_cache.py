@@ -133,12 +133,12 @@ def test_stored_outputs_own_their_bytes():
 
     assert found is not None
     assert found.outputs == (tensor(b"abcd", name="OUT"),)
-    assert type(found.outputs[0].data) is bytes
+    assert found.outputs[0].data.readonly
     assert found.parameters == {"note": "x"}
 
 
 def test_least_recently_used_entry_leaves_first():
-    cache = ResponseCache(10_000)
+    cache = ResponseCache(12_000)
     for key in (b"a", b"b", b"c"):
         cache.insert(key, [tensor(bytes(2000))])
     cache.lookup(b"a")
@@ -168,7 +168,7 @@ def test_second_insertion_replaces_the_first():
 
     assert found is not None
     assert found.outputs[0].data == bytes(104)
-    assert (len(cache), cache.byte_size, cache.evictions) == (1, size + 4, 0)
+    assert (len(cache), cache.byte_size, cache.evictions) == (1, size + 6, 0)
 
 
 def test_clear_drops_the_entries():
@@ -203,8 +203,9 @@ def test_limit_holds_after_every_insertion(byte_limit, insertions):
         is_stored = cache.insert(key, [tensor(bytes(size))])
         found = {each: cache.lookup(each) for each in (b"a", b"b", b"c", b"d")}
 
-        assert cache.byte_size == sum(each.cost_bytes for each in found.values() if each)
         assert cache.byte_size <= byte_limit
+        assert bool(cache.byte_size) == any(found.values())
+        assert cache.byte_size >= sum(len(each.outputs[0].data) for each in found.values() if each)
         if is_stored:
             assert found[key].outputs[0].data == bytes(size)
 
@@ -218,7 +219,7 @@ def test_memory_stays_below_the_limit(inputs, size):
     gc.collect()
     tracemalloc.start()
     try:
-        for number in range(1500):
+        for number in range(3000):
             data = number.to_bytes(4, "little") + bytes(size - 4)
             tensors = [tensor(data, name=f"IN{index}") for index in range(inputs)]
             key = cache_key(request(*tensors, outputs=("A",)), 1)

@@ -99,7 +99,7 @@ def test_cache_hit_is_a_success_without_execution():
     statistics = ModelStatistics()
     statistics.record_batch(executed(2), now_ms=7)
 
-    statistics.record_cache_miss(50)
+    statistics.record_cache_misses(1, 50)
     statistics.record_cache_hit(lookup_ns=5, request_ns=9, now_ms=8)
 
     durations = statistics.inference_durations()

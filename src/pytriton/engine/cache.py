@@ -12,6 +12,7 @@ from hashlib import sha256
 
 import msgspec
 
+from pytriton.dtypes import BY_NUMBER
 from pytriton.messages import InferRequest, InferTensor, ParameterValue
 
 # Up to this size a tensor's bytes are in the key and are compared as they are; beyond it, their
@@ -20,20 +21,34 @@ from pytriton.messages import InferRequest, InferTensor, ParameterValue
 EXACT_BYTES = 512
 
 # What Python's objects take beside the bytes they hold; a test measures it.
-_ENTRY_BYTES = 400
-_OUTPUT_BYTES = 200
-_DIMENSION_BYTES = 40
+_ENTRY_BYTES = 250
 
 # MessagePack because it tells apart whatever a model can: 1, 1.0 and True, or a text and its bytes.
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
+class _KeptTensor(msgspec.Struct, array_like=True, gc=False):
+    """An output as an entry has it; its bytes are part of the entry."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class _KeptResponse(msgspec.Struct, array_like=True):
+    outputs: list[_KeptTensor]
+    parameters: dict[str, ParameterValue] | None
+
+
+_decode = msgspec.msgpack.Decoder(_KeptResponse).decode
+
+
 class CachedResponse(msgspec.Struct, frozen=True):
-    """What is kept of a response; the tensors own their bytes, and all hits share them."""
+    """A response that was kept; all hits share its bytes."""
 
     outputs: tuple[InferTensor, ...]
     parameters: dict[str, ParameterValue] | None
-    cost_bytes: int
 
 
 def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
@@ -75,7 +90,9 @@ class ResponseCache:
         self.hits = 0
         self.misses = 0
         self.evictions = 0
-        self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()
+        # One bytes object for each response: keeping and dropping it touches little memory, which
+        # is most of what a miss costs.
+        self._entries: OrderedDict[bytes, bytes] = OrderedDict()
 
     def lookup(self, key: bytes) -> CachedResponse | None:
         """The response to an equal request; None where the cache has none."""
@@ -85,7 +102,9 @@ class ResponseCache:
             return None
         self.hits += 1
         self._entries.move_to_end(key)
-        return entry
+        kept = _decode(entry)
+        outputs = [InferTensor(t.name, BY_NUMBER[t.dtype], t.shape, t.data) for t in kept.outputs]
+        return CachedResponse(tuple(outputs), kept.parameters)
 
     def insert(
         self,
@@ -94,19 +113,22 @@ class ResponseCache:
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> bool:
         """Keep a copy of a response; False where it alone would exceed the limit."""
-        cost_bytes = _cost_bytes(key, outputs, parameters)
+        entry = _encode(
+            ([(t.name, t.dtype.number, t.shape, t.data) for t in outputs], parameters or None)
+        )
+        cost_bytes = _cost_bytes(key, entry)
         if cost_bytes > self.byte_limit:
             return False
         entries = self._entries
         if key in entries:
-            self.byte_size -= entries.pop(key).cost_bytes
-        while self.byte_size + cost_bytes > self.byte_limit:
-            _, evicted = entries.popitem(last=False)
-            self.byte_size -= evicted.cost_bytes
+            self.byte_size -= _cost_bytes(key, entries.pop(key))
+        size = self.byte_size + cost_bytes
+        while size > self.byte_limit:
+            old_key, old_entry = entries.popitem(last=False)
+            size -= _cost_bytes(old_key, old_entry)
             self.evictions += 1
-        owned = tuple([InferTensor(t.name, t.dtype, t.shape, bytes(t.data)) for t in outputs])
-        entries[key] = CachedResponse(owned, dict(parameters) if parameters else None, cost_bytes)
-        self.byte_size += cost_bytes
+        entries[key] = entry
+        self.byte_size = size
         return True
 
     def clear(self) -> None:
@@ -124,15 +146,6 @@ class ResponseCache:
         )
 
 
-def _cost_bytes(
-    key: bytes, outputs: Sequence[InferTensor], parameters: Mapping[str, ParameterValue] | None
-) -> int:
-    """The memory that an entry takes, rather more than less."""
-    cost = _ENTRY_BYTES + len(key) * 3 // 2  # the encoder leaves a third of its buffer unused
-    for tensor in outputs:
-        data = tensor.data
-        cost += data.nbytes if type(data) is memoryview else len(data)
-        cost += _OUTPUT_BYTES + len(tensor.name) + _DIMENSION_BYTES * len(tensor.shape)
-    if parameters:
-        cost += _ENTRY_BYTES + _OUTPUT_BYTES * len(parameters) + len(repr(parameters))
-    return cost
+def _cost_bytes(key: bytes, entry: bytes) -> int:
+    """The memory that an entry takes; the encoder leaves a third of its buffers unused."""
+    return _ENTRY_BYTES + (len(key) + len(entry)) * 3 // 2

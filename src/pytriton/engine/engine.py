@@ -144,12 +144,12 @@ class Engine:
         return model is not None and model.is_ready
 
     def is_ready(self) -> bool:
-        """Whether the server is ready; with strict readiness, only when all its models are."""
+        """Whether the server is ready; with strict readiness, when all models that should be are."""
         if self.is_exiting:
             return False
         if not self._strict_readiness:
             return True
-        return all(model.is_ready for model in self.models())
+        return all(model.is_ready or model.is_withdrawn for model in self.models())
 
     # Requests
 

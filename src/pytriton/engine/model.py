@@ -42,6 +42,8 @@ GRANT_RESPONSES = RESPONSE_WINDOW // 2
 # The window has a size, too: larger responses are granted one by one, or it would never open again.
 LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
+UNLOADED = "unloaded"  # the reason of what is out of service because somebody wanted it so
+
 _load_ids = itertools.count()  # a model that is loaded again must not answer from its former cache
 
 
@@ -111,6 +113,11 @@ class Model:
         """Whether it serves with all its instances; requests are taken with fewer, too."""
         return self.state is ModelState.READY and not self.missing_instances
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it was taken out of service on purpose, so that nobody waits for it."""
+        return self.state is ModelState.UNLOADING or self.reason == UNLOADED
+
     def add_instance(self, instance: Instance) -> None:
         """Take an instance into service, maybe in the place of one that is gone."""
         self.missing_instances = max(0, self.missing_instances - 1)
@@ -132,7 +139,7 @@ class Model:
         if self.state is ModelState.READY:
             self.become(ModelState.UNLOADING)
         if self.state is not ModelState.UNAVAILABLE:
-            self.become(ModelState.UNAVAILABLE, "unloaded")
+            self.become(ModelState.UNAVAILABLE, UNLOADED)
         for instance in list(self.instances):
             instance.stop()
         if self._timer is not None:
@@ -305,6 +312,8 @@ class Model:
         else:
             for outcome in outcomes:
                 self._deliver(batch.requests[outcome.position], outcome)
+        if self._cache is not None:
+            self._store(self._cache, batch, outcomes)
         if self._on_idle is not None:
             self._check_idle()
 
@@ -333,8 +342,6 @@ class Model:
     def _deliver(self, request: InferRequest, outcome: Outcome) -> None:
         if outcome.is_final:
             self._running -= 1
-        if request.cache_key is not None and outcome.response is not None:
-            self._store(request, outcome.response)
         self._pass_on(request, outcome)
         if not outcome.is_final:
             request.taken_count += 1
@@ -391,11 +398,19 @@ class Model:
                 self._deliver(*released)
         return True
 
-    def _store(self, request: InferRequest, response: InferResponse) -> None:
-        assert self._cache is not None
+    def _store(self, cache: ResponseCache, batch: RunningBatch, outcomes: list[Outcome]) -> None:
+        """Keep what the clients have got already: nobody waits for this."""
         started_ns = time.monotonic_ns()
-        self._cache.insert(request.cache_key, response.outputs, response.parameters)
-        self.statistics.record_cache_miss(time.monotonic_ns() - started_ns + request.cache_ns)
+        misses_ns = count = 0
+        for outcome in outcomes:
+            request = batch.requests[outcome.position]
+            response = outcome.response
+            if request.cache_key is not None and response is not None:
+                cache.insert(request.cache_key, response.outputs, response.parameters)
+                misses_ns += request.cache_ns
+                count += 1
+        misses_ns += time.monotonic_ns() - started_ns
+        self.statistics.record_cache_misses(count, misses_ns)
 
 
 def _is_large(outcome: Outcome) -> bool:

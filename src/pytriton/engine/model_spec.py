@@ -63,3 +63,4 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     batcher: BatcherSpec | None  # None: each request is an execution of its own
     decoupled: bool = False
     response_cache: bool = False
+    labels: dict[str, tuple[str, ...]] = {}  # of classes, by output

@@ -178,9 +178,9 @@ class ModelStatistics:
         self._success_ns += request_ns
         self.cache_hit.add(lookup_ns)
 
-    def record_cache_miss(self, ns: int) -> None:
-        """Count a miss; `ns` is the lookup and, where the response was stored, the insertion."""
-        self.cache_miss.add(ns)
+    def record_cache_misses(self, count: int, ns: int) -> None:
+        """Count misses; `ns` is the lookups and, where responses were stored, the insertions."""
+        self.cache_miss.add(ns, count)
 
     def record_response(
         self, index: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int = 0
