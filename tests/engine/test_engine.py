@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from pytriton.engine.engine import Engine, parse_version
-from pytriton.engine.model import Model, ModelState
+from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.errors import (
     CancelledError,
     InvalidArgumentError,
@@ -102,6 +102,19 @@ def test_server_is_ready_when_all_models_are(engine, serve):
     assert engine.is_ready()
 
     engine.is_exiting = True
+
+    assert not engine.is_ready()
+
+
+def test_server_is_ready_without_models_that_were_taken_out_of_service(engine, serve):
+    model = serve().model
+    model.become(ModelState.UNLOADING)
+    assert engine.is_ready()
+    model.become(ModelState.UNAVAILABLE, UNLOADED)
+    assert engine.is_ready()
+
+    model.become(ModelState.LOADING)
+    model.become(ModelState.UNAVAILABLE, "it broke")
 
     assert not engine.is_ready()
 

@@ -144,7 +144,7 @@ class Engine:
         return model is not None and model.is_ready
 
     def is_ready(self) -> bool:
-        """Whether the server is ready; with strict readiness, when all models that should be are."""
+        """Whether the server is ready: with strict readiness, all models that should serve do."""
         if self.is_exiting:
             return False
         if not self._strict_readiness:
