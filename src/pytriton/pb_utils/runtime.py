@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytriton.pb_utils.failures import TritonModelException
+
 if TYPE_CHECKING:
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.response import InferenceResponse
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 class InferenceCall(Protocol):
     """A request that a model sent to another one."""
+
+    is_over: bool  # the last response was received, so `receive` would give None
 
     def receive(self) -> InferenceResponse | None:
         """Wait for the next response; None after the last one.
@@ -21,6 +25,9 @@ class InferenceCall(Protocol):
 
     def cancel(self) -> None:
         """Give the request up; does nothing once it is over."""
+
+    def abandon(self) -> None:
+        """Let the remaining responses come and drop them, without waiting; for finalisers."""
 
 
 class RequestContext(Protocol):
@@ -46,7 +53,7 @@ class Runtime(Protocol):
         """Have the server do something and wait; TritonModelException with its text."""
 
     def notify(self, action: str, **arguments: Any) -> None:
-        """Have the server do something of which no answer is needed."""
+        """Have the server do something of which no answer is needed; finalisers may call it."""
 
     def log(self, level: str, message: str, file: str, line: int) -> None:
         """Write a line to the server's log; levels are INFO, WARNING, ERROR and VERBOSE."""
@@ -63,4 +70,18 @@ def set_runtime(runtime: Runtime | None) -> None:
 
 def current_runtime() -> Runtime | None:
     """Where this process's model runs; None where nothing runs it."""
+    return _current
+
+
+def require_runtime(purpose: str) -> Runtime:
+    """Where this process's model runs.
+
+    Raises:
+        TritonModelException: nothing runs it.
+    """
+    if _current is None:
+        raise TritonModelException(
+            f"There is no server to {purpose}: this process was not started by one. Tests run"
+            " models in pytriton.testing.ModelHarness."
+        )
     return _current

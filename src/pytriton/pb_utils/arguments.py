@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what models pass; texts may come as bytes, as elements of BYTES tensors are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def text(value: str | bytes, what: str) -> str:
+    """`value` as a string.
+
+    Raises:
+        TypeError: it is neither str nor bytes in UTF-8.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes):
+        raise TypeError(f"{what} must be a str, got {type(value)}")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise TypeError(f"{what} must be text in UTF-8, got {value!r}") from error
+
+
+def integer(value: int, what: str, *, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> int:
+    """`value` as a plain int; numpy's integers are fine.
+
+    Raises:
+        TypeError: it is no integer, or not between `low` and `high`.
+    """
+    try:
+        number = value.__index__()
+    except (AttributeError, TypeError):
+        raise TypeError(f"{what} must be an int, got {type(value)}") from None
+    if not low <= number <= high:
+        raise TypeError(f"{what} must be between {low} and {high}, got {number}")
+    return number
+
+
+def sequence(values: Any, what: str) -> list[Any]:
+    """The elements of `values`.
+
+    Raises:
+        TypeError: it is None, a text or nothing to iterate over.
+    """
+    if isinstance(values, str | bytes):
+        raise TypeError(f"{what} must be a list, got {type(values)}")
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(f"{what} must be a list, got {type(values)}") from None

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of other libraries, by DLPack: memory is shared, never copied.
+
+numpy speaks DLPack too, but knows neither bfloat16 nor capsules, and its capsules keep the array
+alive where ours keep the `Tensor`. So the C structures of the standard are laid out here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton import dtypes
+from pytriton.pb_utils.failures import TritonModelException
+
+CPU_DEVICE = (1, 0)
+_HOST_DEVICES = frozenset({1, 3})  # plain and pinned memory
+_FRESH = b"dltensor"
+_USED = b"used_dltensor"
+
+# The standard's type codes, by numpy's kinds of dtypes; bfloat16 is the one that numpy lacks.
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BFLOAT = 4
+_DATATYPES = {
+    (_CODES[row.numpy.kind], row.itemsize * 8): row
+    for row in dtypes.BY_NUMBER.values()
+    if row not in (dtypes.BYTES, dtypes.BF16)
+} | {(_BFLOAT, 16): dtypes.BF16}
+
+
+class _Tensor(ctypes.Structure):
+    """`DLTensor`, in which device and datatype are laid out flat."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _ManagedTensor(ctypes.Structure):
+    """`DLManagedTensor`: a tensor, and what to call when nobody needs its memory any more."""
+
+    _fields_ = (
+        ("tensor", _Tensor),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # may come from a thread without the lock
+_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+_new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+# Capsules go in by address: a destructor must not touch the count of what is being destroyed.
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_SetName", ctypes.pythonapi)
+)
+
+# What each exported structure keeps alive, by the structure's address.
+_exported: dict[int, tuple[Any, ...]] = {}
+
+
+def _forget(address: int) -> None:
+    _exported.pop(address, None)
+
+
+def _destroy(capsule: int) -> None:
+    if _capsule_is_valid(capsule, _FRESH):  # nobody took the tensor
+        _forget(_capsule_pointer(capsule, _FRESH))
+
+
+_DELETE_EXPORT = _DELETER(_forget)
+_DESTROY_CAPSULE = _DESTRUCTOR(_destroy)
+# Capsules may outlive this module when the interpreter ends, and would call into freed memory.
+for _callback in (_DELETE_EXPORT, _DESTROY_CAPSULE):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+
+
+def export_capsule(owner: object, array: NDArray[Any]) -> Any:
+    """A capsule of the array's memory; `owner` lives until the capsule's taker lets it go.
+
+    Raises:
+        TritonModelException: the array holds texts.
+    """
+    if array.dtype.kind in "OS":
+        raise TritonModelException("DLPack does not have support for string tensors.")
+    is_bfloat = array.dtype.name == "bfloat16"
+    managed = _ManagedTensor()
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    tensor = managed.tensor
+    tensor.data = array.ctypes.data
+    tensor.device_type, tensor.device_id = CPU_DEVICE
+    tensor.ndim = array.ndim
+    tensor.code = _BFLOAT if is_bfloat else _CODES[array.dtype.kind]
+    tensor.bits = array.dtype.itemsize * 8
+    tensor.lanes = 1
+    tensor.shape = shape
+    managed.deleter = ctypes.cast(_DELETE_EXPORT, ctypes.c_void_p)
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, shape, array, owner)
+    return _new_capsule(address, _FRESH, ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p))
+
+
+def import_array(source: Any) -> NDArray[Any]:
+    """An array over the memory of another library's tensor, which lives as long as the array.
+
+    Raises:
+        TritonModelException: it is no DLPack tensor, or none that can be used.
+    """
+    if type(source).__name__ != "PyCapsule":
+        source = _capsule_of(source)
+    capsule = id(source)
+    if not _capsule_is_valid(capsule, _FRESH):
+        raise TritonModelException(
+            "A DLPack capsule can be used only once; expected one that nobody used, with the name"
+            f" 'dltensor', got {source!r}"
+        )
+    address = _capsule_pointer(capsule, _FRESH)
+    managed = _ManagedTensor.from_address(address)
+    dtype = _checked_dtype(managed.tensor)
+    shape = _checked_shape(managed.tensor)
+    _rename_capsule(capsule, _USED)
+    return _array_over(_ForeignMemory(address), managed.tensor, dtype, shape)
+
+
+class _ForeignMemory:
+    """The memory of an imported tensor; its library hears when the last array over it is gone."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+        self.__array_interface__: dict[str, Any] = {}
+
+    def __del__(self) -> None:
+        deleter = _ManagedTensor.from_address(self._address).deleter
+        if deleter:
+            _DELETER(deleter)(self._address)
+
+
+def _capsule_of(source: Any) -> Any:
+    """The capsule of an object that follows the protocol."""
+    if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+        raise TritonModelException(
+            "Expected a DLPack capsule or an object with '__dlpack__' and '__dlpack_device__',"
+            f" got {type(source)}"
+        )
+    _check_device(int(source.__dlpack_device__()[0]))
+    return source.__dlpack__()
+
+
+def _check_device(device_type: int) -> None:
+    if device_type not in _HOST_DEVICES:
+        raise TritonModelException(
+            f"DLDevice type {device_type} is not support by Python backend. Expected host memory"
+            " (1 or 3); move the tensor there first."
+        )
+
+
+def _checked_dtype(tensor: _Tensor) -> dtypes.DataType:
+    _check_device(tensor.device_type)
+    dtype = _DATATYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise TritonModelException(
+            "Expected a DLPack tensor of one of the protocol's datatypes, got type code"
+            f" {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes."
+        )
+    return dtype
+
+
+def _checked_shape(tensor: _Tensor) -> tuple[int, ...]:
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if tensor.strides and 0 not in shape:
+        expected = 1
+        for axis in reversed(range(tensor.ndim)):
+            if shape[axis] != 1 and tensor.strides[axis] != expected:
+                raise TritonModelException(
+                    "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are"
+                    " stored in C-Order are supported."
+                )
+            expected *= shape[axis]
+    return shape
+
+
+def _array_over(
+    memory: _ForeignMemory, tensor: _Tensor, dtype: dtypes.DataType, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    if not prod(shape):
+        return np.empty(shape, dtype.numpy)
+    raw = np.dtype("<u2") if dtype is dtypes.BF16 else dtype.numpy
+    memory.__array_interface__ = {
+        "version": 3,
+        "shape": shape,
+        "typestr": raw.str,
+        "data": (tensor.data + tensor.byte_offset, False),
+    }
+    return np.asarray(memory).view(dtype.numpy)

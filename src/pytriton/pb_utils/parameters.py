@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of requests and responses: what models may set, and how they read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pytriton.messages import ParameterValue
+from pytriton.pb_utils.failures import TritonModelException
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def checked_parameters(parameters: Any) -> dict[str, ParameterValue] | None:
+    """A model's parameters, if they can travel; None for none.
+
+    Raises:
+        TritonModelException: they are no dict, or a key or value has the wrong type.
+    """
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise TritonModelException(
+            f"Expect parameters to be None or a dict of str to bool/int/str, got {type(parameters)}"
+        )
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+        if type(value) is int and value not in _INT64:
+            raise TritonModelException(
+                f"Unsupported value type on parameters: '{key}' must fit in 64 bits, got {value}"
+            )
+    return dict(parameters) or None
+
+
+def as_json(parameters: dict[str, ParameterValue] | None) -> str:
+    """Parameters as the JSON text that models get them in."""
+    return msgspec.json.encode(parameters).decode() if parameters else "{}"

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Responses, as a model makes them and as it gets them from other models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytriton.messages import ParameterValue
+from pytriton.pb_utils.arguments import sequence
+from pytriton.pb_utils.failures import TritonError, TritonModelException
+from pytriton.pb_utils.parameters import as_json, checked_parameters
+from pytriton.pb_utils.tensor import Tensor
+
+__all__ = ["InferenceResponse", "TritonError", "TritonModelException"]
+
+
+class InferenceResponse:
+    """The answer to one request: tensors, or the error in their place.
+
+    Args:
+        output_tensors: the outputs; those that the client did not ask for are dropped.
+        error: why there are none.
+        parameters: values for the client beside the tensors, of type bool, int or str.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        TritonModelException: an output is None, or the parameters cannot be sent.
+    """
+
+    __slots__ = ("__weakref__", "failure", "parameter_values", "tensors")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: dict[str, bool | int | str] | None = None,
+    ) -> None:
+        tensors = sequence(output_tensors, "output_tensors")
+        for tensor in tensors:
+            if type(tensor) is not Tensor:
+                _refuse_output(tensor)
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"error must be a TritonError or None, got {type(error)}")
+        self.tensors: list[Tensor] = tensors
+        self.failure = error
+        self.parameter_values: dict[str, ParameterValue] | None = (
+            None if parameters is None else checked_parameters(parameters)
+        )
+
+    @classmethod
+    def received(
+        cls,
+        tensors: list[Tensor],
+        failure: TritonError | None,
+        parameters: dict[str, ParameterValue] | None,
+    ) -> InferenceResponse:
+        """A response of another model, known to be fine."""
+        response = cls.__new__(cls)
+        response.tensors = tensors
+        response.failure = failure
+        response.parameter_values = parameters
+        return response
+
+    def output_tensors(self) -> list[Tensor]:
+        """The outputs; none where there is an error."""
+        return list(self.tensors)
+
+    def has_error(self) -> bool:
+        """Whether the request failed."""
+        return self.failure is not None
+
+    def error(self) -> TritonError | None:
+        """Why the request failed; None where it did not."""
+        return self.failure
+
+    def parameters(self) -> str:
+        """The parameters as JSON text; `{}` where there are none."""
+        return as_json(self.parameter_values)
+
+    def __repr__(self) -> str:
+        if self.failure is not None:
+            return f"InferenceResponse(error={self.failure!r})"
+        return f"InferenceResponse({self.tensors!r})"
+
+
+def _refuse_output(tensor: object) -> None:
+    if tensor is None:
+        raise TritonModelException("Output tensor for inference response should not be empty.")
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"output_tensors must hold Tensor objects, got {type(tensor)}")

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model answers a request through when it does not return the response from `execute`."""
+
+from __future__ import annotations
+
+import threading
+
+from pytriton.pb_utils.failures import TritonModelException
+from pytriton.pb_utils.response import InferenceResponse
+from pytriton.pb_utils.runtime import RequestContext
+
+FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_UNABLE = "Unable to send response."
+
+
+class InferenceResponseSender:
+    """The way back to one request's client, usable from any thread and after `execute` returned.
+
+    A decoupled model sends any number of responses; any other model exactly one. Whoever sends must
+    say which one is the last, with the flag `TRITONSERVER_RESPONSE_COMPLETE_FINAL`, on the response
+    itself or alone. Senders come from `InferenceRequest.get_response_sender`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_context", "_has_sent", "_held", "_is_closed", "_is_decoupled", "_order",
+    )  # fmt: skip
+
+    def __init__(self, context: RequestContext, is_decoupled: bool) -> None:
+        self._context = context
+        self._is_decoupled = is_decoupled
+        self._is_closed = False
+        self._has_sent = False
+        # A model that is not decoupled says only later that its response was the last; the server
+        # wants both together.
+        self._held: InferenceResponse | None = None
+        self._order = threading.Lock()  # responses arrive in the order of the calls
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, say that it was the last, or both; waits until the server takes it.
+
+        Args:
+            response: to send; may be left out with the flag alone.
+            flags: `TRITONSERVER_RESPONSE_COMPLETE_FINAL` with the last response or after it.
+
+        Raises:
+            TypeError: `response` is no InferenceResponse, or `flags` no int.
+            TritonModelException: the last response was sent already, a model that is not decoupled
+                sends a second one or none, or flag and response are both missing.
+        """
+        if flags not in (0, FINAL):
+            _refuse_flags(flags)
+        if response is None:
+            if not flags:
+                raise TritonModelException(
+                    "Inference Response object must be provided when the response flags is set"
+                    " to zero."
+                )
+        elif not isinstance(response, InferenceResponse):
+            raise TypeError(f"response must be an InferenceResponse, got {type(response)}")
+        with self._order:
+            if self._is_decoupled:
+                self._send_one_of_many(response, is_final=flags == FINAL)
+            else:
+                self._send_only_one(response, is_final=flags == FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for responses any more; a final response is due all the same."""
+        return self._context.is_cancelled()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last response was sent, or `execute` failed."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Let later sends fail: the request was answered otherwise. Models do not call this."""
+        self._is_closed = True
+
+    def take_held(self) -> InferenceResponse | None:
+        """The response that waits for the word that it was the last; it is then the caller's."""
+        held, self._held = self._held, None
+        return held
+
+    def _send_one_of_many(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        if self._is_closed:
+            raise TritonModelException(f"{_UNABLE} Response sender has been closed.")
+        self._is_closed = is_final
+        self._context.send(response, is_final=is_final)
+
+    def _send_only_one(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        if response is not None and self._has_sent:
+            raise TritonModelException(
+                f"{_UNABLE} Non-decoupled model cannot send more than one response."
+            )
+        if self._is_closed:
+            raise TritonModelException(f"{_UNABLE} Response sender has been closed.")
+        if response is not None:
+            self._has_sent = True
+            self._held = response
+        elif not self._has_sent:
+            raise TritonModelException(
+                f"{_UNABLE} Non-decoupled model cannot send complete final before sending a"
+                " response."
+            )
+        if is_final:
+            self._is_closed = True
+            self._context.send(self.take_held(), is_final=True)
+
+
+def _refuse_flags(flags: object) -> None:
+    if not isinstance(flags, int):
+        raise TypeError(f"flags must be an int, got {type(flags)}")
+    raise TritonModelException(f"{_UNABLE} Unsupported flag provided.")
