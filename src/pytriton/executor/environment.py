@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python that a model asks for with EXECUTION_ENV_PATH: unpacked once, found, described."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import shutil
+import tarfile
+import tempfile
+import threading
+
+import msgspec
+
+from pytriton.errors import InternalError
+from pytriton.executor.archives import unpack
+
+PARAMETER = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+_HASH_CHUNK_BYTES = 1 << 20
+
+
+class PythonEnvironment(msgspec.Struct, frozen=True):
+    """An interpreter, and the variables that its processes get beside those of the server."""
+
+    interpreter: str
+    variables: dict[str, str]
+
+
+class EnvironmentStore:
+    """Environments of this server. Archives are unpacked into a folder that only its user enters.
+
+    Everything here may take long, so call it from a thread; any number may.
+    """
+
+    def __init__(self) -> None:
+        self._folder: pathlib.Path | None = None
+        self._lock = threading.Lock()
+        self._archive_locks: dict[str, threading.Lock] = {}
+        self._digests: dict[tuple[str, int, int], str] = {}
+
+    def resolve(self, setting: str, model_directory: str) -> PythonEnvironment:
+        """The environment that a model's parameter names.
+
+        Args:
+            setting: Path of an archive, of a folder or of an interpreter.
+            model_directory: What `$$TRITON_MODEL_DIRECTORY` in it stands for.
+
+        Raises:
+            InternalError: There is none, or it cannot be used.
+        """
+        path = pathlib.Path(setting.replace(_MODEL_DIRECTORY, model_directory)).absolute()
+        try:
+            if path.is_dir():
+                return _describe_folder(path)
+            if not path.exists():
+                raise InternalError(f"The {PARAMETER} '{path}' does not exist.")
+            if tarfile.is_tarfile(path):
+                return _describe_folder(self._unpacked(path))
+        except OSError as error:
+            raise InternalError(f"The {PARAMETER} '{path}' cannot be read: {error}") from error
+        if not os.access(path, os.X_OK):
+            raise InternalError(
+                f"The {PARAMETER} '{path}' is neither an archive (tar.gz) nor a folder nor an "
+                "interpreter that can be executed."
+            )
+        return _describe(path, path.parent.parent)
+
+    def close(self) -> None:
+        """Remove what was unpacked."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _unpacked(self, archive: pathlib.Path) -> pathlib.Path:
+        digest = self._digest(archive)
+        with self._lock:
+            if self._folder is None:
+                self._folder = pathlib.Path(tempfile.mkdtemp(prefix="pytriton-environments-"))
+            target = self._folder / digest
+            archive_lock = self._archive_locks.setdefault(digest, threading.Lock())
+        with archive_lock:
+            if not target.exists():
+                partial = target.with_suffix(".partial")
+                shutil.rmtree(partial, ignore_errors=True)  # left by one that failed
+                partial.mkdir()
+                unpack(archive, partial)
+                partial.rename(target)
+        return target
+
+    def _digest(self, archive: pathlib.Path) -> str:
+        status = archive.stat()
+        key = (str(archive), status.st_size, status.st_mtime_ns)
+        if key not in self._digests:
+            digest = hashlib.sha256()
+            with archive.open("rb") as file:
+                while chunk := file.read(_HASH_CHUNK_BYTES):
+                    digest.update(chunk)
+            self._digests[key] = digest.hexdigest()
+        return self._digests[key]
+
+
+def _describe_folder(folder: pathlib.Path) -> PythonEnvironment:
+    activate = folder / "bin" / "activate"
+    if not activate.exists():
+        raise InternalError(
+            f"Path {activate} does not exist. The Python environment should contain an "
+            "'activate' script."
+        )
+    for name in ("python", "python3"):
+        interpreter = folder / "bin" / name
+        if os.access(interpreter, os.X_OK):
+            return _describe(interpreter, folder)
+    raise InternalError(
+        f"Path {folder / 'bin' / 'python'} does not exist or cannot be executed. The Python "
+        "environment should contain an interpreter."
+    )
+
+
+def _describe(interpreter: pathlib.Path, prefix: pathlib.Path) -> PythonEnvironment:
+    variables = {"PATH": _prepend(interpreter.parent, os.environ.get("PATH", ""))}
+    if (prefix / "bin" / "activate").exists():
+        libraries = os.environ.get("LD_LIBRARY_PATH", "")
+        variables["VIRTUAL_ENV"] = str(prefix)
+        variables["VIRTUAL_ENV_PROMPT"] = f"({prefix.name})"
+        variables["LD_LIBRARY_PATH"] = _prepend(prefix / "lib", libraries)
+    return PythonEnvironment(str(interpreter), variables)
+
+
+def _prepend(folder: pathlib.Path, paths: str) -> str:
+    return f"{folder}{os.pathsep}{paths}" if paths else str(folder)
