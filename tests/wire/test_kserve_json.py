@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError, ServerError
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.wire.kserve_json import parse_header_length, parse_infer
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, AS_BINARY, AS_JSON, OutputChoice
 from tests.wire.specs import ADD_SUB, IgnoredSink, single
@@ -78,8 +78,35 @@ def test_known_parameters_are_consumed():
     request, output_format = parse({"inputs": [A], "parameters": parameters})
 
     assert (request.priority, request.timeout_us) == (3, 7)
+    assert (request.correlation_id, request.flags) == (2**64 - 1, 1)
     assert request.parameters == {"mine": "x", "long": float(2**63)}
     assert output_format is ALL_BINARY
+
+
+@pytest.mark.parametrize(
+    "parameters,expected",
+    [
+        ({}, (0, 0)),
+        ({"sequence_id": 0, "sequence_start": False}, (0, 0)),
+        ({"sequence_id": "one", "sequence_end": True}, ("one", 2)),
+        ({"sequence_id": 5, "sequence_end": True, "sequence_start": True}, (5, 3)),
+    ],
+)
+def test_place_in_a_sequence_is_carried(parameters, expected):
+    request, _ = parse({"inputs": [A], "parameters": parameters})
+
+    assert (request.correlation_id, request.flags) == expected
+    assert request.parameters == {}
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, True, 1.5, None])
+def test_sequence_id_is_an_unsigned_number_or_text(value):
+    with pytest.raises(InternalError) as refused:
+        parse({"inputs": [A], "parameters": {"sequence_id": value}})
+
+    assert refused.value.message == (
+        "Unable to parse 'sequence_id': attempt to access JSON non-string as string"
+    )
 
 
 def test_parameter_beyond_a_double_is_refused():

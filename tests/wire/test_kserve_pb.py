@@ -212,6 +212,23 @@ def test_typed_strings_get_their_lengths():
 
 
 @pytest.mark.parametrize(
+    "parameters, expected",
+    [
+        ({}, (0, 0)),
+        ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, (7, 1)),
+        ({"sequence_id": -1, "sequence_start": True, "sequence_end": True}, (2**64 - 1, 3)),
+        ({"sequence_id": "one", "sequence_end": True}, ("one", 2)),
+        ({"sequence_id": ""}, ("", 0)),
+    ],
+)
+def test_place_in_a_sequence_is_carried(parameters, expected):
+    request = build(message("m", parameters=parameters)).request
+
+    assert (request.correlation_id, request.flags) == expected
+    assert request.parameters == {}
+
+
+@pytest.mark.parametrize(
     "parameters, error, text",
     [
         ({"sequence_id": True}, InvalidArgumentError, "expected int64_param or string_param"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.errors import InvalidArgumentError
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.wire.json_members import (
     boolean_member,
@@ -24,6 +24,7 @@ from pytriton.wire.json_members import (
 )
 from pytriton.wire.kserve_form import InputForm, binary_data_size, read_form
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
+from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
 from pytriton.wire.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 2**63 - 1
 MAX_RANK = 64  # numpy's; a product of more is never computed
-MAX_SEQUENCE_ID_LENGTH = 128
+MAX_SEQUENCE_ID = 2**64 - 1
 
 
 def parse_header_length(value: str, body_length: int) -> int:
@@ -107,24 +108,21 @@ def _read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
             request.priority = unsigned_member(parameters, key)
         elif key == "timeout":
             request.timeout_us = unsigned_member(parameters, key)
-        elif key in ("sequence_start", "sequence_end"):
-            boolean_member(parameters, key)
+        elif key in SEQUENCE_FLAGS:
+            request.flags |= SEQUENCE_FLAGS[key] * boolean_member(parameters, key)
         elif key == "sequence_id":
-            _check_sequence_id(parameters)
+            request.correlation_id = _sequence_id(parameters)
         else:
             refuse_reserved(key)
             request.parameters[key] = parameter_value(key, value)
     return binary
 
 
-def _check_sequence_id(parameters: dict[str, Any]) -> None:
+def _sequence_id(parameters: dict[str, Any]) -> int | str:
     value = parameters["sequence_id"]
-    if type(value) is int and value >= 0:
-        return
-    if len(text_member(parameters, "sequence_id")) > MAX_SEQUENCE_ID_LENGTH:
-        raise UnsupportedError(
-            f"string correlation ID cannot be longer than {MAX_SEQUENCE_ID_LENGTH} characters"
-        )
+    if type(value) is int and 0 <= value <= MAX_SEQUENCE_ID:
+        return value
+    return check_sequence_id(text_member(parameters, "sequence_id"))
 
 
 def _read_inputs(entries: list[InputForm], body: Buffer, end: int, request: InferRequest) -> int:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.errors import InvalidArgumentError
 from pytriton.messages import InferRequest, ParameterValue
 from pytriton.protos import service_pb2
 from pytriton.wire.output_format import unknown_region
+from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
 
-MAX_SEQUENCE_ID_LENGTH = 128
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 # What the server itself reads, and the types that it may have.
 _KNOWN = {
@@ -70,10 +70,12 @@ def _expect(key: str, choice: str | None, *expected: str) -> None:
 def _read_known(key: str, choice: str | None, parameter: Any, request: InferRequest) -> None:
     _expect(key, choice, *_KNOWN[key])
     if key == "sequence_id":
-        if len(parameter.string_param) > MAX_SEQUENCE_ID_LENGTH:
-            raise UnsupportedError(
-                f"string correlation ID cannot be longer than {MAX_SEQUENCE_ID_LENGTH} characters"
-            )
+        if choice == "string_param":
+            request.correlation_id = check_sequence_id(parameter.string_param)
+        else:  # the field is signed and the id is not: a large one comes as a negative number
+            request.correlation_id = parameter.int64_param % 2**64
+    elif key in SEQUENCE_FLAGS:
+        request.flags |= SEQUENCE_FLAGS[key] * parameter.bool_param
     elif key == "priority":
         if parameter.int64_param < 0:
             raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
