@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests of the model_repository extension, as JSON bodies and as gRPC messages.
+
+What the names and files in them stand for is for `pytriton.engine.control.ModelControl` to say.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.wire.json_members import access_error, utf8
+from pytriton.wire.json_text import load_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytriton.dtypes import Buffer
+
+_FILE = "file:"
+_NON_OBJECT = "attempt to get members for non-object"
+_BLANKS = str.maketrans("", "", " \t\r\n")  # tools wrap long lines of base64
+
+
+class LoadForm(NamedTuple):
+    """What a load request puts in the place of a model's own configuration and files."""
+
+    config: str | None  # JSON text
+    files: dict[str, bytes]  # by path in the model's directory
+
+
+def check_repository(name: str) -> None:
+    """Refuse a request that names one of several repositories.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    if name:
+        raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def check_model_name(name: str, *, is_path: bool) -> None:
+    """Refuse what cannot be a model's name.
+
+    Args:
+        name: The name.
+        is_path: Whether a directory is looked for under it.
+
+    Raises:
+        InvalidArgumentError: It is blank, or would lead out of its repository.
+    """
+    trimmed = name.strip()
+    if not trimmed:
+        raise InvalidArgumentError(
+            "Model name cannot be empty. Please enter a valid name to deploy."
+        )
+    if is_path and (trimmed in (".", "..") or "/" in name or "\0" in name):
+        raise InvalidArgumentError(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+
+
+# JSON
+
+
+def read_index(body: Buffer) -> bool:
+    """Whether the body of an index request asks for ready models only.
+
+    Raises:
+        ServerError: It is malformed.
+    """
+    ready = _members(load_json(body)).get("ready", False) if body else False
+    if type(ready) is not bool:
+        raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
+    return ready
+
+
+def read_load(body: Buffer) -> LoadForm:
+    """The body of a load request.
+
+    Raises:
+        ServerError: It is malformed.
+    """
+    form = LoadForm(None, {})
+    for key, value in _parameters(body).items():
+        if type(value) is not str:
+            raise InternalError(access_error("string"))
+        if key == "config":
+            form = form._replace(config=utf8(value, key))
+        elif key.startswith(_FILE):
+            form.files[utf8(key, "parameters").removeprefix(_FILE)] = _from_base64(key, value)
+        else:
+            raise InternalError("unexpected error on creating Triton parameter")
+    return form
+
+
+def read_unload(body: Buffer) -> bool:
+    """Whether the body of an unload request asks to unload what depends on the model, too.
+
+    Raises:
+        ServerError: It is malformed.
+    """
+    unload_dependents = _parameters(body).get("unload_dependents", False)
+    if type(unload_dependents) is not bool:
+        raise InternalError(access_error("boolean"))
+    return unload_dependents
+
+
+def _parameters(body: Buffer) -> dict[str, Any]:
+    document = _members(load_json(body)) if body else {}
+    return _members(document.get("parameters", {}))
+
+
+def _members(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise InternalError(_NON_OBJECT)
+    return value
+
+
+def _from_base64(key: str, text: str) -> bytes:
+    text = text.translate(_BLANKS)
+    padding = "=" * (-len(text) % 4)  # some writers leave it out
+    try:
+        return base64.b64decode(text + padding, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgumentError(
+            f"expected base64 text for load parameter '{key}', got text that is not: {error}"
+        ) from None
+
+
+# gRPC: maps of ModelRepositoryParameter messages by name
+
+
+def read_load_parameters(parameters: Mapping[str, Any]) -> LoadForm:
+    """The parameters of a RepositoryModelLoadRequest.
+
+    Raises:
+        InvalidArgumentError: One has a wrong type or a name that nobody knows.
+    """
+    form = LoadForm(None, {})
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if key != "config" and not key.startswith(_FILE):
+            raise InvalidArgumentError(f"unrecognized load parameter '{key}'.")
+        expected = "string_param" if key == "config" else "bytes_param"
+        if choice != expected:
+            raise InvalidArgumentError(
+                f"invalid value type for load parameter '{key}', expected {expected}."
+            )
+        if key == "config":
+            form = form._replace(config=parameter.string_param)
+        else:
+            form.files[key.removeprefix(_FILE)] = parameter.bytes_param
+    return form
+
+
+def read_unload_parameters(parameters: Mapping[str, Any]) -> bool:
+    """Whether a RepositoryModelUnloadRequest asks to unload what depends on the model, too.
+
+    Raises:
+        InvalidArgumentError: The parameter has a wrong type.
+    """
+    if "unload_dependents" not in parameters:
+        return False
+    parameter = parameters["unload_dependents"]
+    if parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidArgumentError(
+            "invalid value type for 'unload_dependents' parameter, expected bool_param."
+        )
+    unload_dependents: bool = parameter.bool_param
+    return unload_dependents
