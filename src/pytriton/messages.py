@@ -48,6 +48,7 @@ class InferRequest(msgspec.Struct, eq=False):
     flags: int = 0  # 1: its first request, 2: its last
     received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
     traceparent: str | None = None  # span of the client; empty: traced without one; None: untraced
+    depth: int = 0  # models that called one another until this request was made
 
     model: Any = None  # the engine's model; set once the request was accepted
     rows: int = 1  # batch dimension; 1 where the model has none

@@ -91,6 +91,11 @@ class ChannelInstance:
         """Whether it runs nothing."""
         return not self._running
 
+    def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
+        """The requests of a batch; none where it does not run any more."""
+        batch = self._running.get(batch_id)
+        return batch.requests if batch is not None else ()
+
     def start(self) -> None:
         """Begin to report events."""
         self._keeper.add(self._channel)
