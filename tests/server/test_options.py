@@ -22,6 +22,7 @@ from pytriton.server.options import (
     ServerOptions,
     TlsOptions,
 )
+from pytriton.server.repository_options import RepositoryOptions
 from pytriton.triton_config import TritonConfig
 
 options_from = ServerOptions.from_triton_config
@@ -126,7 +127,7 @@ def test_every_field_of_triton_config_has_its_place():
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),
         limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES),
-        model_repositories=("models",),
+        repository=RepositoryOptions(paths=("models",)),
         exit_on_error=False,
         exit_timeout_s=5,
         strict_readiness=False,
@@ -195,12 +196,17 @@ def test_body_limit_is_a_flag_with_a_default_for_each_kind_of_server():
         (
             {"grpc_infer_response_compression_level": "mad"},
             (
-                "Expected one of none, low, medium, high for "
-                "--grpc-infer-response-compression-level, got 'mad'"
+                "invalid argument for --grpc-infer-response-compression-level: "
+                "expected one of none, low, medium, high, got 'mad'"
             ),
         ),
         ({"http_header_forward_pattern": "("}, "a regular expression"),
-        ({"http_max_input_size": 0}, "for --http-max-input-size, got 0"),
+        ({"http_max_input_size": 0}, "Error: --http-max-input-size must be greater than 0."),
+        ({"exit_grace_secs": -1}, "Expected a number of at least 0 for --exit-grace-secs, got -1"),
+        (
+            {"trace_config": ["foo"]},
+            "--trace-config option format is '<trace mode>,<setting>=<value>'. Got foo",
+        ),
         ({"trace_config": 5}, "Expected a list of texts for --trace-config, got 5"),
         ({"metrics_config": ["foo"]}, "option format is <setting>=<value>. Got foo"),
         ({"metrics_config": ["foo=1"]}, "for --metrics-config, got 'foo'"),

@@ -3,14 +3,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pytriton.exceptions import PyTritonValidationError
 
+_Word = TypeVar("_Word", bound=str)
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+
+
+class FlagError(PyTritonValidationError):
+    """The value of one flag is not what it takes.
+
+    Args:
+        name: name of the flag, with dashes or underscores.
+        message: what was expected and what came.
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.flag = flag_of(name)
 
 
 class Flags:
@@ -55,18 +70,28 @@ class Flags:
         """A port; 0 lets the system choose one."""
         return self.integer(name, default, maximum=65535)
 
+    def number(self, name: str, default: float) -> float:
+        """A number that is not negative."""
+        number = self._number(name, default)
+        if not 0 <= number < math.inf:
+            raise bad_value(name, "a number of at least 0", self._values[name])
+        return number
+
     def positive_number(self, name: str, default: float) -> float:
         """A number greater than 0."""
+        number = self._number(name, default)
+        if not 0 < number < math.inf:
+            raise bad_value(name, "a number greater than 0", self._values[name])
+        return number
+
+    def _number(self, name: str, default: float) -> float:
         value = self._take(name)
         if value is None:
             return default
         try:
-            number = float(value)
+            return float(value)
         except (TypeError, ValueError):
-            number = 0.0
-        if not 0 < number < float("inf"):
-            raise bad_value(name, "a number greater than 0", value)
-        return number
+            return math.nan  # compares with nothing
 
     def text(self, name: str, default: str) -> str:
         """A text that must not be empty."""
@@ -83,12 +108,17 @@ class Flags:
             raise bad_value(name, "text", value)
         return as_text
 
-    def choice(self, name: str, default: str, choices: Collection[str]) -> str:
-        """One of several words."""
+    def choice(self, name: str, default: _Word, choices: Collection[_Word]) -> _Word:
+        """One of several words, in either case."""
         value = self.text(name, default)
-        if value not in choices:
-            raise bad_value(name, f"one of {', '.join(choices)}", value)
-        return value
+        for choice in choices:
+            if value.lower() == choice.lower():
+                return choice
+        raise FlagError(
+            name,
+            f"invalid argument for {flag_of(name)}: expected one of {', '.join(choices)}, "
+            f"got {value!r}",
+        )
 
     def pattern(self, name: str) -> str | None:
         """A regular expression, as text."""
@@ -117,8 +147,8 @@ class Flags:
         for text in self.texts(name):
             setting, equals, value = text.partition("=")
             if not (setting and equals):
-                raise PyTritonValidationError(
-                    f"{flag_of(name)} option format is <setting>=<value>. Got {text}"
+                raise FlagError(
+                    name, f"{flag_of(name)} option format is <setting>=<value>. Got {text}"
                 )
             pairs[setting] = value
         return pairs
@@ -130,9 +160,10 @@ class Flags:
             group, _, pair = text.partition(",")
             setting, equals, value = pair.partition("=")
             if not (group and setting and equals):
-                raise PyTritonValidationError(
+                raise FlagError(
+                    name,
                     f"No {group_noun} specified. {flag_of(name)} option format is "
-                    f"<{group_noun} name>,<setting>=<value>. Got {text}"
+                    f"<{group_noun} name>,<setting>=<value>. Got {text}",
                 )
             groups.setdefault(group, {})[setting] = value
         return groups
@@ -157,9 +188,9 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def bad_value(name: str, expected: str, value: Any) -> PyTritonValidationError:
+def bad_value(name: str, expected: str, value: Any) -> FlagError:
     """The error for a value that is not what a flag takes."""
-    return PyTritonValidationError(f"Expected {expected} for {flag_of(name)}, got {value!r}")
+    return FlagError(name, f"Expected {expected} for {flag_of(name)}, got {value!r}")
 
 
 def _integer(value: Any) -> int | None:

@@ -16,7 +16,8 @@ import msgspec
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.authorization import Protocol, RestrictedGroup, parse_restricted_groups
-from pytriton.server.flags import Flags, bad_value
+from pytriton.server.flags import FlagError, Flags, bad_value
+from pytriton.server.repository_options import RepositoryOptions, read_repository_options
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +126,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     log: LogOptions = LogOptions()
     metrics_options: MetricsOptions = MetricsOptions()
     limits: Limits = Limits()
-    model_repositories: tuple[str, ...] = ()
+    repository: RepositoryOptions = RepositoryOptions()
     exit_on_error: bool = True
     exit_timeout_s: int = 30
+    exit_grace_s: float = 0.0  # not ready any more, but still taking requests
     strict_readiness: bool = True
     cache_bytes: int = 0  # of the response cache; 0: there is none
     trace_settings: tuple[str, ...] = ()
@@ -175,12 +177,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             log=_log(flags),
             metrics_options=_metrics(flags),
             limits=_limits(flags, default_http_max_input_bytes),
-            model_repositories=flags.texts("model_repository"),
+            repository=read_repository_options(flags),
             exit_on_error=flags.boolean("exit_on_error", default=True),
             exit_timeout_s=flags.integer("exit_timeout_secs", 30),
+            exit_grace_s=flags.number("exit_grace_secs", 0.0),
             strict_readiness=flags.boolean("strict_readiness", default=True),
             cache_bytes=_cache_bytes(flags),
-            trace_settings=flags.texts("trace_config"),
+            trace_settings=_trace_settings(flags),
         )
         flags.ignore(*_WITHOUT_EFFECT)
         flags.refuse_unread()
@@ -229,11 +232,18 @@ def _cloud_endpoint(flags: Flags, name: str) -> Endpoint:
 
 
 def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[RestrictedGroup, ...]:
-    return parse_restricted_groups(flags.texts(name), protocol)
+    try:
+        return parse_restricted_groups(flags.texts(name), protocol)
+    except PyTritonValidationError as error:
+        raise FlagError(name, error.message) from None
 
 
 def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
-    size = flags.integer("http_max_input_size", default_http_max_input_bytes, minimum=1)
+    size = flags.integer("http_max_input_size", default_http_max_input_bytes)
+    if not size:
+        raise FlagError(
+            "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
+        )
     return Limits(http_max_input_bytes=size)
 
 
@@ -304,6 +314,18 @@ def _metrics(flags: Flags) -> MetricsOptions:
         counter_latencies=settings.boolean("counter_latencies", default=True),
         pinned_memory_pool_bytes=flags.integer("pinned_memory_pool_byte_size", 256 << 20),
     )
+
+
+def _trace_settings(flags: Flags) -> tuple[str, ...]:
+    settings = flags.texts("trace_config")
+    for text in settings:
+        setting, equals, _ = text.partition("=")
+        if not (setting and equals):
+            raise FlagError(
+                "trace_config",
+                f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}",
+            )
+    return settings
 
 
 def _cache_bytes(flags: Flags) -> int:
