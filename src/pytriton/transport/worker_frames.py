@@ -77,6 +77,7 @@ class InferCall(msgspec.Struct, tag="infer", array_like=True):
     blocked_batch: int = 0  # whose `execute` waits for this call on the model's thread; 0: none
     traceparent: str | None = None
     memory: MemoryNotes | None = None
+    batch: int = 0  # in whose `execute` it was made, where that is known and does not wait above
 
 
 class InferReply(msgspec.Struct, tag="reply", array_like=True):
