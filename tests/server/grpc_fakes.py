@@ -13,6 +13,7 @@ from pytriton.engine.model_spec import ModelSpec, TensorSpec
 from pytriton.errors import NotFoundError, ServerError
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
+from pytriton.server.bound_control import BoundControl
 from pytriton.server.grpc_api import GrpcApi
 from pytriton.server.options import ServerOptions
 from pytriton.wire.grpc import message_prefix
@@ -69,6 +70,9 @@ class FakeEngine:
 
     def is_ready(self) -> bool:
         return self.is_serving
+
+    def models(self) -> list[Any]:
+        return []
 
     def infer(self, request: InferRequest, model: Any) -> None:
         if self.refusal is not None:
@@ -149,11 +153,18 @@ class GrpcClient:
     """Speaks to one connection of a `GrpcApi`; nothing moves until `run`."""
 
     def __init__(
-        self, options: ServerOptions | None = None, *, window: int = WINDOW, engine: Any = None
+        self,
+        options: ServerOptions | None = None,
+        *,
+        window: int = WINDOW,
+        engine: Any = None,
+        control: Any = None,
+        loop: Any = None,
     ) -> None:
         self.engine = engine or FakeEngine()
-        self.loop = FakeLoop()
-        self.api = GrpcApi(self.engine, options or ServerOptions(), self.loop)
+        self.loop = loop or FakeLoop()
+        control = control or BoundControl(self.engine, self.loop)
+        self.api = GrpcApi(self.engine, options or ServerOptions(), self.loop, control)
         self.transport = FakeTransport()
         self.connection = self.api.make_connection()
         self.connection.connection_made(self.transport)

@@ -14,6 +14,7 @@ from pytriton.engine.model import Model
 from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.server.bound_control import BoundControl
 from pytriton.server.http_api import HttpApi
 from pytriton.server.options import Limits, ServerOptions
 from tests.server.http_fakes import Answer, Client, FakeLoop
@@ -79,11 +80,12 @@ class ScriptedInstance:
 class Service:
     """A server without its sockets."""
 
-    def __init__(self, limits: Limits | None = None, **options) -> None:
-        self.loop = FakeLoop()
+    def __init__(self, limits: Limits | None = None, *, control=None, loop=None, **options) -> None:
+        self.loop = loop or FakeLoop()
         self.engine = Engine()
         self.options = ServerOptions(limits=limits or Limits(), **options)
-        self.api = HttpApi(self.engine, self.options, self.loop)
+        self.control = control or BoundControl(self.engine, self.loop)
+        self.api = HttpApi(self.engine, self.options, self.loop, self.control)
         self.instances: dict[str, ScriptedInstance] = {}
         for name, text in MODELS.items():
             self._serve(name, text)
@@ -95,6 +97,8 @@ class Service:
         model.config_json = b"{}"
         self.instances[name] = ScriptedInstance(model)
         self.engine.add(model)
+        if isinstance(self.control, BoundControl):
+            self.control.add(model)
         self.engine.set_ready(model)
         model.add_instance(self.instances[name])
 

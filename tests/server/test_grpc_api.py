@@ -17,6 +17,7 @@ from pytriton.engine.model import Model
 from pytriton.protos import service_pb2
 from pytriton.server import grpc_reflection
 from pytriton.server.authorization import RestrictedGroup
+from pytriton.server.bound_control import BoundControl
 from pytriton.server.grpc_reflection import ReflectionService
 from pytriton.server.options import KeepaliveOptions, ServerOptions
 from pytriton.wire.grpc import Status
@@ -33,9 +34,9 @@ CONFIG = {
     "output": [{"name": "y", "data_type": "TYPE_STRING", "dims": [1]}],
 }
 NOT_SERVED = [
-    "RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings",
+    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
+    "TraceSetting", "LogSettings",
 ]  # fmt: skip
 
 
@@ -48,7 +49,9 @@ def client():
     engine = Engine()
     engine.add(model)
     engine.set_ready(model)
-    return GrpcClient(engine=engine)
+    control = BoundControl(engine, None)
+    control.add(model)
+    return GrpcClient(engine=engine, control=control)
 
 
 def ask(client, method, **fields):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
+    from pytriton.server.bound_control import BoundControl
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,14 @@ class BinderSession:
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None,
+        bound: BoundControl,
         on_end: Callable[[bool], None],
     ) -> None:
         self._link = link
         self._engine = engine
         self._loop = loop
         self._cache = cache
+        self._bound = bound
         self._on_end = on_end  # told whether the process asked for the end, or is just gone
         self._models: dict[tuple[str, int], Model] = {}
         self._unloading: dict[asyncio.Task[None], Model] = {}
@@ -172,6 +175,7 @@ class BinderSession:
         previous = self._models.get(key)
         self._models[key] = model
         self._engine.add(model)
+        self._bound.add(model)
         self._engine.set_ready(model)
         if previous is not None:
             self._spawn(previous, self._engine.unload(previous))

@@ -99,7 +99,12 @@ class BinderPort:
             link.close()
             return
         session = BinderSession(
-            link, server.engine, self._loop, server.cache, lambda _: self._end(session)
+            link,
+            server.engine,
+            self._loop,
+            server.cache,
+            server.bound,
+            lambda _: self._end(session),
         )
         self._sessions.add(session)
         link.send(Started(server.http_port, server.grpc_port, server.metrics_port))

@@ -22,6 +22,7 @@ TRITON_VERSION = "2.73.0"
 # What is served of Triton's extensions, in Triton's order.
 EXTENSIONS = (
     "classification",
+    "model_repository",
     "schedule_policy",
     "model_configuration",
     "binary_tensor_data",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -23,13 +24,18 @@ from pytriton.server.grpc_connection import GrpcConnection
 from pytriton.server.grpc_documents import DocumentService
 from pytriton.server.grpc_infer import InferCall, InferService
 from pytriton.server.grpc_keepalive import ping_intervals_ns, tick_s
+from pytriton.server.grpc_repository import GrpcRepository
 from pytriton.server.grpc_stream import StreamInferCall
+from pytriton.server.readiness import Readiness
+from pytriton.server.repository_service import RepositoryService
 from pytriton.server.status import GRPC_RESTRICTED
+from pytriton.server.tasks import TaskKeeper
 from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
+    from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
     from pytriton.server.grpc_call import Call
     from pytriton.server.options import ServerOptions
@@ -49,7 +55,7 @@ class Method(NamedTuple):
 
 
 class DocumentCall(UnaryCall):
-    """A call that is answered at once, from what the server knows."""
+    """A call that is answered from what the server knows: at once, or when a coroutine ends."""
 
     __slots__ = ("_answer", "_request_class")
 
@@ -71,23 +77,39 @@ class DocumentCall(UnaryCall):
             request = self._request_class.FromString(bytes(message))
         except DecodeError:
             raise InternalError("Unable to parse request") from None
-        self.respond([self._answer(request).SerializeToString()])
+        answer = self._answer(request)
+        if inspect.iscoroutine(answer):
+            self.connection.serve_later(self, self._respond_later(answer))
+        else:
+            self.respond([answer.SerializeToString()])
+
+    async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
+        response = await answer
+        if self.is_open:
+            self.respond([response.SerializeToString()])
 
 
 class GrpcApi:
     """Answers the calls of all gRPC connections."""
 
     def __init__(
-        self, engine: Engine, options: ServerOptions, loop: asyncio.AbstractEventLoop
+        self,
+        engine: Engine,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        control: ModelControl,
     ) -> None:
         self.connections: set[GrpcConnection] = set()
+        self.tasks = TaskKeeper(loop)
         self.keepalive = options.grpc_keepalive
         self.max_message_bytes = options.limits.grpc_max_message_bytes
         self.http2_limits = _http2_limits(options)
         self._loop = loop
-        self._documents = DocumentService(engine, options.id)
+        readiness = Readiness(engine, control, is_strict=options.strict_readiness)
+        self._documents = DocumentService(engine, options.id, readiness)
+        self._repository = GrpcRepository(RepositoryService(engine, control))
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
-        self._health = grpc_health.HealthService(engine.is_ready)
+        self._health = grpc_health.HealthService(readiness)
         self._methods: dict[str, Method] = {}  # by path
         self._add_methods(InferService(engine, options))
         self._due: list[GrpcConnection] = []
@@ -166,7 +188,8 @@ class GrpcApi:
             path = f"/{package}.ServerReflection/ServerReflectionInfo"
             service = grpc_reflection.ReflectionService(package)
             self._add(path, "", grpc_reflection.ReflectionCall, service)
-        for name, (api, answer) in self._documents.answers().items():
+        answers = {**self._documents.answers(), **self._repository.answers()}
+        for name, (api, answer) in answers.items():
             request_class = getattr(service_pb2, f"{name}Request")
             self._add(f"{_PREFIX}/{name}", api, DocumentCall, request_class, answer)
 

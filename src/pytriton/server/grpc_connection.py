@@ -27,9 +27,12 @@ from pytriton.wire.http2 import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from pytriton.dtypes import Buffer
     from pytriton.server.grpc_call import Call
     from pytriton.server.options import KeepaliveOptions
+    from pytriton.server.tasks import TaskKeeper
     from pytriton.wire.grpc import CallHead
     from pytriton.wire.http2 import Event, Limits
 
@@ -48,6 +51,7 @@ class CallHandler(Protocol):
     http2_limits: Limits
     keepalive: KeepaliveOptions
     max_message_bytes: int
+    tasks: TaskKeeper
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
         """The call that a head asks for; None where it was answered already."""
@@ -160,12 +164,16 @@ class GrpcConnection(asyncio.Protocol):
     def _feed(self, call: Call, data: Buffer, *, end_stream: bool) -> None:
         try:
             call.on_data(data, end_stream=end_stream)
-        except GrpcError as error:
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if isinstance(error, GrpcError):
             self._end(call, error.status, error.message)
-        except ServerError as error:
+        elif isinstance(error, ServerError):
             self._end(call, Status(GRPC_STATUS[error.code]), error.message)
-        except Exception:
-            logger.exception("call failed: %s", ascii(call.head.path))
+        else:
+            logger.error("call failed: %s", ascii(call.head.path), exc_info=error)
             self._end(call, Status.INTERNAL, UNEXPECTED)
 
     def _on_deadline(self, call: Call) -> None:
@@ -179,6 +187,16 @@ class GrpcConnection(asyncio.Protocol):
             call.on_abandoned()
 
     # Calls
+
+    def serve_later(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Have a coroutine answer a call; it goes on when the client leaves."""
+        self._handler.tasks.start(self._answer_errors(call, work))
+
+    async def _answer_errors(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
 
     def forget(self, call: Call) -> None:
         """A call has ended."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC methods that are answered at once, from what the server knows.
+"""The gRPC methods that are answered from what the server knows.
 
 `pytriton.server.documents` has their JSON twins.
 """
@@ -19,10 +19,9 @@ from pytriton.server.documents import EXTENSIONS, TRITON_VERSION
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model_spec import TensorSpec
+    from pytriton.server.readiness import Readable, Readiness
 
 _NOT_SERVED = {
-    "RepositoryModelLoad": "model-repository",
-    "RepositoryModelUnload": "model-repository",
     "SystemSharedMemoryStatus": "shared-memory",
     "SystemSharedMemoryRegister": "shared-memory",
     "SystemSharedMemoryUnregister": "shared-memory",
@@ -32,17 +31,17 @@ _NOT_SERVED = {
     "TraceSetting": "trace",
     "LogSettings": "logging",
 }
-_READY = "READY"
 
 Answer = Callable[[Any], Any]
 
 
 class DocumentService:
-    """Makes response messages of request messages."""
+    """Makes response messages of request messages, or coroutines that do."""
 
-    def __init__(self, engine: Engine, server_id: str) -> None:
+    def __init__(self, engine: Engine, server_id: str, readiness: Readiness) -> None:
         self._engine = engine
         self._server_id = server_id
+        self._readiness = readiness
 
     def answers(self) -> dict[str, tuple[str, Answer]]:
         """Method -> its group for authorisation, and what answers it."""
@@ -54,7 +53,6 @@ class DocumentService:
             "ModelMetadata": ("metadata", self.model_metadata),
             "ModelConfig": ("model-config", self.model_config),
             "ModelStatistics": ("statistics", self.model_statistics),
-            "RepositoryIndex": ("model-repository", self.repository_index),
         }
         for name, api in _NOT_SERVED.items():
             served[name] = (api, functools.partial(self._refuse, name))
@@ -68,13 +66,13 @@ class DocumentService:
     def server_ready(self, request: Any) -> Any:
         """Whether the server takes requests."""
         self._refuse_exiting()
-        return service_pb2.ServerReadyResponse(ready=self._engine.is_ready())
+        return _when_known(self._readiness.server(), service_pb2.ServerReadyResponse)
 
     def model_ready(self, request: Any) -> Any:
         """Whether a model takes requests."""
         self._refuse_exiting()
-        ready = self._engine.is_model_ready(request.name, request.version)
-        return service_pb2.ModelReadyResponse(ready=ready)
+        is_ready = self._readiness.model(request.name, request.version)
+        return _when_known(is_ready, service_pb2.ModelReadyResponse)
 
     def server_metadata(self, request: Any) -> Any:
         """What the server is and can do."""
@@ -113,27 +111,22 @@ class DocumentService:
             json_format.ParseDict(model.statistics.snapshot(), account)
         return response
 
-    def repository_index(self, request: Any) -> Any:
-        """The models that the server knows; only the ready ones where the client asks for those."""
-        if request.repository_name:
-            raise UnsupportedError("'repository_name' specification is not supported")
-        response = service_pb2.RepositoryIndexResponse()
-        for model in self._engine.models():
-            if model.state.value == _READY or not request.ready:
-                response.models.add(
-                    name=model.spec.name,
-                    version=str(model.spec.version),
-                    state=model.state.value,
-                    reason=model.reason,
-                )
-        return response
-
     def _refuse_exiting(self) -> None:
         if self._engine.is_exiting:
             raise UnavailableError("Server exiting")
 
     def _refuse(self, name: str, request: Any) -> Any:
         raise UnsupportedError(f"{name} is not supported by this server")
+
+
+def _when_known(is_ready: Readable, response_class: Any) -> Any:
+    if isinstance(is_ready, bool):
+        return response_class(ready=is_ready)
+
+    async def respond_later() -> Any:
+        return response_class(ready=await is_ready)
+
+    return respond_later()
 
 
 def _tensors(specs: dict[str, TensorSpec]) -> list[Any]:

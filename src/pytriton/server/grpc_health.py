@@ -7,8 +7,8 @@ them. The service that a client names is ignored, as Triton does: there is one a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2
 
@@ -17,6 +17,7 @@ from pytriton.server.grpc_call import Call, UnaryCall
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.server.grpc_connection import GrpcConnection
+    from pytriton.server.readiness import Readable, Readiness
     from pytriton.wire.grpc import CallHead
 
 PACKAGE = "grpc.health.v1"
@@ -27,16 +28,25 @@ _SERVING = bytes((0x08, _STATUSES.index("SERVING")))
 _NOT_SERVING = bytes((0x08, _STATUSES.index("NOT_SERVING")))
 
 
+def encode_status(is_ready: bool) -> bytes:
+    """A HealthCheckResponse."""
+    return _SERVING if is_ready else _NOT_SERVING
+
+
 class HealthService:
     """Says whether the server is ready, and tells those who watch when that changes."""
 
-    def __init__(self, is_ready: Callable[[], bool]) -> None:
-        self._is_ready = is_ready
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
         self._watchers: dict[WatchCall, None] = {}
 
+    def is_ready(self) -> Readable:
+        """Whether the server is ready; models that have a word to say are asked."""
+        return self._readiness.server()
+
     def status(self) -> bytes:
-        """A HealthCheckResponse."""
-        return _SERVING if self._is_ready() else _NOT_SERVING
+        """A HealthCheckResponse of what is known without asking models."""
+        return encode_status(self._readiness.is_serving())
 
     def watch(self, call: WatchCall) -> None:
         """Tell a call of changes until it ends."""
@@ -67,7 +77,16 @@ class CheckCall(UnaryCall):
 
     def on_request(self, message: Buffer) -> None:
         """Answer with the status as it is now."""
-        self.respond([self._service.status()])
+        is_ready = self._service.is_ready()
+        if isinstance(is_ready, bool):
+            self.respond([encode_status(is_ready)])
+        else:
+            self.connection.serve_later(self, self._respond_later(is_ready))
+
+    async def _respond_later(self, is_ready: Coroutine[Any, Any, bool]) -> None:
+        status = encode_status(await is_ready)
+        if self.is_open:
+            self.respond([status])
 
 
 class WatchCall(Call):

@@ -66,7 +66,7 @@ class InferService:
 class InferCall(UnaryCall):
     """ModelInfer: one request, one response. The engine's sink for it."""
 
-    __slots__ = ("_class_counts", "_is_batched", "_request", "_service")
+    __slots__ = ("_class_counts", "_request", "_service", "_spec")
 
     def __init__(
         self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
@@ -88,7 +88,7 @@ class InferCall(UnaryCall):
             )
         built = service.build(form, raw, model, self.head, self)
         self._class_counts = built.class_counts
-        self._is_batched = model.spec.max_batch_size > 0
+        self._spec = model.spec
         self._request = built.request
         try:
             service.engine.infer(built.request, model)
@@ -112,7 +112,12 @@ class InferCall(UnaryCall):
             self.fail(InternalError("expected a single response, got 0"))
             return
         try:
-            parts = encode_infer_response(response, self._class_counts, is_batched=self._is_batched)
+            parts = encode_infer_response(
+                response,
+                self._class_counts,
+                is_batched=self._spec.max_batch_size > 0,
+                labels=self._spec.labels,
+            )
             self.respond(parts)
         except ServerError as error:
             self.fail(error)

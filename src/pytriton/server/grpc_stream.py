@@ -236,7 +236,10 @@ class StreamedRequest:
             try:
                 parts = encode_stream_response(
                     encode_infer_response(
-                        response, self._class_counts, is_batched=spec.max_batch_size > 0
+                        response,
+                        self._class_counts,
+                        is_batched=spec.max_batch_size > 0,
+                        labels=spec.labels,
                     ),
                     is_final=final,
                 )

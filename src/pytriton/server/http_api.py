@@ -7,7 +7,8 @@ this order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError, UnavailableError, UnsupportedError
 from pytriton.server import documents
@@ -19,21 +20,29 @@ from pytriton.server.http_generate import (
     infer_events,
     read_generate,
 )
-from pytriton.server.http_handler import HttpHandler
+from pytriton.server.http_handler import Exchange, HttpHandler
 from pytriton.server.http_infer import HeaderForwarding, InferExchange, respond_server_error
+from pytriton.server.http_repository import RepositoryEndpoints
 from pytriton.server.http_routes import Route, Router
+from pytriton.server.http_text import UNEXPECTED
+from pytriton.server.readiness import Readiness
+from pytriton.server.repository_service import RepositoryService
 from pytriton.server.status import HTTP_RESTRICTED
+from pytriton.server.tasks import TaskKeeper
 from pytriton.server.tracing import TraceSampling
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
     from pytriton.server.http_connection import HttpConnection
-    from pytriton.server.http_handler import Exchange
     from pytriton.server.http_reader import HttpRequest, RequestHead
     from pytriton.server.options import ServerOptions
+    from pytriton.server.readiness import Readable
+
+logger = logging.getLogger(__name__)
 
 _TEXT_TYPE = b"text/plain"
 _MAX_DIGITS = 19  # of a length that can be true
@@ -43,15 +52,26 @@ class HttpApi(HttpHandler):
     """Answers the requests of all HTTP connections."""
 
     def __init__(
-        self, engine: Engine, options: ServerOptions, loop: asyncio.AbstractEventLoop
+        self,
+        engine: Engine,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        control: ModelControl,
     ) -> None:
         super().__init__(options.limits, loop)
+        self.tasks = TaskKeeper(loop)
         self._engine = engine
+        self._readiness = Readiness(engine, control, is_strict=options.strict_readiness)
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
         self._forwarding = HeaderForwarding(
             options.http_header_forward_pattern, TraceSampling.from_settings(options.trace_settings)
+        )
+        repository = RepositoryEndpoints(
+            RepositoryService(engine, control),
+            options.limits.http_max_input_bytes,
+            self.serve_later,
         )
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
@@ -65,6 +85,9 @@ class HttpApi(HttpHandler):
             "infer": self._infer,
             "generate": self._generate,
             "generate_stream": self._generate_stream,
+            "repository_index": repository.index,
+            "repository_load": repository.load,
+            "repository_unload": repository.unload,
         }
 
     def body_memory(self, head: RequestHead) -> memoryview:
@@ -100,15 +123,26 @@ class HttpApi(HttpHandler):
                 respond_server_error(connection, error)
         return None
 
+    def serve_later(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
+        """Have a coroutine answer the request; it goes on when the client leaves."""
+        self.tasks.start(_answer_errors(connection, work))
+        return Exchange()
+
     # Endpoints
 
     def _live(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         self._refuse_when_exiting()
         connection.respond(200, (), _TEXT_TYPE)
 
-    def _ready(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+    def _ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
         self._refuse_when_exiting()
-        connection.respond(200 if self._engine.is_ready() else 400, (), _TEXT_TYPE)
+
+        def respond(is_ready: bool) -> None:
+            connection.respond(200 if is_ready else 400, (), _TEXT_TYPE)
+
+        return self._respond_when_known(connection, self._readiness.server(), respond)
 
     def _refuse_when_exiting(self) -> None:
         if self._engine.is_exiting:
@@ -128,11 +162,29 @@ class HttpApi(HttpHandler):
         )
         connection.respond(200, (documents.model_metadata(model.spec, versions),))
 
-    def _model_ready(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        if self._engine.is_model_ready(route.model, route.version):
-            connection.respond(200, (), _TEXT_TYPE)
-        else:
-            connection.respond_error(400, "Model version not ready")
+    def _model_ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        def respond(is_ready: bool) -> None:
+            if is_ready:
+                connection.respond(200, (), _TEXT_TYPE)
+            else:
+                connection.respond_error(400, "Model version not ready")
+
+        is_ready = self._readiness.model(route.model, route.version)
+        return self._respond_when_known(connection, is_ready, respond)
+
+    def _respond_when_known(
+        self, connection: HttpConnection, is_ready: Readable, respond: Callable[[bool], None]
+    ) -> Exchange | None:
+        if isinstance(is_ready, bool):
+            respond(is_ready)
+            return None
+
+        async def respond_later() -> None:
+            respond(await is_ready)
+
+        return self.serve_later(connection, respond_later())
 
     def _model_config(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         model = self._engine.lookup(route.model, route.version)
@@ -178,3 +230,13 @@ class HttpApi(HttpHandler):
         events = generate_events(self._engine, model, connection)
         events.start(read_generate(request, model.spec, events, self._forwarding))
         return events
+
+
+async def _answer_errors(connection: HttpConnection, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except ServerError as error:
+        respond_server_error(connection, error)
+    except Exception:
+        logger.exception("request failed after it was taken")
+        connection.respond_error(500, UNEXPECTED)

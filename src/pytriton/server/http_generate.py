@@ -159,7 +159,10 @@ def infer_events(
 
     def encode(response: InferResponse) -> bytes:
         _, parts = encode_infer_response(
-            response, output_format, is_batched=model.spec.max_batch_size > 0
+            response,
+            output_format,
+            is_batched=model.spec.max_batch_size > 0,
+            labels=model.spec.labels,
         )
         return b"".join(parts)
 

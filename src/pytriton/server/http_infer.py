@@ -143,8 +143,12 @@ class InferExchange(EngineExchange):
             self._connection.respond_error(500, "expected a single response, got 0")
             return
         try:
+            spec = self._model.spec
             header_length, parts = encode_infer_response(
-                response, self._format, is_batched=self._model.spec.max_batch_size > 0
+                response,
+                self._format,
+                is_batched=spec.max_batch_size > 0,
+                labels=spec.labels,
             )
         except Exception as error:  # noqa: BLE001  it is logged
             self.on_error(as_server_error(error))

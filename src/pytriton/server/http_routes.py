@@ -31,6 +31,7 @@ class Route(NamedTuple):
     endpoint: Endpoint
     model: str = ""
     version: str = ""
+    repository: str = ""
 
 
 _GET = frozenset({b"GET", b"HEAD"})
@@ -53,11 +54,18 @@ _OF_MODEL: dict[str, Endpoint] = {
     "generate_stream": Endpoint("generate_stream", "inference", _POST),
 }
 
+_INDEX = Endpoint("repository_index", "model-repository", _POST)
+_OF_REPOSITORY_MODEL: dict[str, Endpoint] = {
+    "load": Endpoint("repository_load", "model-repository", _POST),
+    "unload": Endpoint("repository_unload", "model-repository", _POST),
+}
+
 _FIXED: dict[tuple[str, ...], Route] = {
     ("v2",): Route(_SERVER_METADATA),
     ("v2", "health", "live"): Route(_LIVE),
     ("v2", "health", "ready"): Route(_READY),
     ("v2", "models", "stats"): Route(_ALL_STATISTICS),
+    ("v2", "repository", "index"): Route(_INDEX),
 }
 
 
@@ -80,6 +88,8 @@ def resolve(target: bytes) -> Route | None:
     )
     if segments in _FIXED:
         return _FIXED[segments]
+    if segments[:2] == ("v2", "repository"):
+        return _resolve_repository(segments[2:])
     if segments[:2] != ("v2", "models") or len(segments) < 3 or not segments[2]:
         return None
     return _resolve_model(segments[2], segments[3:])
@@ -96,6 +106,19 @@ def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
         return None
     endpoint = _OF_MODEL.get(rest[0] if rest else "")
     return None if endpoint is None else Route(endpoint, model, version)
+
+
+def _resolve_repository(rest: tuple[str, ...]) -> Route | None:
+    """`[repository/]models/<model>/<action>`, or `repository/index`."""
+    repository = ""
+    if len(rest) in (2, 4) and rest[0]:
+        repository, rest = rest[0], rest[1:]
+    if repository and rest == ("index",):
+        return Route(_INDEX, repository=repository)
+    if len(rest) != 3 or rest[0] != "models" or not rest[1]:
+        return None
+    endpoint = _OF_REPOSITORY_MODEL.get(rest[2])
+    return None if endpoint is None else Route(endpoint, rest[1], repository=repository)
 
 
 class Router:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
 from pytriton.errors import UnavailableError
+from pytriton.server.bound_control import BoundControl
 from pytriton.server.grpc_api import GrpcApi
 from pytriton.server.grpc_tls import tls_context
 from pytriton.server.http_api import HttpApi
@@ -37,9 +38,10 @@ class Server:
         self.options = options
         self.engine = Engine(strict_readiness=options.strict_readiness)
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self.bound = BoundControl(self.engine, loop)
         self._loop = loop
-        self._http = HttpApi(self.engine, options, loop)
-        self._grpc = GrpcApi(self.engine, options, loop)
+        self._http = HttpApi(self.engine, options, loop, self.bound)
+        self._grpc = GrpcApi(self.engine, options, loop, self.bound)
         self._metrics = MetricsApi(self.engine, options, loop)
         self._listeners: list[asyncio.Server] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
@@ -81,6 +83,8 @@ class Server:
         if connections:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, end - self._loop.time()))
+        self._http.tasks.cancel()
+        self._grpc.tasks.cancel()
 
     async def _listen(
         self,
