@@ -75,6 +75,7 @@ class ChannelInstance:
         self._loop = loop
         self._events = events
         self._concurrency = concurrency
+        self._reads_ahead = concurrency > 1  # several messages may come at once
         self._round_messages = 1
         self._running: dict[int, RunningBatch] = {}
         self._next_batch = 1
@@ -200,7 +201,7 @@ class ChannelInstance:
             self._on_message(received)
             if not self._is_open:
                 return
-        if self._concurrency > 1:
+        if self._reads_ahead:
             self._round_messages = min(2 * self._round_messages, _MAX_ROUND_MESSAGES)
         if self._channel.link.has_message:
             self._loop.call_soon(self._on_readable)
@@ -298,12 +299,14 @@ class ChannelInstance:
         if not self._is_open:
             return
         self._close()
-        error = InternalError(
+        self._fail_all(self._make_error(reason))
+        self._events.on_died(self, reason)
+
+    def _make_error(self, reason: str) -> ServerError:
+        return InternalError(
             f"Failed to process the request(s) for model instance '{self.name}', "
             f"message: the instance is gone, {reason}"
         )
-        self._fail_all(error)
-        self._events.on_died(self, reason)
 
     def _close(self) -> None:
         self._is_open = False

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts worker processes, each in the way that suits it, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InternalError, UnavailableError
+from pytriton.executor.python_process import fallback_paths, start_worker
+from pytriton.executor.worker import Worker, WorkerSpec, watch_exit
+from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
+from pytriton.transport.link import socket_pair
+from pytriton.transport.memory import is_portable_forced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["START_SETTING", "Worker", "WorkerLauncher", "WorkerSpec"]
+
+START_SETTING = "PYTRITON_WORKER_START"  # "spawn": never by the zygote
+_FORK_ATTEMPTS = 2
+
+
+def _can_fork() -> bool:
+    # Elsewhere a fork of a process that has used numpy is not safe.
+    return (
+        sys.platform == "linux"
+        and not is_portable_forced()
+        and os.environ.get(START_SETTING) != "spawn"
+    )
+
+
+class WorkerLauncher:
+    """Workers of this interpreter are forked by a zygote, those of another one are spawned."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._zygote: Zygote | None = None
+        self._spawned: set[Worker] = set()
+        self._fallback_paths: dict[str, Sequence[str]] = {sys.executable: ()}
+        self._is_closed = False
+
+    async def launch(self, spec: WorkerSpec) -> Worker:
+        """Start a process; cancel it to give up waiting.
+
+        Raises:
+            InternalError: No process could be started.
+            UnavailableError: The launcher was closed.
+        """
+        if spec.interpreter is None and _can_fork():
+            return await self._fork(spec)
+        return await self._spawn(spec)
+
+    async def close(self) -> None:
+        """End all that was started, and wait until it has ended."""
+        self._is_closed = True
+        for worker in self._spawned:
+            worker.kill()
+        if self._spawned:
+            await asyncio.wait([worker.exited for worker in self._spawned])
+        if self._zygote is not None:
+            await self._zygote.close()
+
+    def __repr__(self) -> str:
+        return f"<WorkerLauncher zygote={self._zygote} spawned={len(self._spawned)}>"
+
+    async def _fork(self, spec: WorkerSpec) -> Worker:
+        for _ in range(_FORK_ATTEMPTS):
+            self._require_open()
+            if self._zygote is None or not self._zygote.is_open:
+                self._zygote = Zygote(self._loop)
+                self._zygote.start()
+            try:
+                return await self._zygote.fork(spec)
+            except ZygoteGoneError:
+                continue
+        raise InternalError(
+            f"No process for '{spec.instance_name}' could be made: the process that forks them "
+            f"ended {_FORK_ATTEMPTS} times"
+        )
+
+    async def _spawn(self, spec: WorkerSpec) -> Worker:
+        interpreter = spec.interpreter or sys.executable
+        if interpreter not in self._fallback_paths:
+            found = await asyncio.to_thread(fallback_paths, interpreter)
+            self._fallback_paths[interpreter] = found
+        self._require_open()
+        channel, far_channel = socket_pair()
+        door, far_door = socket_pair()
+        with far_channel, far_door:
+            try:
+                process = start_worker(
+                    interpreter,
+                    spec.title,
+                    (far_channel, far_door),
+                    spec.environment,
+                    self._fallback_paths[interpreter],
+                )
+            except OSError as error:
+                channel.close()
+                door.close()
+                raise InternalError(f"'{interpreter}' cannot be started: {error}") from error
+        exited = watch_exit(process, self._loop, with_group=True)
+        worker = Worker(spec.instance_name, process.pid, (channel, door), process.kill, exited)
+        self._spawned.add(worker)
+        exited.add_done_callback(lambda _: self._spawned.discard(worker))
+        return worker
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise UnavailableError("Server is stopping, no process is started any more")

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker process as its instance knows it: two sockets, a way to kill it, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.transport.memory import is_portable_forced
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """How the process of one instance is to be started."""
+
+    instance_name: str
+    title: str  # that lists of processes show
+    environment: dict[str, str] = {}  # what it gets beside the server's
+    interpreter: str | None = None  # None: the server's own
+
+
+class Worker:
+    """A process that was started. Its instance owns the sockets."""
+
+    def __init__(
+        self,
+        instance_name: str,
+        pid: int,
+        sockets: tuple[socket.socket, socket.socket],
+        kill: Callable[[], None],
+        exited: asyncio.Future[str],
+    ) -> None:
+        self.instance_name = instance_name
+        self.pid = pid
+        self.channel, self.door = sockets
+        self.exited = exited  # the cause, in words
+        self._kill = kill
+
+    def kill(self) -> None:
+        """End the process at once; nothing where it has ended."""
+        if not self.exited.done():
+            self._kill()
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.instance_name} pid={self.pid} exited={self.exited.done()}>"
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, in words; a negative code is the signal that killed it."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "a signal"
+    return f"killed by {name} ({-code})"
+
+
+def watch_exit(
+    process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, *, with_group: bool = False
+) -> asyncio.Future[str]:
+    """Reap a child when it ends, and kill the group that it leads; the future is done then."""
+    exited: asyncio.Future[str] = loop.create_future()
+
+    def reap() -> None:
+        # Before its number is free again: processes that it started may be left.
+        if with_group:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def report() -> None:
+        if not exited.done():
+            exited.set_result(describe_exit(process.returncode))
+
+    def on_readable() -> None:
+        reap()
+        report()
+
+    def wait() -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
+        reap()
+        with contextlib.suppress(RuntimeError):  # the loop was closed, nobody wants to know
+            loop.call_soon_threadsafe(report)
+
+    descriptor = open_pidfd(process.pid)
+    if descriptor is None:
+        threading.Thread(target=wait, name=f"wait for {process.pid}", daemon=True).start()
+    else:
+        loop.add_reader(descriptor, on_readable)
+        exited.add_done_callback(lambda _: _close_watched(descriptor, loop))
+    return exited
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor of a process, which never means another one; None where there is no such."""
+    if not hasattr(os, "pidfd_open") or is_portable_forced():
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, no descriptor left, or the process is gone
+        return None
+
+
+def _close_watched(descriptor: int, loop: asyncio.AbstractEventLoop) -> None:
+    loop.remove_reader(descriptor)
+    os.close(descriptor)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has workers forked by the zygote, a process that has imported already what they need."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.errors import InternalError
+from pytriton.executor.python_process import start_zygote
+from pytriton.executor.worker import Worker, WorkerSpec, describe_exit, open_pidfd, watch_exit
+from pytriton.python_backend.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
+from pytriton.transport.link import socket_pair, stream_pair
+
+if TYPE_CHECKING:
+    import subprocess
+
+logger = logging.getLogger(__name__)
+
+_END_TIMEOUT_S = 5.0
+_Sockets = tuple[socket.socket, socket.socket]
+
+
+class ZygoteGoneError(Exception):
+    """The zygote ended before it had forked the worker; a new one may do it."""
+
+
+class _Pending(msgspec.Struct, eq=False):
+    """A worker that was asked for."""
+
+    spec: WorkerSpec
+    ours: _Sockets
+    theirs: _Sockets
+    answer: asyncio.Future[Worker]
+
+
+class Zygote:
+    """A running zygote and the workers that it forked."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket, self._theirs = stream_pair()
+        self._socket.setblocking(False)
+        self._link = ZygoteLink(self._socket)
+        self._exited: asyncio.Future[str] | None = None
+        self._next_call = 1
+        self._pending: dict[int, _Pending] = {}
+        self._workers: dict[int, Worker] = {}
+        self._is_open = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can fork."""
+        return self._is_open
+
+    def start(self) -> None:
+        """Start the process."""
+        with self._theirs:
+            self._process = start_zygote(self._theirs)
+        self._exited = watch_exit(self._process, self._loop)
+        self._loop.add_reader(self._link.fileno(), self._on_readable)
+
+    async def fork(self, spec: WorkerSpec) -> Worker:
+        """A worker of this interpreter.
+
+        Raises:
+            InternalError: The zygote could not fork.
+            ZygoteGoneError: It ended.
+        """
+        channel, far_channel = socket_pair()
+        door, far_door = socket_pair()
+        pending = _Pending(
+            spec, (channel, door), (far_channel, far_door), self._loop.create_future()
+        )
+        call = self._next_call
+        self._next_call += 1
+        self._pending[call] = pending
+        descriptors = [each.fileno() for each in pending.theirs]
+        try:
+            self._link.send(ForkWorker(call, spec.title, spec.environment), descriptors)
+            self._flush()
+        except OSError:
+            self._on_gone()
+        return await pending.answer
+
+    async def close(self) -> None:
+        """End it and all that it forked."""
+        if self._exited is None or self._process is None:
+            return
+        with contextlib.suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_WR)
+        await asyncio.wait([self._exited], timeout=_END_TIMEOUT_S)
+        if not self._exited.done():
+            logger.warning("the zygote did not end within %g s and is killed", _END_TIMEOUT_S)
+            self._process.kill()
+            await self._exited
+        while self._is_open:  # its last reports
+            self._on_readable()
+
+    def __repr__(self) -> str:
+        return f"<Zygote workers={len(self._workers)} pending={len(self._pending)}>"
+
+    def _flush(self) -> None:
+        if not self._link.flush():
+            self._loop.add_writer(self._link.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            if self._link.flush():
+                self._loop.remove_writer(self._link.fileno())
+        except OSError:
+            self._on_gone()
+
+    def _on_readable(self) -> None:
+        try:
+            while self._is_open and (message := self._link.receive()) is not None:
+                if isinstance(message, Forked):
+                    self._on_forked(message)
+                elif isinstance(message, Exited):
+                    self._on_worker_exited(message)
+        except (EOFError, OSError):
+            self._on_gone()
+
+    def _on_forked(self, message: Forked) -> None:
+        pending = self._pending.pop(message.call)
+        _close(pending.theirs)
+        if not message.pid:
+            _close(pending.ours)
+            if not pending.answer.done():
+                name = pending.spec.instance_name
+                error = InternalError(f"No process for '{name}' could be made: {message.error}")
+                pending.answer.set_exception(error)
+            return
+        worker = self._make_worker(pending.spec, message.pid, pending.ours)
+        self._workers[message.pid] = worker
+        if pending.answer.done():  # nobody waits for it any more
+            worker.kill()
+            _close(pending.ours)
+        else:
+            pending.answer.set_result(worker)
+
+    def _make_worker(self, spec: WorkerSpec, pid: int, sockets: _Sockets) -> Worker:
+        exited: asyncio.Future[str] = self._loop.create_future()
+        descriptor = open_pidfd(pid)
+
+        def kill() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                if descriptor is not None:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                else:
+                    os.kill(pid, signal.SIGKILL)
+
+        if descriptor is not None:
+            exited.add_done_callback(lambda _: os.close(descriptor))
+        return Worker(spec.instance_name, pid, sockets, kill, exited)
+
+    def _on_worker_exited(self, message: Exited) -> None:
+        worker = self._workers.pop(message.pid, None)
+        if worker is not None:
+            worker.exited.set_result(describe_exit(os.waitstatus_to_exitcode(message.status)))
+
+    def _on_gone(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._loop.remove_reader(self._link.fileno())
+        self._loop.remove_writer(self._link.fileno())
+        self._link.close()
+        pending, self._pending = self._pending, {}
+        for each in pending.values():
+            _close((*each.ours, *each.theirs))
+            if not each.answer.done():
+                each.answer.set_exception(ZygoteGoneError())
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            worker.kill()
+            worker.exited.set_result("killed, as the process that had forked it ended")
+
+
+def _close(sockets: tuple[socket.socket, ...]) -> None:
+    for each in sockets:
+        each.close()
