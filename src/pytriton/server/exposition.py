@@ -55,7 +55,12 @@ def gauge(name: str, help_text: str, value: Number) -> Family:
 def _labels_text(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(labels[name])}"' for name in sorted(labels)) + "}"
+    names = sorted(labels, key=_label_order)
+    return "{" + ",".join(f'{name}="{_escaped(labels[name])}"' for name in names) + "}"
+
+
+def _label_order(name: str) -> tuple[bool, str]:
+    return name == "le", name  # the bound of a bucket stands last
 
 
 def _escaped(value: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytriton.engine.stats import FailureReason, InferenceDurations
+from pytriton.repository.custom_metrics import CustomMetrics
 from pytriton.server.documents import ServedModel
 from pytriton.server.exposition import Family, Number, Sample, gauge
 from pytriton.server.options import MetricsOptions
@@ -70,10 +71,14 @@ class MetricsPage:
         Returns:
             The text, of type `exposition.CONTENT_TYPE`.
         """
+        families = (*self.families(models), *custom)
+        return "".join(family.text() for family in families).encode()
+
+    def families(self, models: Iterable[ServedModel]) -> Iterable[Family]:
+        """The server's own families, in the order of the page."""
         readings = [_Reading.of(model) for model in models]
-        latencies = self._options.counter_latencies
-        families = [*_model_families(readings, latencies=latencies), *self._server_families()]
-        return "".join(family.text() for family in (*families, *custom)).encode()
+        yield from _model_families(readings, latencies=self._options.counter_latencies)
+        yield from self._server_families()
 
     def _server_families(self) -> Iterable[Family]:
         pool = "Pinned memory pool {} memory size, in bytes"
@@ -220,6 +225,19 @@ def _model_families(readings: list[_Reading], *, latencies: bool) -> Iterable[Fa
         yield column.family(caching)
     for column in _GAUGES:
         yield column.family(readings)
+
+
+def custom_families(metrics: CustomMetrics) -> Iterable[Family]:
+    """The families that models made themselves, as they are now."""
+    for family in metrics.families():
+        samples = [Sample(value, labels, suffix) for suffix, labels, value in family.readings()]
+        yield Family(family.name, family.kind.lower(), family.description, samples)
+
+
+def server_family_names() -> frozenset[str]:
+    """The names that no model can give to a family of its own."""
+    page = MetricsPage(MetricsOptions(), read_machine=lambda: MachineReading(0, 0, 0))
+    return frozenset(family.name for family in page.families(()))
 
 
 def _failures(readings: Iterable[_Reading]) -> Family:

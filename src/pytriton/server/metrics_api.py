@@ -10,8 +10,10 @@ from pytriton.server.metrics import MetricsPage
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Iterable
 
     from pytriton.engine.engine import Engine
+    from pytriton.server.exposition import Family
     from pytriton.server.http_connection import HttpConnection
     from pytriton.server.http_reader import HttpRequest
     from pytriton.server.options import ServerOptions
@@ -21,13 +23,18 @@ _ALLOW = b"Allow: GET, HEAD\r\n"
 
 
 class MetricsApi(HttpHandler):
-    """Answers scrapes."""
+    """Answers scrapes; `custom` gives the families that models made themselves."""
 
     def __init__(
-        self, engine: Engine, options: ServerOptions, loop: asyncio.AbstractEventLoop
+        self,
+        engine: Engine,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        custom: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
         super().__init__(options.limits, loop)
         self._engine = engine
+        self._custom = custom
         self._page = MetricsPage(options.metrics_options)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> None:
@@ -37,7 +44,7 @@ class MetricsApi(HttpHandler):
             return
         path = request.head.target.partition(b"?")[0]
         if path in (b"/metrics", b"/metrics/"):
-            page = self._page.render(list(self._engine.models()))
+            page = self._page.render(list(self._engine.models()), self._custom())
             connection.respond(200, (page,), _CONTENT_TYPE)
         else:
             connection.respond(200, (), _CONTENT_TYPE)
