@@ -121,8 +121,10 @@ def test_backend_hears_its_settings_in_tritons_order():
     [
         (
             {"load_model": ["m"]},
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as "
-            "well.",
+            (
+                "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as "
+                "well."
+            ),
         ),
         (
             {"load_model": ["*", "m"], "model_control_mode": "explicit"},
@@ -130,14 +132,18 @@ def test_backend_hears_its_settings_in_tritons_order():
         ),
         (
             {"model_control_mode": "auto"},
-            "invalid argument for --model-control-mode: expected one of none, poll, explicit, "
-            "got 'auto'",
+            (
+                "invalid argument for --model-control-mode: expected one of none, poll, explicit, "
+                "got 'auto'"
+            ),
         ),
         ({"rate_limit": "on"}, "invalid argument for --rate-limit: expected one of off"),
         (
             {"rate_limit_resource": ["R"]},
-            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
-            "'<resource_name>:<count>'. Got R",
+            (
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+                "'<resource_name>:<count>'. Got R"
+            ),
         ),
         ({"rate_limit_resource": ["R:x"]}, "Got R:x"),
         (
@@ -147,8 +153,10 @@ def test_backend_hears_its_settings_in_tritons_order():
         ({"backend_config": [",a=b"]}, "Got ,a=b"),
         (
             {"backend_config": ["python,shm-default-byte-size=5"]},
-            "Expected an integer of at least 1048576 as shm-default-byte-size for "
-            "--backend-config, got '5'",
+            (
+                "Expected an integer of at least 1048576 as shm-default-byte-size for "
+                "--backend-config, got '5'"
+            ),
         ),
         ({"backend_config": ["python,thread-pool-size=many"]}, "at least 1 as thread-pool-size"),
         ({"backend_config": ["python,shm-region-prefix-name="]}, "a text as shm-region-prefix"),

@@ -29,12 +29,22 @@ BOUND_HTTP_MAX_INPUT_BYTES = (2 << 30) - 1
 _ANY_ADDRESS = "0.0.0.0"
 _COMPRESSION_LEVELS = ("none", "low", "medium", "high")
 _METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "histogram_latencies")
-# They size pools and threads that this server does not have, or name its own plug-in folders.
+# They size pools and threads that this server does not have, name folders of plug-ins that it does
+# not load, or steer devices that it leaves to its models.
 _WITHOUT_EFFECT = (
+    "allow_client_shm",
     "buffer_manager_thread_count",
     "cache_directory",
+    "cuda_memory_pool_byte_size",
+    "cuda_virtual_address_size",
+    "enable_peer_access",
     "grpc_infer_allocation_pool_size",
+    "grpc_infer_thread_count",
+    "grpc_max_response_pool_size",
+    "host_policy",
     "http_thread_count",
+    "model_load_gpu_limit",
+    "repoagent_directory",
     "sagemaker_safe_port_range",
     "sagemaker_thread_count",
     "vertex_ai_thread_count",
