@@ -160,8 +160,8 @@ def _capsule_of(source: Any) -> Any:
     """The capsule of an object that follows the protocol."""
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise TritonModelException(
-            "Expected a DLPack capsule or an object with '__dlpack__' and '__dlpack_device__',"
-            f" got {type(source)}"
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__`"
+            f" and `__dlpack_device__` attributes, got {type(source)}"
         )
     _check_device(int(source.__dlpack_device__()[0]))
     return source.__dlpack__()

@@ -75,7 +75,7 @@ class InferenceRequest:
         )
         self.model_version = integer(model_version, "model_version")
         self._flags = integer(flags, "flags", low=0)
-        self._timeout = integer(timeout, "timeout", low=0)
+        self._timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
         _check_type(preferred_memory, PreferredMemory, "preferred_memory")
         _check_type(trace, InferenceTrace, "trace")
         self.traceparent = None if trace is None else trace.traceparent

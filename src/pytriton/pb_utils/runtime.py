@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pytriton.pb_utils.failures import TritonModelException
 
@@ -85,3 +85,28 @@ def require_runtime(purpose: str) -> Runtime:
             " models in pytriton.testing.ModelHarness."
         )
     return _current
+
+
+def ask_server(purpose: str, failure: str, action: str, **arguments: Any) -> Any:
+    """Have the server do something and wait; its errors get `failure` in front.
+
+    Raises:
+        TritonModelException: the server refused, or there is none.
+    """
+    runtime = require_runtime(purpose)
+    try:
+        return runtime.call(action, **arguments)
+    except TritonModelException as error:
+        raise TritonModelException(_in_triton_words(runtime, failure, str(error))) from error
+
+
+def refuse(purpose: str, failure: str, reason: str) -> NoReturn:
+    """Raise what `ask_server` would, where it is known without asking."""
+    raise TritonModelException(_in_triton_words(require_runtime(purpose), failure, reason))
+
+
+def _in_triton_words(runtime: Runtime, failure: str, reason: str) -> str:
+    return (
+        f"{failure}: Failed to process the request for model '{runtime.instance_name}', message:"
+        f" {reason}"
+    )

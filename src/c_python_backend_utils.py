@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The classes that are native code in Triton, for models that import them from there.
+
+Models use `triton_python_backend_utils`, which has all that they need.
+"""
+
+from __future__ import annotations
+
+from pytriton.pb_utils.failures import TritonError, TritonModelException
+from pytriton.pb_utils.logger import Logger
+from pytriton.pb_utils.memory import MemoryType, PreferredMemory
+from pytriton.pb_utils.metrics import Metric, MetricFamily, MetricKind
+from pytriton.pb_utils.model_control import is_model_ready, load_model, unload_model
+from pytriton.pb_utils.request import InferenceRequest
+from pytriton.pb_utils.response import InferenceResponse
+from pytriton.pb_utils.response_iterator import ResponseIterator
+from pytriton.pb_utils.sender import InferenceResponseSender
+from pytriton.pb_utils.shared_memory import SharedMemory, shared_memory
+from pytriton.pb_utils.tensor import Tensor
+from pytriton.pb_utils.trace import InferenceTrace
+
+__all__ = [
+    "COUNTER",
+    "GAUGE",
+    "HISTOGRAM",
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
+    "PreferredMemory",
+    "ResponseIterator",
+    "SharedMemory",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "is_model_ready",
+    "load_model",
+    "shared_memory",
+    "unload_model",
+]
+
+COUNTER = MetricKind.COUNTER
+GAUGE = MetricKind.GAUGE
+HISTOGRAM = MetricKind.HISTOGRAM
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
