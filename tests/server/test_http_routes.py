@@ -38,6 +38,10 @@ from pytriton.server.http_routes import (
         (b"/v2/models/a%20b%2Fc/infer", "infer", "inference", "a b/c", ""),
         (b"/v2/models/versions", "model_metadata", "metadata", "versions", ""),
         (b"/v2/models/versions/versions/1", "model_metadata", "metadata", "versions", "1"),
+        (b"/v2/repository/index", "repository_index", "model-repository", "", ""),
+        (b"/v2/repository/models/m/load", "repository_load", "model-repository", "m", ""),
+        (b"/v2/repository/models/m/unload", "repository_unload", "model-repository", "m", ""),
+        (b"/v2/repository/models/a%2Fb/load", "repository_load", "model-repository", "a/b", ""),
         (b"http://host:8000/v2/models/m/infer", "infer", "inference", "m", ""),
         (b"/v%32/he%61lth/live", "live", "health", "", ""),
     ],
@@ -51,8 +55,32 @@ def test_path_names_a_route(target, handler, api, model, version):
 
 
 @pytest.mark.parametrize(
+    "target,handler,model",
+    [
+        (b"/v2/repository/r/index", "repository_index", ""),
+        (b"/v2/repository/models/index", "repository_index", ""),
+        (b"/v2/repository/r/models/m/load", "repository_load", "m"),
+        (b"/v2/repository/r/models/m/unload", "repository_unload", "m"),
+        (b"/v2/repository/models/models/models/load", "repository_load", "models"),
+    ],
+)
+def test_path_may_name_a_repository(target, handler, model):
+    route = resolve(target)
+
+    assert route is not None
+    assert (route.endpoint.handler, route.endpoint.api) == (handler, "model-repository")
+    assert (route.model, route.repository) == (model, target.decode().split("/")[3])
+
+
+@pytest.mark.parametrize(
     "target",
     [
+        *(b"/v2/repository", b"/v2/repository/", b"/v2/repository//index", b"/v2/repository/r"),
+        *(b"/v2/repository/index/", b"/v2/repository/r/index/", b"/v2/repository/r/s/index"),
+        *(b"/v2/repository/models", b"/v2/repository/models/m", b"/v2/repository/models/m/x"),
+        *(b"/v2/repository/models//load", b"/v2/repository/r/models//load"),
+        *(b"/v2/repository//models/m/load", b"/v2/repository/models/m/load/x"),
+        *(b"/v2/repository/x/m/load", b"/v2/repository/r/x/m/load"),
         *(b"", b"/", b"*", b"v2", b"//v2", b"/v2/", b"/v2/.", b"/./v2", b"/V2", b"/v2#x"),
         *(b"/v2//health/live", b"/v2/health/live/", b"/v2/health/./live", b"/v2/x/../health/live"),
         *(b"/v2%2fhealth%2flive", b"/v2;x/health/live", b"/v2/health/live%00", b"/v2/health/LIVE"),
