@@ -92,6 +92,10 @@ class ChannelInstance:
         """Whether it runs nothing."""
         return not self._running
 
+    def hand_over(self, events: InstanceEvents) -> None:
+        """Report to somebody else from now on."""
+        self._events = events
+
     def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
         """The requests of a batch; none where it does not run any more."""
         batch = self._running.get(batch_id)
@@ -273,6 +277,7 @@ class ChannelInstance:
             if item.is_final:
                 batch.open_positions.discard(item.position)
             outcome = Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
+            batch.is_rescheduling = batch.is_rescheduling or item.is_rescheduled
             by_batch.setdefault(item.batch, []).append(outcome)
         for batch_id, outcomes in by_batch.items():
             batch = self._running[batch_id]

@@ -247,6 +247,7 @@ class PythonInstance(ChannelInstance):
 
     def _on_exit(self, exited: asyncio.Future[str]) -> None:
         if self._is_open and not self._is_lost:
+            self._is_lost = True
             self._read_rest()
         self._end(exited.result())
         if not self.ended.done():
@@ -254,13 +255,19 @@ class PythonInstance(ChannelInstance):
 
     def _read_rest(self) -> None:
         """Take the answers that it gave before it ended."""
+        # Linux says once that a connection was reset before it hands out what came until then.
+        if self._read_to_end():
+            self._read_to_end()
+
+    def _read_to_end(self) -> bool:
         try:
             while self._is_open and (received := self._channel.receive()) is not None:
                 self._on_message(received)
         except EOFError:
-            pass
+            return True
         except Exception:
             logger.exception("instance %s: its last message could not be read", self.name)
+        return False
 
     def _on_lost(self, reason: str) -> None:
         if self._is_lost:
@@ -268,6 +275,8 @@ class PythonInstance(ChannelInstance):
         self._is_lost = True
         self._loop.remove_reader(self._channel.fileno())
         self._loop.remove_writer(self._channel.fileno())
+        if reason == PROCESS_ENDED:
+            self._read_rest()
         if self._is_stopping:
             return  # it may take its time until the grace is over
         self._loop.call_later(_CAUSE_TIMEOUT_S, self._on_cause_unknown, reason)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker and the processes that it forked call: other models, services, the log."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import numpy as np
+import pytest
+
+from pytriton.errors import InternalError, NotFoundError, UnavailableError
+from pytriton.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.transport.channel import Channel
+from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.link import socket_pair
+from pytriton.transport.worker_frames import (
+    CallCredit,
+    CancelCall,
+    InferCall,
+    InferReply,
+    LogLine,
+    ServiceCall,
+    ServiceReply,
+)
+from tests.executor.worker_rig import WorkerRig, place, response
+
+SMALL = np.arange(6, dtype=np.int32)
+LARGE = np.arange(300_000, dtype=np.int32)
+
+
+@pytest.fixture
+def rig():
+    made = WorkerRig().start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forked(rig):
+    """The channel of a process that the worker forked."""
+    theirs, sent = socket_pair()
+    with sent:
+        socket.send_fds(rig.far_door, [b"in"], [sent.fileno()])
+    rig.turn()
+    assert rig.instance._door.callers == 1
+    channel = Channel(theirs, Arena())
+    yield channel
+    channel.close()
+
+
+@pytest.fixture(params=["worker", "forked"])
+def caller(request, rig):
+    """Whoever calls: the worker itself, or a process that it forked."""
+    return rig.far if request.param == "worker" else request.getfixturevalue("forked")
+
+
+def call(rig, caller, number=7, **arrays):
+    refs, payload = place(caller, **arrays)
+    caller.send(InferCall(number, "other", -1, refs), payload)
+    rig.turn()
+    return rig.services.calls[-1]
+
+
+@pytest.mark.parametrize("array", [SMALL, LARGE], ids=["small", "large"])
+def test_call_reaches_the_services_and_its_answer_the_caller(rig, caller, array):
+    made = call(rig, caller, x=array)
+    assert made.frame.model_name == "other"
+    assert made.inputs == {"x": array.tobytes()}
+
+    made.sink.on_response(response(y=array + 1), final=True)
+    received = caller.receive()
+
+    assert (received.frame.call, received.frame.is_final) == (7, True)
+    assert np.array_equal(received.array(received.frame.outputs[0]), array + 1)
+
+
+def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
+    made = call(rig, caller)
+    block = rig.keeper.arena.allocate(LARGE.nbytes)
+    answer = response(y=LARGE)
+    whole = np.asarray(block)
+    whole[: LARGE.nbytes] = LARGE.view(np.uint8)
+    answer.outputs[0].data = whole.data[: LARGE.nbytes]
+    made.sink.on_response(answer, final=True)
+    received = caller.receive()
+
+    assert received.frame.outputs[0].block == block.id
+    assert np.array_equal(received.array(received.frame.outputs[0]), LARGE)
+
+
+def test_call_that_is_refused_is_answered_with_the_error(rig, caller):
+    rig.services.refusal = NotFoundError("no such model")
+    caller.send(InferCall(7, "other", -1, []))
+    rig.turn()
+
+    assert caller.receive().frame == InferReply(7, error="no such model", error_code=2)
+
+
+def test_call_that_fails_unexpectedly_is_answered_and_logged(rig, caller, caplog):
+    rig.services.refusal = KeyError("oops")
+    caller.send(InferCall(7, "other", -1, []))
+    rig.turn()
+
+    assert caller.receive().frame == InferReply(7, error="KeyError: 'oops'", error_code=1)
+    assert "a call of model other failed" in caplog.text
+
+
+def test_error_ends_a_call(rig, caller):
+    made = call(rig, caller)
+    made.sink.on_error(UnavailableError("busy"))
+    made.sink.on_error(InternalError("again"))
+    made.sink.on_response(response(), final=True)
+
+    assert caller.receive().frame == InferReply(7, error="busy", error_code=4)
+    assert caller.receive(socket.MSG_DONTWAIT) is None
+
+
+def test_bare_end_is_passed_on(rig, caller):
+    made = call(rig, caller)
+    made.sink.on_response(response(), final=False)
+    made.sink.on_response(None, final=True)
+
+    assert caller.receive().frame == InferReply(7, [], is_final=False)
+    assert caller.receive().frame == InferReply(7, None)
+
+
+def test_caller_that_takes_nothing_holds_the_called_model_back(rig, caller):
+    made = call(rig, caller)
+    for _ in range(RESPONSE_WINDOW - 1):
+        made.sink.on_response(response(), final=False)
+    assert made.events == []
+    made.sink.on_response(response(), final=False)
+    made.sink.on_response(response(), final=False)
+    assert made.events == ["pause"]
+
+    caller.send(CallCredit(7, 1))
+    rig.turn()
+    assert made.events == ["pause"]
+    caller.send(CallCredit(7, 1))
+    rig.turn()
+
+    assert made.events == ["pause", "resume"]
+
+
+def test_call_can_be_given_up_until_it_is_over(rig, caller):
+    made = call(rig, caller)
+    caller.send(CancelCall(7))
+    rig.turn()
+    assert made.events == ["cancel"]
+    made.sink.on_error(InternalError("cancelled"))
+    assert caller.receive().frame.error == "cancelled"
+    caller.send(CancelCall(7))
+    caller.send(CallCredit(7, 1))
+    rig.turn()
+
+    assert made.events == ["cancel"]
+
+
+def test_answer_without_room_is_an_error_and_ends_the_called_model(rig, caller):
+    rig.keeper.arena._limit_bytes = SEGMENT_BYTES
+    made = call(rig, caller)
+    made.sink.on_response(response(y=np.zeros(SEGMENT_BYTES + 1, np.uint8)), final=False)
+    reply = caller.receive().frame
+
+    assert "no room for a tensor" in reply.error
+    assert reply.is_final
+    assert made.events == ["cancel"]
+
+
+def test_answers_to_a_caller_that_does_not_read_wait(rig, caller):
+    made = call(rig, caller)
+    payload = np.zeros(30_000, np.uint8)
+    for _ in range(100):
+        made.sink.on_response(response(y=payload), final=False)
+    made.sink.on_response(None, final=True)
+    replies = []
+    while not (replies and replies[-1].is_final):
+        replies.append(caller.receive().frame)
+        rig.turn(1)
+
+    assert len(replies) == 101
+
+
+def test_service_answers_now_or_later_or_not_at_all(rig, caller):
+    caller.send(ServiceCall(3, "is_model_ready", {"name": "other"}))
+    caller.send(ServiceCall(0, "increment", {"metric": 1, "value": 2.0}))
+    rig.turn()
+    (first, second) = rig.services.served
+    assert first[:2] == ("is_model_ready", {"name": "other"})
+    assert second == ("increment", {"metric": 1, "value": 2.0}, None)
+
+    first[2](True, None)
+    assert caller.receive().frame == ServiceReply(3, True)
+    first[2](None, "it failed")
+    assert caller.receive().frame == ServiceReply(3, None, "it failed")
+
+
+@pytest.mark.parametrize(
+    "refusal, text", [(NotFoundError("no"), "no"), (ValueError("bad"), "ValueError: bad")]
+)
+def test_service_that_raises_is_answered_where_an_answer_is_wanted(rig, caller, refusal, text):
+    rig.services.refusal = refusal
+    caller.send(ServiceCall(0, "set", {}))
+    caller.send(ServiceCall(3, "value", {}))
+    rig.turn()
+
+    assert caller.receive().frame == ServiceReply(3, None, text)
+
+
+def test_log_line_reaches_the_log(rig, caller):
+    caller.send(LogLine("INFO", "hello", "model.py", 3))
+    rig.turn()
+
+    assert rig.services.lines == ["hello"]
+
+
+def test_calls_of_a_worker_that_dies_are_given_up(rig, caller):
+    made = call(rig, caller)
+    caller.send(ServiceCall(3, "load_model", {}))
+    rig.turn()
+    rig.exit("killed by SIGKILL (9)")
+
+    assert made.events == ["cancel"]
+    assert rig.services.closed == 1
+    made.sink.on_response(response(), final=False)  # too late, and nobody is hurt
+    made.sink.on_error(InternalError("too late"))
+    rig.services.served[0][2](None, None)
+
+
+def test_forked_process_that_ends_takes_only_its_own_calls_along(rig, forked):
+    own = call(rig, rig.far, 1)
+    other = call(rig, forked, 1)
+    forked.close()
+    rig.turn()
+
+    assert (own.events, other.events) == ([], ["cancel"])
+    assert rig.instance._door.callers == 0
+    assert rig.deaths == []
+    own.sink.on_response(None, final=True)
+    assert rig.far.receive().frame == InferReply(1, None)
+
+
+def test_forked_process_that_talks_nonsense_is_shown_out(rig, forked, caplog):
+    forked.link.send(b"\xff" * 40)
+    rig.turn()
+
+    assert rig.instance._door.callers == 0
+    assert rig.deaths == []
+    assert "a message of a forked process could not be read" in caplog.text
+
+
+def test_what_is_no_socket_does_not_come_in(rig, caplog):
+    read, write = os.pipe()
+    socket.send_fds(rig.far_door, [b"in"], [read])
+    os.close(read)
+    rig.turn()
+
+    assert rig.instance._door.callers == 0
+    assert "no socket came through" in caplog.text
+    with pytest.raises(BrokenPipeError):  # nobody holds the other end any more
+        os.write(write, b"x")
+    os.close(write)
+
+
+def test_worker_that_closes_its_door_still_calls(rig):
+    rig.far_door.close()
+    rig.turn()
+    made = call(rig, rig.far)
+    made.sink.on_response(None, final=True)
+
+    assert rig.far.receive().frame == InferReply(7, None)

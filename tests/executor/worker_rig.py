@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's end of a worker, with the worker's end in the test's hands: no process at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from msgspec import structs
+
+from pytriton.dtypes import from_numpy
+from pytriton.executor.channel_instance import ModelLabels
+from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.python_instance import PythonInstance
+from pytriton.executor.worker import Worker
+from pytriton.messages import InferResponse, InferTensor
+from pytriton.transport.arena import Arena
+from pytriton.transport.channel import Channel
+from pytriton.transport.frames import TensorRef
+from pytriton.transport.link import socket_pair
+from pytriton.transport.worker_frames import Initialize, Initialized
+from tests.fakes import request
+
+INITIALIZE = Initialize("/models/m/1/model.py", "1", {}, ["y"])
+
+
+class FakeCall:
+    """An inference that the test answers."""
+
+    def __init__(self, frame, inputs, sink):
+        self.frame = frame
+        self.inputs = {name: bytes(tensor.data) for name, tensor in inputs.items()}
+        self.sink = sink
+        self.events = []
+
+    def cancel(self):
+        self.events.append("cancel")
+
+    def pause(self):
+        self.events.append("pause")
+
+    def resume(self):
+        self.events.append("resume")
+
+
+class FakeServices:
+    """Keeps what a worker asked for; `refusal` is raised instead."""
+
+    def __init__(self):
+        self.calls: list[FakeCall] = []
+        self.served = []
+        self.lines = []
+        self.refusal: Exception | None = None
+        self.closed = 0
+
+    def infer(self, call, inputs, sink):
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(FakeCall(call, inputs, sink))
+        return self.calls[-1]
+
+    def serve(self, action, arguments, reply):
+        if self.refusal is not None:
+            raise self.refusal
+        self.served.append((action, arguments, reply))
+
+    def log(self, line):
+        self.lines.append(line.message)
+
+    def close(self):
+        self.closed += 1
+
+
+class WorkerRig:
+    """An instance, the far ends of its sockets, and what owner and services heard."""
+
+    def __init__(self, *, is_decoupled=False, grace_s=30.0):
+        self.loop = asyncio.new_event_loop()
+        self.events: list[object] = []
+        self.deaths: list[str] = []
+        self.kills = 0
+        self.services = FakeServices()
+        self.keeper = MemoryKeeper(self.loop)
+        channel, far = socket_pair()
+        door, self.far_door = socket_pair()
+        self.far = Channel(far, Arena())
+        self.exited = self.loop.create_future()
+        worker = Worker("m_0_0", 4321, (channel, door), self._on_kill, self.exited)
+        labels = ModelLabels("m", "1", ["x"], batching=True, has_details=True)
+        self.instance = PythonInstance(
+            worker, labels, self.keeper, self.loop, self, self.services, grace_s
+        )
+        self._is_decoupled = is_decoupled
+
+    def _on_kill(self):
+        self.kills += 1
+
+    def on_outcomes(self, instance, batch, outcomes, times_ns):
+        self.events.append((batch.id, outcomes))
+
+    def on_died(self, instance, reason):
+        self.deaths.append(reason)
+
+    def begin(self):
+        """Let the worker be told to initialize."""
+        frame = structs.replace(INITIALIZE, is_decoupled=self._is_decoupled)
+        task = self.loop.create_task(self.instance.initialize(frame))
+        self.turn()
+        assert isinstance(self.far.receive().frame, Initialize)
+        return task
+
+    def start(self, report=None):
+        """Let the worker report that it is ready, and take the instance into service."""
+        task = self.begin()
+        self.far.send(report or Initialized())
+        self.loop.run_until_complete(task)
+        self.instance.start()
+        return self
+
+    def execute(self, count=1, **fields):
+        """Hand over a batch; its id."""
+        tensor = InferTensor("x", from_numpy(np.dtype("u1")), (1, 4), b"abcd")
+        requests = [request(inputs={"x": tensor}, **fields) for _ in range(count)]
+        self.instance.execute(requests, 0)
+        self.requests = requests
+        return requests[0].batch_id
+
+    def say(self, *frames):
+        """The worker says something."""
+        for frame in frames:
+            self.far.send(frame)
+        self.turn()
+
+    def hear(self):
+        """The next thing that the worker hears."""
+        return self.far.receive().frame
+
+    def exit(self, cause):
+        """The process is gone."""
+        self.far.close()
+        self.exited.set_result(cause)
+        self.turn()
+
+    def turn(self, count=5):
+        """Let the loop do what is due."""
+
+        async def wait():
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(wait())
+
+    def wait_for(self, condition):
+        """Let the loop run until a condition comes true."""
+
+        async def wait():
+            deadline = self.loop.time() + 30
+            while not condition():
+                assert self.loop.time() < deadline
+                await asyncio.sleep(0.001)
+
+        self.loop.run_until_complete(wait())
+
+    def close(self):
+        if not self.exited.done():
+            self.exit("exited with code 0")
+        self.turn()
+        assert self.instance.ended.done()
+        self.far.close()
+        self.far_door.close()
+        self.loop.close()
+
+
+def place(channel, **arrays):
+    """References to arrays, and the payload with their bytes."""
+    payload = channel.payload()
+    refs = []
+    for name, array in arrays.items():
+        block, offset = payload.add([array.tobytes()], array.nbytes)
+        number = from_numpy(array.dtype).number
+        refs.append(TensorRef(name, number, array.shape, offset, array.nbytes, block))
+    return refs, payload
+
+
+def response(**arrays):
+    """A response of another model."""
+    outputs = [
+        InferTensor(name, from_numpy(array.dtype), array.shape, array.tobytes())
+        for name, array in arrays.items()
+    ]
+    return InferResponse("other", "1", "", outputs)
