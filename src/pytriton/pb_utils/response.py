@@ -35,13 +35,16 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, bool | int | str] | None = None,
     ) -> None:
-        tensors = sequence(output_tensors, "output_tensors")
+        if type(output_tensors) is list:
+            tensors = output_tensors[:]
+        else:
+            tensors = sequence(output_tensors, "output_tensors")
         for tensor in tensors:
             if type(tensor) is not Tensor:
                 _refuse_output(tensor)
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"error must be a TritonError or None, got {type(error)}")
-        self.tensors: list[Tensor] = tensors
+        self.tensors = tensors
         self.failure = error
         self.parameter_values: dict[str, ParameterValue] | None = (
             None if parameters is None else checked_parameters(parameters)

@@ -81,30 +81,46 @@ class InferenceResponseSender:
         held, self._held = self._held, None
         return held
 
+    def count_returned(self) -> None:
+        """Count the response that `execute` returned as sent with the flag.
+
+        Raises:
+            TritonModelException: as `send` would.
+        """
+        self._check_only_one()
+        self._has_sent = self._is_closed = True
+
     def _send_one_of_many(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        if self._is_closed:
-            raise TritonModelException(f"{_UNABLE} Response sender has been closed.")
+        self._check_open()
         self._is_closed = is_final
         self._context.send(response, is_final=is_final)
 
     def _send_only_one(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        if response is not None and self._has_sent:
-            raise TritonModelException(
-                f"{_UNABLE} Non-decoupled model cannot send more than one response."
-            )
-        if self._is_closed:
-            raise TritonModelException(f"{_UNABLE} Response sender has been closed.")
         if response is not None:
+            self._check_only_one()
             self._has_sent = True
             self._held = response
-        elif not self._has_sent:
-            raise TritonModelException(
-                f"{_UNABLE} Non-decoupled model cannot send complete final before sending a"
-                " response."
-            )
+        else:
+            self._check_open()
+            if not self._has_sent:
+                raise TritonModelException(
+                    f"{_UNABLE} Non-decoupled model cannot send complete final before sending a"
+                    " response."
+                )
         if is_final:
             self._is_closed = True
             self._context.send(self.take_held(), is_final=True)
+
+    def _check_only_one(self) -> None:
+        if self._has_sent:
+            raise TritonModelException(
+                f"{_UNABLE} Non-decoupled model cannot send more than one response."
+            )
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise TritonModelException(f"{_UNABLE} Response sender has been closed.")
 
 
 def _refuse_flags(flags: object) -> None:
