@@ -142,12 +142,15 @@ def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int]) -> None:
             group.gpus.extend(gpu_ids)
 
 
-def spec_from_config(config: Any, version: int) -> ModelSpec:
+def spec_from_config(
+    config: Any, version: int, labels: Mapping[str, tuple[str, ...]] | None = None
+) -> ModelSpec:
     """What the engine serves a version of a model by.
 
     Args:
         config: the normalised and validated message.
         version: the version that is loaded.
+        labels: names of classes, by output.
 
     Returns:
         The record that front ends and scheduler read.
@@ -157,9 +160,11 @@ def spec_from_config(config: Any, version: int) -> ModelSpec:
             server does not have.
     """
     scheduler = config.WhichOneof("scheduling_choice")
-    if scheduler in ("sequence_batching", "ensemble_scheduling"):
+    iterative = scheduler == "sequence_batching" and config.sequence_batching.iterative_sequence
+    if scheduler in ("sequence_batching", "ensemble_scheduling") and not iterative:
         raise UnsupportedError(
-            f"model '{config.name}' asks for {scheduler}, this server supports dynamic_batching"
+            f"model '{config.name}' asks for {scheduler}, this server supports dynamic_batching "
+            "and sequences of one request (iterative_sequence)"
         )
     batches = config.max_batch_size > 0
     inputs = _tensor_specs(config.name, config.input, batches=batches)
@@ -171,10 +176,29 @@ def spec_from_config(config: Any, version: int) -> ModelSpec:
         inputs=inputs,
         outputs=_tensor_specs(config.name, config.output, batches=batches),
         required_inputs=frozenset(name for name, spec in inputs.items() if not spec.optional),
-        batcher=_batcher_spec(config.dynamic_batching) if scheduler else None,
+        batcher=_scheduling(config, scheduler),
         decoupled=config.model_transaction_policy.decoupled,
         response_cache=config.response_cache.enable,
+        iterative=iterative,
+        labels=dict(labels or {}),
     )
+
+
+def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:
+    if scheduler is None:
+        return None
+    if scheduler == "dynamic_batching":
+        return _batcher_spec(config.dynamic_batching)
+    # Each pass of a sequence of one request runs with whatever else is waiting then.
+    strategy = getattr(config.sequence_batching, _strategy(config.sequence_batching))
+    return BatcherSpec(
+        preferred_batch_sizes=(max(config.max_batch_size, 1),),
+        max_queue_delay_us=strategy.max_queue_delay_microseconds,
+    )
+
+
+def _strategy(sequences: Any) -> str:
+    return sequences.WhichOneof("strategy_choice") or "direct"
 
 
 def _tensor_specs(model: str, tensors: Iterable[Any], *, batches: bool) -> dict[str, TensorSpec]:

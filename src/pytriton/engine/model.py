@@ -44,6 +44,13 @@ LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
 UNLOADED = "unloaded"  # the reason of what is out of service because somebody wanted it so
 
+_NOT_ITERATIVE = (
+    "Failed to release request: Request is released with "
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a "
+    "flag."
+)
+_SEQUENCE_START = 1
+
 _load_ids = itertools.count()  # a model that is loaded again must not answer from its former cache
 
 
@@ -88,6 +95,7 @@ class Model:
         self._cache = cache if spec.response_cache else None
         self._load_id = next(_load_ids)
         self._batcher = make_batcher(spec)
+        self._sequences = itertools.count(1)  # ids of those that clients gave none
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
         self._running = 0  # requests handed to instances and not answered finally
         self._is_pump_due = False
@@ -158,6 +166,9 @@ class Model:
         """Queue a validated request; ServerError where it cannot be taken."""
         if self._cache is not None and self._answer_from_cache(self._cache, request):
             return
+        if self.spec.iterative:
+            request.correlation_id = request.correlation_id or next(self._sequences)
+            request.flags = _SEQUENCE_START
         self._batcher.add(request, now_ns)
         self.statistics.pending_count += 1
         if self._order is not None:
@@ -300,22 +311,32 @@ class Model:
             self._free[instance] = None
             if len(self._batcher):
                 self._pump()
+        if batch.is_rescheduling:
+            outcomes = self._reschedule(batch, outcomes)
         if self.spec.decoupled:
             record_responses(self.statistics, batch, outcomes, times_ns)
         else:
             record_answers(self.statistics, batch, outcomes, times_ns)
-        if self._order is not None:
-            for outcome in outcomes:
-                request = batch.requests[outcome.position]
-                for released in self._order.complete(request.ticket, (request, outcome)):
-                    self._deliver(*released)
-        else:
+        if self._order is None:
             for outcome in outcomes:
                 self._deliver(batch.requests[outcome.position], outcome)
+        else:
+            self._deliver_in_order(self._order, batch, outcomes)
         if self._cache is not None:
             self._store(self._cache, batch, outcomes)
         if self._on_idle is not None:
             self._check_idle()
+
+    def _deliver_in_order(
+        self,
+        order: OrderedRelease[tuple[InferRequest, Outcome]],
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+    ) -> None:
+        for outcome in outcomes:
+            request = batch.requests[outcome.position]
+            for released in order.complete(request.ticket, (request, outcome)):
+                self._deliver(*released)
 
     def on_died(self, instance: Instance, reason: str) -> None:
         """An instance is gone, and its requests were failed."""
@@ -352,6 +373,24 @@ class Model:
             )
             if is_grant_due and not request.is_paused:
                 self._grant(request)
+
+    def _reschedule(self, batch: RunningBatch, outcomes: list[Outcome]) -> list[Outcome]:
+        """Queue requests again that their model wants to execute once more; the other outcomes."""
+        others = []
+        now_ns = time.monotonic_ns()
+        for outcome in outcomes:
+            if not outcome.is_rescheduled:
+                others.append(outcome)
+            elif self.spec.iterative:
+                request = batch.requests[outcome.position]
+                request.instance, request.flags, request.taken_count = None, 0, 0
+                self._running -= 1
+                self._batcher.add(request, now_ns)
+                self.statistics.pending_count += 1
+                self._pump_soon()
+            else:
+                others.append(Outcome(outcome.position, None, InternalError(_NOT_ITERATIVE)))
+        return others
 
     def _pass_on(self, request: InferRequest, outcome: Outcome) -> None:
         try:

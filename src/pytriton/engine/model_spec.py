@@ -63,4 +63,5 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     batcher: BatcherSpec | None  # None: each request is an execution of its own
     decoupled: bool = False
     response_cache: bool = False
+    iterative: bool = False  # the model may ask for a request to be executed once more
     labels: dict[str, tuple[str, ...]] = {}  # of classes, by output

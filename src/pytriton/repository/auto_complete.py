@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's `auto_complete_config` may change of its configuration, and whether it has one."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import orjson
+
+from pytriton.engine.config import config_from_dict, normalise_config
+from pytriton.errors import InternalError
+
+FUNCTION = "auto_complete_config"
+_CLASS = "TritonPythonModel"
+
+
+def may_complete(source: str) -> bool:
+    """Whether a model's file can have the function; where not, no process is needed to find out.
+
+    A class with a base may inherit it, and a file that cannot be read is for Python to judge.
+    """
+    if FUNCTION in source:
+        return True
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return True
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == _CLASS]
+    return not classes or any(node.bases or node.decorator_list for node in classes)
+
+
+def completed_config(config: Any, text: str) -> Any:
+    """The configuration with what the function set, and the defaults that follow from it.
+
+    Args:
+        config: The ModelConfig message that the function got.
+        text: What it returned, as JSON.
+
+    Returns:
+        A new message. Changes of other fields are not taken over, as in Triton.
+
+    Raises:
+        InvalidArgumentError: The JSON is no model configuration.
+        InternalError: The function chose another scheduler than the configuration.
+    """
+    proposed = config_from_dict(orjson.loads(text))
+    completed = type(config)()
+    completed.CopyFrom(config)
+    completed.max_batch_size = proposed.max_batch_size
+    for field in ("input", "output"):
+        completed.ClearField(field)
+        getattr(completed, field).extend(getattr(proposed, field))
+    chosen, wanted = (each.WhichOneof("scheduling_choice") for each in (config, proposed))
+    if chosen is None and wanted is not None:
+        getattr(completed, wanted).CopyFrom(getattr(proposed, wanted))
+    elif wanted != chosen:
+        raise InternalError(
+            f"Configuration specified scheduling_choice as '{chosen}', but {FUNCTION} function "
+            f"for model '{config.name}' tries to set scheduling_choice as '{wanted}'"
+        )
+    if proposed.HasField("model_transaction_policy"):
+        completed.model_transaction_policy.decoupled = proposed.model_transaction_policy.decoupled
+    return normalise_config(completed)
