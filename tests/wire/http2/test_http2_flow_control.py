@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
 from pytriton.wire.http2 import (
@@ -241,14 +244,33 @@ def test_response_waits_for_the_window_of_the_connection():
 
 
 def test_streams_take_turns():
-    client = responding(1, 3, 5, window=1 << 20)
-    client.send(window_update(0, 1 << 20))
+    client = responding(1, 3, 5, window=4 << 20)
+    client.send(window_update(0, 16 << 20))
     for stream_id in (1, 3, 5):
-        client.connection.send_data(stream_id, bytes(40_000))
+        client.connection.send_data(stream_id, bytes(2_500_000))
 
     order = [sent.stream_id for sent in client.output()]
 
-    assert order == [1, 3, 5, 1, 3, 5, 1, 3, 5]
+    assert [stream_id for stream_id, _ in itertools.groupby(order)] == [1, 3, 5] * 3
+
+
+@pytest.mark.parametrize("max_frame", [16_384, 20_000, 1 << 20])
+def test_frames_are_as_large_as_the_client_allows(max_frame):
+    client = responding(1, window=1 << 20)
+    client.send(window_update(0, 1 << 20), settings(setting(5, max_frame)))
+    client.output()
+    body = random.Random(1).randbytes(200_000)
+
+    for part in (body[:100], body[100:90_000], body[90_000:90_001], body[90_001:]):
+        client.connection.send_data(1, part)
+    client.connection.send_trailers(1, TRAILERS)
+
+    *sent, trailers = client.output()
+    sizes = [len(frame.payload) for frame in sent if frame.kind == frames.DATA]
+    assert b"".join(frame.payload for frame in sent) == body
+    assert max(sizes) <= max_frame
+    assert len(sizes) <= len(body) // max_frame + 2
+    assert trailers.payload == TRAILERS
 
 
 def test_small_answer_overtakes_a_large_one():

@@ -116,7 +116,7 @@ class Connection:
         """The buffers to write now, in order, for one gathering write.
 
         Args:
-            max_bytes: About how much queued data to release. Call again until `has_output` is
+            max_bytes: How much queued data to release at most. Call again until `has_output` is
                 false, unless the transport asks for a pause.
         """
         core = self._core
