@@ -10,8 +10,15 @@ import pytest
 from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics
+from pytriton.repository.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.server.exposition import Family, Sample
-from pytriton.server.metrics import MachineReading, MetricsPage, read_machine
+from pytriton.server.metrics import (
+    MachineReading,
+    MetricsPage,
+    custom_families,
+    read_machine,
+    server_family_names,
+)
 from pytriton.server.options import MetricsOptions
 
 
@@ -69,7 +76,7 @@ def busy_model() -> FakeModel:
         now_ms=1,
     )
     busy.statistics.record_cache_hit(47_418, 50_000, now_ms=2)
-    busy.statistics.record_cache_miss(51_348)
+    busy.statistics.record_cache_misses(1, 51_348)
     busy.statistics.record_failures(4, 1, FailureReason.REJECTED)
     busy.statistics.pending_count = 5
     busy.statistics.load_ns = 1_500_000_000
@@ -248,3 +255,35 @@ def test_families_of_models_follow_with_their_labels_escaped_and_sorted():
 )
 def test_numbers_are_written_as_prometheus_reads_them(value, expected):
     assert Family("f", "gauge", "", [Sample(value, {})]).text().endswith(f"\nf {expected}\n")
+
+
+def test_metrics_of_models_are_written_as_triton_writes_them():
+    metrics = CustomMetrics()
+    worker = WorkerMetrics(metrics)
+    worker.new_family(1, "requests", "help text", "COUNTER")
+    worker.new_family(2, "sizes", "of what", "HISTOGRAM")
+    worker.new_family(3, "empty", "has no metric", "GAUGE")
+    worker.new_metric(1, 1, {"b": "2", "a": "1"}, None)
+    worker.new_metric(2, 2, {"z": "1"}, [0.1, 1.0])
+    worker.increment(1, 1.5)
+    worker.observe(2, 0.5)
+
+    assert "".join(family.text() for family in custom_families(metrics)) == (
+        "# HELP requests help text\n"
+        "# TYPE requests counter\n"
+        'requests{a="1",b="2"} 1.5\n'
+        "# HELP sizes of what\n"
+        "# TYPE sizes histogram\n"
+        'sizes_count{z="1"} 1\n'
+        'sizes_sum{z="1"} 0.5\n'
+        'sizes_bucket{z="1",le="0.1"} 0\n'
+        'sizes_bucket{z="1",le="1"} 1\n'
+        'sizes_bucket{z="1",le="+Inf"} 1\n'
+    )
+
+
+def test_names_of_the_page_are_known():
+    names = server_family_names()
+
+    assert {"nv_inference_count", "nv_cpu_utilization", "nv_cache_num_hits_per_model"} <= names
+    assert all(name.startswith("nv_") for name in names)

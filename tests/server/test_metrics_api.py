@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.server.exposition import gauge
 from pytriton.server.metrics_api import MetricsApi
 from tests.server.http_fakes import Client, get, post
 from tests.server.http_models import Service
@@ -52,3 +53,18 @@ def test_slow_scraper_is_cut_off_by_one_timer(client):
     client.loop.advance(100)
 
     assert client.statuses() == [408]
+
+
+def test_families_of_models_are_read_at_each_scrape():
+    service = Service()
+    values = iter((1, 2))
+    api = MetricsApi(
+        service.engine, service.options, service.loop, lambda: [gauge("mine", "", next(values))]
+    )
+    client = Client(api)
+    client.send(get(b"/metrics"))
+    client.send(get(b"/metrics"))
+
+    first, second = client.answers()
+    assert first.body.endswith(b"\nmine 1\n")
+    assert second.body.endswith(b"\nmine 2\n")

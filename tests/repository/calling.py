@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that call one another, on an engine with fake instances and a loop that a test turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton.dtypes import INT32
+from pytriton.engine.cache import ResponseCache
+from pytriton.engine.engine import Engine
+from pytriton.engine.model import Model
+from pytriton.engine.model_spec import TensorSpec
+from pytriton.messages import InferRequest, InferTensor
+from pytriton.repository.bls import MAX_DEPTH, ModelCall, ModelCaller
+from pytriton.transport.refs import TensorRef
+from pytriton.transport.worker_frames import InferCall
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
+
+INPUT = TensorSpec(name="IN", dtype=INT32, dims=(1,), shape=(1,))
+
+
+class CallingFake(FakeInstance):
+    """An instance whose batches have numbers from 1, as they have in a worker's messages."""
+
+    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+        super().execute(requests, now_ns)
+        batch = self.batches[-1]
+        batch.id = len(self.batches)
+        for position, each in enumerate(requests):
+            each.batch_id, each.position = batch.id, position
+
+    def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
+        return next((batch.requests for batch in self.running if batch.id == batch_id), ())
+
+
+class World:
+    """An engine, its models, and what calls are made with."""
+
+    def __init__(self, *, max_depth: int = MAX_DEPTH) -> None:
+        self.loop = FakeLoop(FakeClock())
+        self.engine = Engine()
+        self.caller = ModelCaller(self.engine, self.loop, max_depth=max_depth)
+        self.cache = ResponseCache(1 << 20)
+
+    def add(self, name: str, instances: int = 1, concurrency: int = 1, **spec: Any) -> Model:
+        """A ready model that takes requests one by one, each with one integer."""
+        settings = {"max_batch_size": 0, "batches": False, "inputs": {"IN": INPUT}, **spec}
+        model = Model(model_spec(name=name, **settings), self.loop, self.cache)
+        for index in range(instances):
+            model.add_instance(CallingFake(f"{name}_0_{index}", model, concurrency))
+        self.engine.add(model)
+        self.engine.set_ready(model)
+        self.loop.run()
+        return model
+
+    def ask(self, model: Model) -> CallingFake:
+        """Let a client ask a model; the instance that runs the request."""
+        made = request(RecordingSink(), model_name=model.spec.name, inputs=tensors())
+        self.engine.infer(made, model)
+        self.loop.run()
+        return made.instance
+
+    def call(
+        self, instance: CallingFake | None, name: str, sink: RecordingSink, **fields: Any
+    ) -> ModelCall:
+        """Let an instance call a model, which waits for it in the batch that it runs."""
+        inputs = fields.pop("inputs", tensors())
+        if instance is not None and instance.running:
+            fields.setdefault("blocked_batch", instance.running[-1].id)
+        refs = [TensorRef(each, 0, (), 0, 0) for each in fields.pop("names", inputs)]
+        frame = InferCall(1, name, fields.pop("model_version", -1), refs, **fields)
+        made = self.caller.call(instance, frame, inputs, sink)
+        self.loop.run()
+        return made
+
+
+def tensors(value: int = 0) -> dict[str, InferTensor]:
+    return {"IN": InferTensor("IN", INT32, (1,), bytes([value, 0, 0, 0]))}

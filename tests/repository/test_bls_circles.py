@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that call themselves or one another: refused where nobody could ever answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.errors import InternalError
+from pytriton.executor.base import Outcome
+from tests.fakes import RecordingSink, response
+from tests.repository.calling import World
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def is_refused(world, instance, name, **fields):
+    sink = RecordingSink()
+    try:
+        world.call(instance, name, sink, **fields)
+    except InternalError as error:
+        return "never be answered" in error.message and not sink.final_count
+    return False
+
+
+def _depth(instance):
+    return instance.running[0].requests[0].depth if instance.running else -1
+
+
+def test_model_with_one_instance_cannot_call_itself(world):
+    model = world.add("loop")
+    instance = world.ask(model)
+
+    with pytest.raises(InternalError) as caught:
+        world.call(instance, "loop", RecordingSink())
+
+    assert caught.value.message == (
+        "Model loop - Error when running inference: the call would never be answered, as all "
+        "1 instance(s) of model 'loop' wait for calls that they made themselves. Models that call "
+        "themselves, or one another in a circle, need more instances."
+    )
+
+
+def test_refused_call_leaves_nothing_behind(world):
+    model = world.add("loop")
+    instance = world.ask(model)
+    assert is_refused(world, instance, "loop")
+    assert len(world.caller.waits) == 0
+    assert model.statistics.pending_count == 0
+
+    instance.finish()
+
+    assert world.ask(model) is instance
+    assert len(instance.running[0].requests) == 1
+
+
+def test_recursion_goes_as_deep_as_there_are_instances(world):
+    model = world.add("loop", instances=4)
+    instance = world.ask(model)
+    sinks = []
+    for _ in range(3):
+        sinks.append(RecordingSink())
+        world.call(instance, "loop", sinks[-1])
+        instance = max(model.instances, key=_depth)
+    assert is_refused(world, instance, "loop")
+
+    for each in sorted(model.instances, key=_depth, reverse=True):
+        each.finish()
+
+    assert [sink.final_count for sink in sinks] == [1, 1, 1]
+    assert len(world.caller.waits) == 0
+
+
+def test_two_models_cannot_wait_for_each_other(world):
+    first, second = world.add("first"), world.add("second")
+    one = world.ask(first)
+    assert not is_refused(world, one, "second")
+    (two,) = second.instances
+
+    assert is_refused(world, two, "first")
+    assert not is_refused(world, two, "first", blocked_batch=0)
+
+
+def test_call_waits_for_an_instance_that_is_only_busy(world):
+    model, other = world.add("busy"), world.add("other")
+    world.ask(model)
+    instance = world.ask(other)
+
+    assert not is_refused(world, instance, "busy")
+
+
+def test_call_behind_others_in_the_queue_is_seen(world):
+    """The first call was taken while an instance was free, but a client was before it."""
+    model = world.add("loop", instances=2)
+    first = world.ask(model)
+    sink = RecordingSink()
+    second = next(each for each in model.instances if each is not first)
+    world.ask(model)
+    world.call(first, "loop", sink)
+
+    assert is_refused(world, second, "loop")
+
+    second.finish()
+    assert sink.final_count == 0
+    second.finish()
+
+    assert sink.final_count == 1
+
+
+def test_stream_waits_only_for_its_first_response(world):
+    source = world.add("source", decoupled=True)
+    caller = world.add("caller")
+    instance = world.ask(caller)
+    world.call(instance, "source", RecordingSink(), is_decoupled=True)
+    assert len(world.caller.waits) == 1
+    (streaming,) = source.instances
+
+    streaming.report(streaming.running[0], [Outcome(0, response(), is_final=False)])
+
+    assert len(world.caller.waits) == 0
+    assert not is_refused(world, streaming, "caller")
+
+
+def test_call_that_times_out_in_the_queue_is_not_refused(world):
+    policy = QueuePolicySpec(default_timeout_us=1000)
+    model = world.add("loop", batches=True, batcher=BatcherSpec(default_queue_policy=policy))
+    instance = world.ask(model)
+
+    assert not is_refused(world, instance, "loop")
+
+
+def test_call_waits_for_an_instance_that_will_be_replaced(world):
+    model = world.add("loop", instances=2)
+    model.is_replaced = lambda instance, reason: True
+    instance = world.ask(model)
+    next(each for each in model.instances if each is not instance).die()
+
+    assert not is_refused(world, instance, "loop")
+
+
+def test_end_of_the_caller_ends_its_waiting(world):
+    caller, slow = world.add("caller"), world.add("slow")
+    instance = world.ask(caller)
+    call = world.call(instance, "slow", RecordingSink())
+    call.cancel()
+    slow.instances[0].finish()
+
+    assert len(world.caller.waits) == 0
+
+
+def test_chain_of_overlapping_calls_has_an_end():
+    world = World(max_depth=3)
+    model = world.add("loop", concurrency=100)
+    instance = world.ask(model)
+    for depth in (1, 2, 3):
+        world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=depth)
+
+    with pytest.raises(InternalError) as caught:
+        world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=4)
+
+    assert caught.value.message == (
+        "Model loop - Error when running inference: models call one another 4 deep, of which at "
+        "most 3 are allowed; 'loop_0_0' made the last call"
+    )
+
+
+def test_call_of_a_batch_that_is_over_begins_a_chain(world):
+    model = world.add("loop", concurrency=100)
+    instance = world.ask(model)
+    world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=77)
+
+    assert instance.running[-1].requests[0].depth == 1
