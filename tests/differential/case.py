@@ -32,7 +32,6 @@ class Case:
     ours: tuple[Observation, ...] = ()
     because: str = ""
     only_ours: bool = False
-    lacking: str = ""  # what our server has to learn before it answers so
 
     def __post_init__(self) -> None:
         if bool(self.ours) != bool(self.because):

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
-from tests.differential.case import Case, get, infer, post, tensor
+from tests.differential.case import Case, error, get, infer, post, tensor
 from tests.differential.exchange import chunked, request_bytes
 from tests.differential.model_table import MODELS
 
@@ -43,7 +44,10 @@ def stats_view(document: Any) -> Any:
 
 
 def index_view(document: Any) -> Any:
-    return sorted((model["name"], model["version"], model["state"]) for model in document)
+    return sorted([model["name"], model["version"], model["state"]] for model in document)
+
+
+EVERY_MODEL = sorted([model.name, "1", "READY"] for model in MODELS)
 
 
 HEALTH = [
@@ -139,12 +143,81 @@ TRANSPORT = [
     ),
 ]
 
-ROUTE = "the routes of the model repository"
+INDEX = "/v2/repository/index"
+LOAD = "/v2/repository/models/add_sub/load"
+UNLOAD = "/v2/repository/models/nobody/unload"
+NO_OBJECT = {
+    "ours": error(500, "attempt to get members for non-object"),
+    "because": "a body that is no object says nothing, so the client meant something else",
+}
+
+
+def parameters(name: str, path: str, value: Any, **options: Any) -> Case:
+    return post(name, path, {"parameters": value}, **options)
+
+
 REPOSITORY = [
-    post("index", "/v2/repository/index", b"", view=index_view, lacking=ROUTE),
-    post("load", "/v2/repository/models/add_sub/load", b"", lacking=ROUTE),
-    post("unload", "/v2/repository/models/add_sub/unload", b"", lacking=ROUTE),
-    get("get of index", "/v2/repository/index", lacking=ROUTE),
+    post("index", INDEX, b"", view=index_view),
+    post("index, empty object", INDEX, {}, view=index_view),
+    post("index of the ready", INDEX, {"ready": True}, view=index_view),
+    post("index, other members", INDEX, {"x": 1}, view=index_view),
+    post("index, bad JSON", INDEX, b"["),
+    post("index, blank", INDEX, b"  "),
+    post("index, array", INDEX, b"[]", view=index_view, **NO_OBJECT),
+    post(
+        "index, ready is a number",
+        INDEX,
+        {"ready": 1},
+        ours=error(400, "Invalid value for 'ready': expected a boolean"),
+        because="later releases answer so: the mistake is the client's",
+    ),
+    post(
+        "index of a repository",
+        "/v2/repository/r/index",
+        b"",
+        view=index_view,
+        ours=error(501, "'repository_name' specification is not supported"),
+        because="later releases answer so, and so do load and unload",
+    ),
+    post(
+        "index, compressed",
+        INDEX,
+        gzip.compress(b'{"ready": true}'),
+        {"Content-Encoding": "gzip"},
+        view=index_view,
+        ours=({"status": 200, "body": EVERY_MODEL, "type": "application/json"},),
+        because="a compressed body is read here as it is in an infer request",
+    ),
+    get("get of index", INDEX),
+    get("index with a slash", f"{INDEX}/"),
+    post("load", LOAD, b""),
+    post("load, empty object", LOAD, {}),
+    post("load, other members", LOAD, {"x": 1}),
+    post("load, unknown model", "/v2/repository/models/nobody/load", b""),
+    post("load of a repository", "/v2/repository/r/models/add_sub/load", b""),
+    post("load without a name", "/v2/repository/models//load", b""),
+    get("get of load", LOAD),
+    post("load, bad JSON", LOAD, b"{"),
+    post("load, array", LOAD, b"[]", **NO_OBJECT),
+    parameters("load, no parameters", LOAD, {}),
+    parameters("load, parameters are an array", LOAD, []),
+    parameters("load, parameters are null", LOAD, None),
+    parameters("load, unknown parameter", LOAD, {"x": "y"}),
+    parameters("load, unknown number", LOAD, {"x": 1}),
+    parameters("load, config is a number", LOAD, {"config": 1}),
+    parameters("load, file is a number", LOAD, {"config": "{}", "file:1/model.py": 1}),
+    post("unload, unknown model", UNLOAD, b""),
+    parameters("unload, dependents", UNLOAD, {"unload_dependents": True}),
+    parameters("unload, unknown parameter", UNLOAD, {"x": "y"}),
+    parameters(
+        "unload, dependents are a number",
+        UNLOAD,
+        {"unload_dependents": 1},
+        ours=error(500, "attempt to access JSON non-boolean as boolean"),
+        because="what is not understood is not done",
+    ),
+    post("unload of a repository", "/v2/repository/r/models/nobody/unload", b""),
+    get("get of unload", UNLOAD),
 ]
 
 CASES = [*HEALTH, *METADATA, *ROUTES, *TRANSPORT, *REPOSITORY]

@@ -27,6 +27,25 @@ def status_only(seen: Observation) -> Observation:
     return {"status": seen["status"]}
 
 
+parameter = pb.ModelRepositoryParameter
+
+
+def load_request(parameters: dict[str, Any]) -> Any:
+    return pb.RepositoryModelLoadRequest(model_name="add_sub", parameters=parameters)
+
+
+def unload_request(parameters: dict[str, Any]) -> Any:
+    return pb.RepositoryModelUnloadRequest(model_name="nobody", parameters=parameters)
+
+
+def load(name: str, request: Any) -> GrpcCase:
+    return call(name, "RepositoryModelLoad", request)
+
+
+def unload(name: str, request: Any) -> GrpcCase:
+    return call(name, "RepositoryModelUnload", request)
+
+
 SERVER_CASES: list[GrpcCase] = [
     call("live", "ServerLive", pb.ServerLiveRequest()),
     call("ready", "ServerReady", pb.ServerReadyRequest()),
@@ -73,6 +92,27 @@ SERVER_CASES: list[GrpcCase] = [
     call("index of the ready", "RepositoryIndex", pb.RepositoryIndexRequest(ready=True)),
     call(
         "index of a repository", "RepositoryIndex", pb.RepositoryIndexRequest(repository_name="x")
+    ),
+    load("load", pb.RepositoryModelLoadRequest(model_name="add_sub")),
+    load("load, unknown model", pb.RepositoryModelLoadRequest(model_name="nobody")),
+    load(
+        "load of a repository",
+        pb.RepositoryModelLoadRequest(model_name="add_sub", repository_name="r"),
+    ),
+    load("load, unknown parameter", load_request({"x": parameter(string_param="y")})),
+    load("load, config as bytes", load_request({"config": parameter(bytes_param=b"{}")})),
+    load("load, config without a value", load_request({"config": parameter()})),
+    load("load, file as text", load_request({"file:1/model.py": parameter(string_param="x")})),
+    unload("unload, unknown model", unload_request({})),
+    unload("unload, dependents", unload_request({"unload_dependents": parameter(bool_param=True)})),
+    unload(
+        "unload, dependents as a number",
+        unload_request({"unload_dependents": parameter(int64_param=1)}),
+    ),
+    unload("unload, unknown parameter", unload_request({"x": parameter(string_param="y")})),
+    unload(
+        "unload of a repository",
+        pb.RepositoryModelUnloadRequest(model_name="nobody", repository_name="r"),
     ),
     call("unknown method", "Nothing", b"", view=status_only),
     call("unknown service", "/nobody.Service/Nothing", b"", view=status_only),

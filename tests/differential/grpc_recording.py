@@ -41,6 +41,8 @@ def real_server() -> Iterator[int]:
             str(recording.STARTER),
             os.environ["PYTRITON_PEERS_DIR"],
             f"--model-repository={folder}",
+            "--model-control-mode=explicit",
+            "--load-model=*",
             f"--http-port={http}",
             f"--grpc-port={grpc}",
             f"--metrics-port={metrics}",

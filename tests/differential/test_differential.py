@@ -15,11 +15,6 @@ GOLDEN = load_golden()
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-def learnt(case: Case) -> object:
-    marks = [pytest.mark.xfail(reason=f"lacks {case.lacking}")] if case.lacking else []
-    return pytest.param(case, marks=marks, id=case.name)
-
-
 @pytest.fixture(scope="session")
 def real_port() -> Iterator[int]:
     reason = peers_missing()
@@ -30,7 +25,7 @@ def real_port() -> Iterator[int]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("case", [learnt(case) for case in CASES])
+@by_name
 def test_our_server_answers_as_the_real_one(case: Case, our_port: int) -> None:
     expected = list(case.ours) or GOLDEN[case.name]
 
