@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a crashed instance is started again, and when it is not any more. Pure: time comes in."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+FIRST_DELAY_S = 0.2  # of the second restart in a row; the first one is at once
+MAX_DELAY_S = 30.0
+CRASH_LIMIT = 5
+CRASH_PERIOD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start the instance again after this time."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """It crashes again and again; the model cannot serve until somebody loads it anew."""
+
+    reason: str
+
+
+class RestartPolicy:
+    """Decides for the instances of one model version, which share their crashes.
+
+    The first restart is at once, further ones wait twice as long each time. After a period without
+    a crash the count begins anew.
+    """
+
+    def __init__(self, crash_limit: int = CRASH_LIMIT, period_s: float = CRASH_PERIOD_S) -> None:
+        self._crash_limit = crash_limit
+        self._period_s = period_s
+        self._crashes_s: deque[float] = deque(maxlen=crash_limit)
+        self._restarts_in_a_row = 0
+
+    def on_exit(self, now_s: float, cause: str) -> Restart | GiveUp:
+        """An instance ended that should not have.
+
+        Args:
+            now_s: The time, on a clock that never goes back.
+            cause: What is known of the end, for the reason.
+        """
+        if self._crashes_s and now_s - self._crashes_s[-1] >= self._period_s:
+            self._crashes_s.clear()
+            self._restarts_in_a_row = 0
+        self._crashes_s.append(now_s)
+        if len(self._crashes_s) == self._crash_limit:
+            elapsed_s = now_s - self._crashes_s[0]
+            if elapsed_s < self._period_s:
+                return GiveUp(
+                    f"its instances ended {self._crash_limit} times within {elapsed_s:.1f} s "
+                    f"and are not started again; the last time: {cause}"
+                )
+        delay_s = self._delay_s()
+        self._restarts_in_a_row += 1
+        return Restart(delay_s)
+
+    def _delay_s(self) -> float:
+        if not self._restarts_in_a_row:
+            return 0.0
+        # Bounded before it is raised to a power: instances may crash for years.
+        doublings = min(self._restarts_in_a_row - 1, 16)
+        return min(FIRST_DELAY_S * 2**doublings, MAX_DELAY_S)
+
+    def __repr__(self) -> str:
+        return (
+            f"<RestartPolicy {len(self._crashes_s)} of {self._crash_limit} crashes, "
+            f"{self._restarts_in_a_row} restarts in a row>"
+        )
