@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import numpy as np
 from msgspec import structs
@@ -21,6 +22,7 @@ from pytriton.transport.link import socket_pair
 from pytriton.transport.worker_frames import Initialize, Initialized
 from tests.fakes import request
 
+DEADLINE_S = 60
 INITIALIZE = Initialize("/models/m/1/model.py", "1", {}, ["y"])
 
 
@@ -152,14 +154,7 @@ class WorkerRig:
 
     def wait_for(self, condition):
         """Let the loop run until a condition comes true."""
-
-        async def wait():
-            deadline = self.loop.time() + 30
-            while not condition():
-                assert self.loop.time() < deadline
-                await asyncio.sleep(0.001)
-
-        self.loop.run_until_complete(wait())
+        self.loop.run_until_complete(until(condition))
 
     def close(self):
         if not self.exited.done():
@@ -169,6 +164,14 @@ class WorkerRig:
         self.far.close()
         self.far_door.close()
         self.loop.close()
+
+
+async def until(condition):
+    """Let the loop run until a condition comes true."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
 
 
 def place(channel, **arrays):

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes are started, watched and ended; none is left, and no descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+import stat
+import sys
+
+import psutil
+import pytest
+
+from pytriton.errors import InternalError, UnavailableError
+from pytriton.executor import python_process
+from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.executor.worker import describe_exit
+from pytriton.transport.memory import PORTABLE_SETTING
+
+DEADLINE_S = 60
+
+
+def descriptors():
+    return sorted(pathlib.Path("/proc/self/fd").iterdir()) if sys.platform == "linux" else []
+
+
+def run(scenario):
+    """Run a scenario with a launcher, and see that nothing is left of it."""
+
+    async def main():
+        launcher = WorkerLauncher(asyncio.get_running_loop())
+        try:
+            await asyncio.wait_for(scenario(launcher), DEADLINE_S)
+        finally:
+            await launcher.close()
+
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    opened = len(descriptors())
+    asyncio.run(main())
+
+    assert [child for child in me.children(recursive=True) if child.pid not in before] == []
+    assert len(descriptors()) == opened
+
+
+def close_sockets(worker):
+    worker.channel.close()
+    worker.door.close()
+
+
+@pytest.fixture(params=["zygote", "spawn", "portable"])
+def way(request, monkeypatch):
+    monkeypatch.setenv(START_SETTING, "spawn" if request.param == "spawn" else "")
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+    return request.param
+
+
+@pytest.fixture
+def interpreter(tmp_path):
+    """Makes a program that passes for a Python, and runs a script as its worker."""
+
+    def make(script, version="0 0"):
+        path = tmp_path / "python"
+        path.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo {version}; exit; fi\n{script}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "code, text",
+    [
+        (0, "exited with code 0"),
+        (3, "exited with code 3"),
+        (-signal.SIGKILL, "killed by SIGKILL (9)"),
+        (-signal.SIGSEGV, "killed by SIGSEGV (11)"),
+        (-250, "killed by a signal (250)"),
+    ],
+)
+def test_end_of_a_process_is_told_in_words(code, text):
+    assert describe_exit(code) == text
+
+
+def test_worker_lives_until_it_is_killed(way):
+    async def scenario(launcher):
+        worker = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+        assert psutil.Process(worker.pid).is_running()
+        worker.kill()
+
+        assert await worker.exited == "killed by SIGKILL (9)"
+        worker.kill()
+        assert not psutil.pid_exists(worker.pid)
+        close_sockets(worker)
+
+    run(scenario)
+
+
+def test_worker_that_nobody_wants_any_more_ends_by_itself(way):
+    async def scenario(launcher):
+        worker = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+        close_sockets(worker)
+
+        assert await worker.exited
+
+    run(scenario)
+
+
+def test_many_workers_are_started_together(way):
+    async def scenario(launcher):
+        specs = [WorkerSpec(f"m_0_{number}", "worker") for number in range(4)]
+        workers = await asyncio.gather(*map(launcher.launch, specs))
+
+        assert len({worker.pid for worker in workers}) == 4
+        assert [worker.instance_name for worker in workers] == [
+            each.instance_name for each in specs
+        ]
+        for worker in workers:
+            close_sockets(worker)
+
+    run(scenario)
+
+
+def test_launcher_that_is_closed_ends_its_workers_and_starts_no_more(way):
+    kept = []
+
+    async def scenario(launcher):
+        worker = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+        kept.append(worker)
+        await launcher.close()
+
+        assert worker.exited.done()
+        with pytest.raises(UnavailableError, match="Server is stopping"):
+            await launcher.launch(WorkerSpec("m_0_1", "m_0_1 worker"))
+        close_sockets(worker)
+
+    run(scenario)
+
+
+def test_launch_that_is_given_up_leaves_nothing(way):
+    async def scenario(launcher):
+        first = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+        task = asyncio.ensure_future(launcher.launch(WorkerSpec("m_0_1", "m_0_1 worker")))
+        await asyncio.sleep(0)
+        task.cancel()
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(result, asyncio.CancelledError):  # it was quicker
+            close_sockets(result)
+        close_sockets(first)
+
+    run(scenario)
+
+
+def test_variables_reach_the_worker(way):
+    async def scenario(launcher):
+        spec = WorkerSpec("m_0_0", "m_0_0 worker", {"CUDA_VISIBLE_DEVICES": "3"})
+        worker = await launcher.launch(spec)
+        if way != "zygote":  # a fork changes its own copy, which the system does not show
+            assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == "3"
+        close_sockets(worker)
+
+    run(scenario)
+
+
+def test_dead_zygote_is_replaced_and_its_workers_are_gone(monkeypatch):
+    monkeypatch.setenv(START_SETTING, "")
+
+    async def scenario(launcher):
+        first = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+        psutil.Process(first.pid).parent().kill()
+        assert await first.exited == "killed, as the process that had forked it ended"
+        second = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+
+        assert second.pid != first.pid
+        close_sockets(first)
+        close_sockets(second)
+
+    run(scenario)
+
+
+def test_zygote_that_never_lives_is_given_up(monkeypatch):
+    monkeypatch.setenv(START_SETTING, "")
+    monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", "raise SystemExit(1)")
+
+    async def scenario(launcher):
+        with pytest.raises(InternalError, match="the process that forks them ended 2 times"):
+            await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+
+    run(scenario)
+
+
+# Another interpreter
+
+
+def test_end_of_another_python_is_told(interpreter):
+    async def scenario(launcher):
+        for script, cause in {
+            "exit 3": "exited with code 3",
+            "kill -SEGV $$": "killed by SIGSEGV (11)",
+        }.items():
+            spec = WorkerSpec("m_0_0", "title", {}, interpreter(script))
+            worker = await launcher.launch(spec)
+
+            assert await worker.exited == cause
+            close_sockets(worker)
+
+    run(scenario)
+
+
+def test_another_python_gets_our_packages_only_if_they_fit(interpreter):
+    ours = "{} {}".format(*sys.version_info[:2])
+
+    assert python_process.fallback_paths(interpreter("", "2 7")) == []
+    assert python_process.fallback_paths(interpreter("", ours)) == [
+        path for path in sys.path if path.endswith("-packages")
+    ]
+
+
+def test_another_python_gets_its_variables_and_not_our_home(interpreter, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    seen = tmp_path / "seen"
+
+    async def scenario(launcher):
+        script = f'echo "$VIRTUAL_ENV,$PYTHONHOME,$*" > {seen}'
+        spec = WorkerSpec("m_0_0", "the title", {"VIRTUAL_ENV": "/env"}, interpreter(script))
+        worker = await launcher.launch(spec)
+        await worker.exited
+        close_sockets(worker)
+
+    run(scenario)
+    variable, home, arguments = seen.read_text().split(",")
+    assert (variable, home) == ("/env", "")
+    assert "python_backend/__main__.py --channel-fd " in arguments
+    assert "--title the title" in arguments
+
+
+def test_what_a_worker_started_ends_with_it(interpreter, tmp_path):
+    seen = tmp_path / "seen"
+
+    async def scenario(launcher):
+        script = f"sleep 1000 & echo $! > {seen}"
+        worker = await launcher.launch(WorkerSpec("m_0_0", "title", {}, interpreter(script)))
+        await worker.exited
+        close_sockets(worker)
+
+    run(scenario)
+    _wait_until_gone(int(seen.read_text()))
+
+
+def _wait_until_gone(pid):
+    try:
+        psutil.Process(pid).wait(DEADLINE_S)
+    except psutil.NoSuchProcess:
+        return
+
+
+@pytest.mark.parametrize(
+    "content, text",
+    [("#!/bin/sh\necho no >&2; exit 1\n", "does not run: no"), ("no program", "does not run: ")],
+)
+def test_python_that_does_not_run_is_named(tmp_path, content, text):
+    path = tmp_path / "python"
+    path.write_text(content)
+    path.chmod(0o755)
+
+    async def scenario(launcher):
+        with pytest.raises(InternalError, match=f"The Python '{path}' {text}"):
+            await launcher.launch(WorkerSpec("m_0_0", "title", {}, str(path)))
+
+    run(scenario)
