@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.errors import InvalidArgumentError, UnavailableError
 from pytriton.server.authorization import RestrictedGroup
+from pytriton.server.http_reader import LARGE_BODY_BYTES
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, ask, error
@@ -80,6 +81,14 @@ def test_load_is_answered_when_it_is_done(service):
     (answer,) = client.answers()
     assert (answer.status, answer.body) == (200, b"")
     assert len(service.api.tasks) == 0
+
+
+def test_large_files_may_replace_those_of_a_model(service):
+    content = bytes(4 * LARGE_BODY_BYTES)
+    parameters = {"config": "{}", "file:1/weights": base64.b64encode(content).decode()}
+    service.connect().send(post(json.dumps({"parameters": parameters}).encode(), LOAD))
+
+    assert service.control.calls == [("load", "m", "{}", {"1/weights": content})]
 
 
 def test_unload_is_answered_when_it_is_done(service):
