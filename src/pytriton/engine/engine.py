@@ -32,6 +32,7 @@ class Engine:
         self._strict_readiness = strict_readiness
         self._latest: dict[str, Model] = {}  # READY models by name, for requests without a version
         self.leaving: set[Model] = set()  # that finish their last requests
+        self.is_leaving = False  # it serves, but wants no new clients
         self.is_exiting = False
 
     # Registry
@@ -145,7 +146,7 @@ class Engine:
 
     def is_ready(self) -> bool:
         """Whether the server is ready: with strict readiness, all models that should serve do."""
-        if self.is_exiting:
+        if self.is_exiting or self.is_leaving:
             return False
         if not self._strict_readiness:
             return True

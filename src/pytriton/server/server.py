@@ -19,8 +19,10 @@ from pytriton.server.metrics_api import MetricsApi
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from pytriton.engine.control import ModelControl
+    from pytriton.server.exposition import Family
     from pytriton.server.grpc_connection import GrpcConnection
     from pytriton.server.http_connection import HttpConnection
     from pytriton.server.options import Endpoint, ServerOptions
@@ -34,15 +36,23 @@ _FLUSH_S = 1.0  # for answers to reach their clients, even when all other time t
 class Server:
     """One server process's front ends and models."""
 
-    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine | None = None,
+        control: ModelControl | None = None,
+        custom_metrics: Callable[[], Iterable[Family]] = tuple,
+    ) -> None:
         self.options = options
-        self.engine = Engine(strict_readiness=options.strict_readiness)
+        self.engine = engine or Engine(strict_readiness=options.strict_readiness)
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.bound = BoundControl(self.engine, loop)
         self._loop = loop
-        self._http = HttpApi(self.engine, options, loop, self.bound)
-        self._grpc = GrpcApi(self.engine, options, loop, self.bound)
-        self._metrics = MetricsApi(self.engine, options, loop)
+        control = control or self.bound
+        self._http = HttpApi(self.engine, options, loop, control)
+        self._grpc = GrpcApi(self.engine, options, loop, control)
+        self._metrics = MetricsApi(self.engine, options, loop, custom_metrics)
         self._listeners: list[asyncio.Server] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
 
@@ -64,17 +74,30 @@ class Server:
                 options.metrics, self._metrics.make_connection, "metrics"
             )
 
+    @property
+    def connection_counts(self) -> tuple[int, int]:
+        """How many clients are connected over HTTP and over gRPC."""
+        return len(self._http.connections), len(self._grpc.connections)
+
     async def stop(self, timeout_s: float) -> None:
         """Refuse new requests, let what runs finish, then end connections and models."""
-        self.engine.is_exiting = True
-        for listener in self._listeners:
-            listener.close()
-        self._grpc.begin_shutdown()
+        self.refuse_requests()
         end = self._loop.time() + timeout_s
         models = [*self.engine.models(), *self.engine.leaving]
         await asyncio.gather(*(model.drain(timeout_s) for model in models))
         for model in models:
             model.stop()
+        await self.end_connections(end - self._loop.time())
+
+    def refuse_requests(self) -> None:
+        """Take no new connections and no new requests; what runs goes on."""
+        self.engine.is_exiting = True
+        for listener in self._listeners:
+            listener.close()
+        self._grpc.begin_shutdown()
+
+    async def end_connections(self, timeout_s: float) -> None:
+        """End all connections, each when its client has what it is due."""
         connections: list[HttpConnection | GrpcConnection] = [
             *self._http.connections,
             *self._grpc.connections,
@@ -82,7 +105,7 @@ class Server:
         ]
         if connections:
             ending = [connection.end() for connection in connections]
-            await asyncio.wait(ending, timeout=max(_FLUSH_S, end - self._loop.time()))
+            await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
         self._http.tasks.cancel()
         self._grpc.tasks.cancel()
 
