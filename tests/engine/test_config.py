@@ -228,7 +228,7 @@ def test_config_from_text_names_the_file_and_the_place():
         config_from_text("max_batch_size: 1\nfoo: 2", "models/m/config.pbtxt")
 
     assert caught.value.message.startswith(
-        "failed to read text proto from models/m/config.pbtxt: 2:1"
+        "failed to read text proto from models/m/config.pbtxt:2:1: Message type"
     )
 
 

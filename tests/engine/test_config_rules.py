@@ -52,6 +52,14 @@ def test_validation_refuses_an_identity(text, expected):
     assert refusal(text) == expected
 
 
+def test_tensors_that_the_model_may_complete_are_not_checked():
+    validate_config(normal(PYTHON + ' input [ { name: "x" } ]'), has_all_tensors=False)
+
+    assert refusal(PYTHON + ' input [ { name: "x" } ]') == (
+        "model input 'x' must specify 'data_type' for m"
+    )
+
+
 @pytest.mark.parametrize("platform", ["", "strange", "onnxruntime_onnx"])
 def test_python_backend_accepts_any_platform(platform):
     validate_config(normal(f'{PYTHON} platform: "{platform}"'))

@@ -85,7 +85,13 @@ def config_from_text(text: str, source: str) -> Any:
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as exc:
-        raise InvalidArgumentError(f"failed to read text proto from {source}: {exc}") from exc
+        line, column = exc.GetLine(), exc.GetColumn()
+        problem = str(exc)
+        if line is not None:
+            # As compilers and editors write a place, which they can jump to.
+            source = f"{source}:{line}:{column}"
+            problem = problem.removeprefix(f"{line}:{column} : ")
+        raise InvalidArgumentError(f"failed to read text proto from {source}: {problem}") from exc
 
 
 def normalise_config(config: Any, gpu_ids: Sequence[int] = ()) -> Any:

@@ -25,12 +25,16 @@ _BACKEND_OF_PLATFORM = {
 _FRAMEWORK_BACKENDS = frozenset(_BACKEND_OF_PLATFORM.values())
 
 
-def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
+def validate_config(
+    config: Any, gpu_ids: Sequence[int] = (), *, has_all_tensors: bool = True
+) -> None:
     """Check a normalised configuration.
 
     Args:
         config: the ModelConfig message.
         gpu_ids: the devices that instances may be placed on.
+        has_all_tensors: False where the model may still complete its inputs and outputs, which
+            are not checked then.
 
     Raises:
         InvalidArgumentError: for the first rule that the configuration breaks.
@@ -44,10 +48,8 @@ def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
         _check_dynamic_batching(config)
     if config.response_cache.enable:
         _check_response_cache(config)
-    for kind, tensors in (("input", config.input), ("output", config.output)):
-        _check_unique_names(config, kind, tensors)
-        for tensor in tensors:
-            _check_tensor(config, kind, tensor)
+    if has_all_tensors:
+        _check_tensors(config)
     for group in config.instance_group:
         _check_instance_group(config, group, gpu_ids)
 
@@ -141,6 +143,13 @@ def _check_response_cache(config: Any) -> None:
             f"Response Cache does not currently support model {config.name} with {obstacle}. "
             "Please disable the response cache."
         )
+
+
+def _check_tensors(config: Any) -> None:
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        _check_unique_names(config, kind, tensors)
+        for tensor in tensors:
+            _check_tensor(config, kind, tensor)
 
 
 def _check_unique_names(config: Any, kind: str, tensors: Iterable[Any]) -> None:

@@ -50,6 +50,7 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     model_directory: Path  # what `initialize` gets as model_repository
     version_directory: Path
     config: Any  # the ModelConfig message, normalised; tensors are unchecked until auto-complete
+    gpu_ids: tuple[int, ...] = ()  # devices that there are, for whoever normalises it again
     labels: dict[str, tuple[str, ...]] = {}  # names of the classes, by output
     instances: tuple[InstancePlan, ...]
     warmup: tuple[WarmupSample, ...] = ()

@@ -66,7 +66,7 @@ class RestartPolicy:
             return 0.0
         # Bounded before it is raised to a power: instances may crash for years.
         doublings = min(self._restarts_in_a_row - 1, 16)
-        return min(FIRST_DELAY_S * 2**doublings, MAX_DELAY_S)
+        return min(FIRST_DELAY_S * 2.0**doublings, MAX_DELAY_S)
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in model repositories: models, versions, the files that configurations name, changes.
+
+Only reads directories. A repository, a model or a version may be a link: whoever may write there
+may run code anyway. What a configuration names, and a client may send one, stays inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_MAX_VERSION = 2**63 - 1
+# Importing a model writes there, which is no change of it.
+_IGNORED = frozenset({"__pycache__"})
+
+
+class ModelPlace(msgspec.Struct, frozen=True):
+    """Where a model lies."""
+
+    repository: Path
+    directory: Path
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The times and sizes of a model's files at one moment, as texts that are equal or not."""
+
+    config: str  # of the configurations
+    shared: str  # of what all versions have in common: labels, warm-up data, modules
+    versions: dict[int, str]
+
+
+def find_models(repositories: Sequence[Path]) -> dict[str, list[ModelPlace]]:
+    """Every directory of every repository by its name; a name may be in several repositories.
+
+    Hidden directories are no models: version control and mounted volumes keep theirs there.
+
+    Raises:
+        InternalError: A repository cannot be read.
+    """
+    models: dict[str, list[ModelPlace]] = {}
+    for repository in repositories:
+        for name in _directory_names(repository):
+            if not name.startswith("."):
+                models.setdefault(name, []).append(ModelPlace(repository, repository / name))
+    return dict(sorted(models.items()))
+
+
+def _directory_names(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError as error:
+        raise InternalError(f"failed to open directory {directory}: {error.strerror}") from error
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that is none, or that could lead out of a repository."""
+    if not name.strip():
+        raise InvalidArgumentError(
+            "Model name cannot be empty. Please enter a valid name to deploy."
+        )
+    if "/" in name or "\0" in name or name.strip() in (".", ".."):
+        raise InvalidArgumentError(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+
+
+def parse_version(name: str) -> int | None:
+    """The version that a directory stands for; None for any other directory."""
+    if not _VERSION.fullmatch(name) or int(name) > _MAX_VERSION:
+        return None
+    return int(name)
+
+
+def version_directories(directory: Path) -> dict[int, Path]:
+    """The versions of a model, in ascending order.
+
+    Raises:
+        InternalError: The model's directory cannot be read.
+    """
+    found = ((parse_version(name), name) for name in _directory_names(directory))
+    return {
+        version: directory / name
+        for version, name in sorted((v, name) for v, name in found if v is not None)
+    }
+
+
+def mistaken_versions(directory: Path) -> list[str]:
+    """Directories that somebody may have meant as versions: numbers with leading zeros."""
+    names = _directory_names(directory)
+    return [name for name in names if name.isdecimal() and parse_version(name) is None]
+
+
+def contained_file(place: ModelPlace, name: str, *, under: str = "") -> Path:
+    """A file in a model's directory that its configuration names.
+
+    Args:
+        place: The model's place.
+        name: The file as the configuration has it.
+        under: The directory in the model's directory that it lies in.
+
+    Raises:
+        UnsupportedError: The name, or a link, leads out of the model's directory; a link to
+            another place in the same repository is fine.
+    """
+    directory = place.directory / under
+    if is_inside(name):
+        path = (directory / name).resolve()
+        roots = (place.directory.resolve(), place.repository.resolve())
+        if any(path.is_relative_to(root) for root in roots):
+            return directory / name
+    raise UnsupportedError(f"file '{name}' is outside model directory {directory}")
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path, read as text, stays in the directory that it is used in."""
+    normal = os.path.normpath(name)
+    is_upward = normal == os.pardir or normal.startswith(os.pardir + os.sep)
+    return bool(name) and "\0" not in name and not Path(name).is_absolute() and not is_upward
+
+
+def take_snapshot(directory: Path) -> Snapshot:
+    """Look at all files of a model; what vanishes meanwhile is not there."""
+    versions = version_directories(directory)
+    version_names = {path.name for path in versions.values()}
+    config_names = {"config.pbtxt", "configs"}
+    entries = _entries(directory)
+    return Snapshot(
+        _fingerprint(entry for entry in entries if entry.name in config_names),
+        _fingerprint(entry for entry in entries if entry.name not in config_names | version_names),
+        {version: _fingerprint(_entries(path)) for version, path in versions.items()},
+    )
+
+
+def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as found:
+            entries = [entry for entry in found if entry.name not in _IGNORED]
+    except OSError:
+        return []
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _fingerprint(entries: Iterable[os.DirEntry[str]]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for line in _describe(entries):
+        digest.update(line.encode(errors="surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
+def _describe(entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
+    for entry in entries:
+        try:
+            status = entry.stat()
+        except OSError:
+            continue
+        # A linked directory is known by its own time: it might lead in circles.
+        if entry.is_dir(follow_symlinks=False):
+            yield entry.path
+            yield from _describe(_entries(entry.path))
+        else:
+            yield f"{entry.path} {status.st_mtime_ns} {status.st_size}"
