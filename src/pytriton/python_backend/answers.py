@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules on what `execute` returns and sends, and how that becomes frames. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytriton.pb_utils.failures import TritonModelException
+from pytriton.pb_utils.request import RELEASE_RESCHEDULE
+from pytriton.pb_utils.response import InferenceResponse
+from pytriton.python_backend.failure_text import RuleError, describe
+from pytriton.python_backend.placing import place, place_column
+from pytriton.transport.frames import BatchResult, ResponseItem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytriton.pb_utils.request import InferenceRequest
+    from pytriton.pb_utils.tensor import Tensor
+    from pytriton.transport.channel import Payload
+
+SENDER_CLOSED = "Unable to send response. Response sender has been closed."
+
+
+def failure_text(instance_name: str, error: BaseException | str) -> str:
+    """What the clients of all requests read whose `execute` raised."""
+    text = error if isinstance(error, str) else describe(error)
+    return f"Failed to process the request(s) for model '{instance_name}', message: {text}"
+
+
+def check_decoupled_return(result: Any, instance_name: str) -> None:
+    """A decoupled model answers through senders only.
+
+    Raises:
+        RuleError: it returned something.
+    """
+    if result is not None:
+        raise RuleError(
+            f"Python model '{instance_name}' is using the decoupled mode and the execute function"
+            " must return None."
+        )
+
+
+def returned_responses(
+    result: Any, requests: Sequence[InferenceRequest]
+) -> Sequence[InferenceResponse | None]:
+    """The response to each request; None where it comes through the request's sender, if it comes.
+
+    Raises:
+        RuleError: `execute` of a model that is not decoupled may not return that.
+    """
+    if result is None:
+        return [None] * len(requests)
+    if not isinstance(result, list):
+        raise RuleError(f"Expected a list in the execute return, found type '{type(result)}'.")
+    if len(result) != len(requests):
+        raise RuleError(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest"
+            f" objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size"
+            f" is:{len(result)}"
+        )
+    for request, response in zip(requests, result, strict=True):
+        if response is not None:
+            _check_response(request, response)
+    return result
+
+
+def _check_response(request: InferenceRequest, response: Any) -> None:
+    if request.release_flags == RELEASE_RESCHEDULE:
+        raise RuleError(
+            "Expected a None object in the execute function return list for reschduled request,"
+            f" found type '{type(response)}'."
+        )
+    if not isinstance(response, InferenceResponse):
+        raise RuleError(
+            "Expected an 'InferenceResponse' object in the execute function return list, found"
+            f" type '{type(response)}'."
+        )
+    if request.sender is not None:
+        try:
+            request.sender.count_returned()
+        except TritonModelException as error:
+            raise RuleError(str(error)) from error
+
+
+def wanted(tensors: list[Tensor], names: Collection[str]) -> list[Tensor]:
+    """The outputs that the client asked for, in the model's order."""
+    return [tensor for tensor in tensors if tensor.name() in names]
+
+
+def columns_of(
+    responses: Sequence[InferenceResponse | None],
+    requests: Sequence[InferenceRequest],
+    rows: Sequence[int],
+) -> list[list[Tensor]] | None:
+    """The outputs of a whole batch, by name, if they can be sent in one piece each; else None.
+
+    They can where every request has a response with the same outputs, which differ in nothing but
+    in having their request's rows.
+    """
+    table = []
+    for response, request in zip(responses, requests, strict=True):
+        if response is None or response.failure is not None or response.parameter_values:
+            return None
+        table.append(wanted(response.tensors, request.output_names))
+    width = len(table[0])
+    if len(table) == 1:
+        return [[tensor] for tensor in table[0]]
+    if any(len(tensors) != width for tensors in table):
+        return None
+    columns = [list(column) for column in zip(*table, strict=True)]
+    return columns if all(_is_alike(column, rows) for column in columns) else None
+
+
+def _is_alike(tensors: list[Tensor], rows: Sequence[int]) -> bool:
+    name = tensors[0].name()
+    array = tensors[0].as_numpy()
+    dtype, tail = array.dtype, array.shape[1:]
+    shapes = {count: (count, *tail) for count in set(rows)}
+    for tensor, count in zip(tensors, rows, strict=True):
+        array = tensor.as_numpy()
+        if array.shape != shapes[count] or array.dtype != dtype or tensor.name() != name:
+            return False
+    return True
+
+
+def make_batch_result(
+    batch: int,
+    rows: Sequence[int],
+    times_ns: tuple[int, int],
+    columns: list[list[Tensor]],
+    payload: Payload,
+) -> BatchResult:
+    """One response to every request of a batch, outputs in one piece."""
+    if len(rows) == 1:
+        refs = [place(payload, tensor) for (tensor,) in columns]
+    else:
+        row_count = sum(rows)
+        refs = [place_column(payload, tensors, row_count) for tensors in columns]
+    return BatchResult(batch, *times_ns, refs)
+
+
+def make_item(
+    payload: Payload,
+    batch: int,
+    position: int,
+    response: InferenceResponse | None,
+    names: Collection[str],
+    *,
+    is_final: bool = True,
+) -> ResponseItem:
+    """One response, error or bare end."""
+    if response is None:
+        return ResponseItem(batch, position, None, is_final)
+    if (failure := response.failure) is not None:
+        return ResponseItem(batch, position, None, is_final, failure.message(), int(failure.code()))
+    refs = [place(payload, tensor) for tensor in response.tensors if tensor.name() in names]
+    return ResponseItem(
+        batch, position, refs, is_final, parameters=response.parameter_values or None
+    )

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of other models, from any thread of the process."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from pytriton.errors import ErrorCode, ServerError
+from pytriton.pb_utils.response import InferenceResponse, TritonError
+from pytriton.pb_utils.tensor import Tensor
+from pytriton.python_backend.mailbox import Inbox
+from pytriton.python_backend.placing import place
+from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
+
+if TYPE_CHECKING:
+    from pytriton.pb_utils.request import InferenceRequest
+    from pytriton.python_backend.connection import Connection
+    from pytriton.transport.channel import Payload, Received
+
+# Responses that are taken before the server hears of it: a fraction of what it sends unasked.
+_CREDIT_STEP = RESPONSE_WINDOW // 4
+
+
+class BlsCall(Inbox):
+    """A request on its way through another model."""
+
+    __slots__ = (
+        "_connection", "_is_abandoned", "_is_decoupled", "_number", "_uncredited", "is_over",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, *, is_decoupled: bool) -> None:
+        super().__init__()
+        self.is_over = False
+        self._connection = connection
+        self._is_decoupled = is_decoupled
+        self._is_abandoned = False
+        self._uncredited = 0
+        self._number = connection.open_call(self)
+
+    def start(self, request: InferenceRequest, *, blocked_batch: int) -> None:
+        """Send the request; ServerError where there is no room for its tensors."""
+        try:
+            self._connection.outbox.send(functools.partial(self._frame, request, blocked_batch))
+        except BaseException:
+            self._connection.close_call(self._number)
+            raise
+
+    def receive(self) -> InferenceResponse | None:
+        """Wait for the next response; None after the last one."""
+        if self.is_over:
+            return None
+        received = self._connection.receive(self)
+        reply = received.frame
+        assert isinstance(reply, InferReply)
+        if reply.is_final:
+            self._end()
+        else:
+            self._credit()
+        return _response(received, reply)
+
+    def cancel(self) -> None:
+        """Give the request up; its end still comes."""
+        if not self.is_over:
+            self._connection.outbox.post(CancelCall(self._number))
+
+    def abandon(self) -> None:
+        """Drop all further responses. A finalizer may call this: nothing here takes a lock."""
+        self._is_abandoned = True
+        while self.messages:
+            self._drop(self.messages.popleft())
+
+    def take(self, received: Received) -> None:
+        """Keep a reply for `receive`."""
+        if self._is_abandoned:
+            self._drop(received)
+        else:
+            self.messages.append(received)
+
+    def _drop(self, received: Received) -> None:
+        reply = received.frame
+        assert isinstance(reply, InferReply)
+        if reply.is_final:
+            self._end()
+        else:
+            self._credit()
+
+    def _credit(self) -> None:
+        self._uncredited += 1
+        if self._uncredited >= _CREDIT_STEP and self._is_decoupled:
+            self._connection.outbox.post(CallCredit(self._number, self._uncredited))
+            self._uncredited = 0
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._connection.close_call(self._number)
+
+    def _frame(self, request: InferenceRequest, blocked_batch: int, payload: Payload) -> InferCall:
+        return InferCall(
+            self._number,
+            request.model_name,
+            request.model_version,
+            [place(payload, tensor) for tensor in request.inputs()],
+            list(request.output_names),
+            request.request_id(),
+            request.correlation_id(),
+            request.flags(),
+            request.timeout(),
+            request.parameter_values or {},
+            self._is_decoupled,
+            blocked_batch,
+            request.traceparent,
+        )
+
+
+class RefusedCall:
+    """A call that could not be sent: its only response says why."""
+
+    def __init__(self, request: InferenceRequest, error: ServerError) -> None:
+        self.is_over = False
+        text = f"Model {request.model_name} - Error when running inference: {error.message}"
+        self._response = InferenceResponse.received([], TritonError(text, error.code), None)
+
+    def receive(self) -> InferenceResponse | None:
+        """The only response, then None."""
+        if self.is_over:
+            return None
+        self.is_over = True
+        return self._response
+
+    def cancel(self) -> None:
+        """There is nothing to cancel."""
+
+    def abandon(self) -> None:
+        """There is nothing to drop."""
+
+
+def _response(received: Received, reply: InferReply) -> InferenceResponse:
+    failure = None
+    if reply.error is not None:
+        failure = TritonError(reply.error, ErrorCode(reply.error_code))
+    tensors = [Tensor.from_array(ref.name, received.array(ref)) for ref in reply.outputs or ()]
+    return InferenceResponse.received(tensors, failure, reply.parameters)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event loop of an instance whose methods are coroutines: one, for ever, on its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+_CALLS_AT_A_TIME = 64  # that `async_exec` waits for, a thread each
+_STOP_DEADLINE_S = 5.0
+
+
+class CoroutineThread:
+    """Runs coroutines side by side; the thread starts with the first one."""
+
+    def __init__(self, on_start: Callable[[int], None]) -> None:
+        self._on_start = on_start  # hears of the thread
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start a coroutine and go on; it must deal with its own exceptions."""
+        self._started_loop().call_soon_threadsafe(self._start, coroutine)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._started_loop()).result()
+
+    def stop(self) -> None:
+        """Cancel what runs and end the thread, as far as it can be reached."""
+        if self._loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self._loop)
+        self._thread.join(_STOP_DEADLINE_S)
+
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(
+                    ThreadPoolExecutor(_CALLS_AT_A_TIME, thread_name_prefix="pytriton-call")
+                )
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name="pytriton-loop", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        self._on_start(threading.get_ident())
+        loop.run_forever()
+        loop.close()
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)  # the loop itself would let it be collected
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        asyncio.get_running_loop().stop()

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls a model's `execute` with a batch and answers with what it returns, sends or raises."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytriton.errors import ErrorCode
+from pytriton.pb_utils.request import RELEASE_RESCHEDULE
+from pytriton.python_backend import answers
+from pytriton.python_backend.batch_run import BatchRun
+from pytriton.python_backend.failure_text import RuleError, describe_fully, place
+from pytriton.python_backend.requests import make_requests
+from pytriton.transport.frames import BatchFailure, Execute, ResponseItem, Responses
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from pytriton.pb_utils.request import InferenceRequest
+    from pytriton.pb_utils.response import InferenceResponse
+    from pytriton.python_backend.batch_run import RunDesk
+    from pytriton.python_backend.coroutines import CoroutineThread
+    from pytriton.python_backend.runtime import WorkerRuntime
+    from pytriton.transport.channel import Payload, Received
+
+    _Answered = Sequence[tuple[int, InferenceResponse | None]]
+
+
+class Execution:
+    """One model and its batches. Coroutines answer on the event loop's thread, all else here."""
+
+    def __init__(
+        self,
+        model: Any,
+        model_path: str,
+        desk: RunDesk,
+        runtime: WorkerRuntime,
+        coroutines: CoroutineThread,
+    ) -> None:
+        self._execute = getattr(model, "execute", None)
+        self._model_path = model_path
+        self._desk = desk
+        self._outbox = desk.outbox
+        self._runtime = runtime
+        self._coroutines = coroutines
+
+    def run(self, received: Received) -> None:
+        """Call the model with a batch; whatever it does, the batch is answered.
+
+        Raises:
+            ConnectionError: the server is gone.
+        """
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        run = BatchRun(self._desk, execute, time.monotonic_ns())
+        requests: Sequence[InferenceRequest] = ()
+        try:
+            requests = make_requests(received, run, self._desk)
+            result = self._call(execute.batch, requests)
+        except BaseException as error:  # noqa: BLE001  whatever the model raises is answered
+            self._fail(run, requests, error)
+            return
+        if asyncio.iscoroutine(result):
+            self._start(run, requests, result)
+        else:
+            self._answer(run, requests, result)
+
+    def _call(self, batch: int, requests: Sequence[InferenceRequest]) -> Any:
+        if self._execute is None:
+            raise RuleError(f"Python model {self._model_path} does not implement `execute` method.")
+        self._runtime.running_batch = batch
+        try:
+            return self._execute(requests)
+        finally:
+            self._runtime.running_batch = 0
+
+    def _start(
+        self,
+        run: BatchRun,
+        requests: Sequence[InferenceRequest],
+        coroutine: Coroutine[Any, Any, Any],
+    ) -> None:
+        if self._desk.is_decoupled:
+            frame = Responses(
+                run.started_ns, time.monotonic_ns(), [], returned_batch=run.execute.batch
+            )
+            self._outbox.send(lambda _: frame)
+            run.return_()
+        self._coroutines.submit(self._finish(run, requests, coroutine))
+
+    async def _finish(
+        self,
+        run: BatchRun,
+        requests: Sequence[InferenceRequest],
+        coroutine: Coroutine[Any, Any, Any],
+    ) -> None:
+        try:
+            try:
+                result = await coroutine
+            except BaseException as error:  # noqa: BLE001  as in `run`
+                self._fail(run, requests, error)
+            else:
+                self._answer(run, requests, result)
+        except ConnectionError:
+            pass  # the server is gone, which the model's thread hears, too
+
+    def _answer(self, run: BatchRun, requests: Sequence[InferenceRequest], result: Any) -> None:
+        try:
+            self._send_answer(run, requests, result)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001  it broke a rule, or its tensors cannot be sent
+            self._fail(run, requests, error)
+
+    def _send_answer(
+        self, run: BatchRun, requests: Sequence[InferenceRequest], result: Any
+    ) -> None:
+        execute = run.execute
+        times_ns = (run.started_ns, time.monotonic_ns())
+        responses: Sequence[InferenceResponse | None]
+        if self._desk.is_decoupled:
+            answers.check_decoupled_return(result, self._runtime.instance_name)
+            responses = [None] * len(requests)
+        else:
+            responses = answers.returned_responses(result, requests)
+            columns = answers.columns_of(responses, requests, execute.rows)
+            if columns is not None:
+                self._outbox.send(
+                    functools.partial(
+                        answers.make_batch_result, execute.batch, execute.rows, times_ns, columns
+                    )
+                )
+                run.end()
+                return
+        answered = [
+            (position, response)
+            for position, (request, response) in enumerate(zip(requests, responses, strict=True))
+            if response is not None
+            or (request.release_flags == RELEASE_RESCHEDULE and run.is_open(position))
+        ]
+        returned_batch = 0 if run.is_returned else execute.batch
+        if answered or returned_batch:
+            self._outbox.send(
+                functools.partial(self._make_responses, run, times_ns, answered, returned_batch)
+            )
+        for position, _ in answered:
+            _close(requests[position])
+        run.return_([position for position, _ in answered])
+
+    def _make_responses(
+        self,
+        run: BatchRun,
+        times_ns: tuple[int, int],
+        answered: _Answered,
+        returned_batch: int,
+        payload: Payload,
+    ) -> Responses:
+        """Responses, and None for a request that is to be executed again."""
+        batch = run.execute.batch
+        items = [
+            answers.make_item(payload, batch, position, response, run.names(position))
+            if response is not None
+            else ResponseItem(batch, position, is_rescheduled=True)
+            for position, response in answered
+        ]
+        return Responses(*times_ns, items, returned_batch=returned_batch)
+
+    def _fail(
+        self, run: BatchRun, requests: Sequence[InferenceRequest], error: BaseException
+    ) -> None:
+        """Answer what is open of a batch with the error, but for responses that were sent."""
+        times_ns = (run.started_ns, time.monotonic_ns())
+        self._log(error)
+        held = []
+        for position, request in enumerate(requests):
+            if request.sender is not None:
+                response = request.sender.take_held()
+                if response is not None and run.is_open(position):
+                    held.append((position, response))
+            _close(request)
+        if held:
+            self._send_held(run, times_ns, held)
+        text = answers.failure_text(self._runtime.instance_name, error)
+        code = int(ErrorCode.INTERNAL)
+        batch = run.execute.batch
+        if run.is_returned:
+            items = [
+                ResponseItem(batch, position, error=text, error_code=code)
+                for position in run.open_positions
+            ]
+            self._outbox.send(lambda _: Responses(*times_ns, items))
+        else:
+            self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code))
+        run.end()
+
+    def _send_held(self, run: BatchRun, times_ns: tuple[int, int], held: _Answered) -> None:
+        try:
+            self._outbox.send(functools.partial(self._make_responses, run, times_ns, held, 0))
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001  they fail with the rest, then
+            self._log(error)
+
+    def _log(self, error: BaseException) -> None:
+        text = answers.failure_text(self._runtime.instance_name, describe_fully(error))
+        self._runtime.log("ERROR", text, *place(error))
+
+
+def _close(request: InferenceRequest) -> None:
+    if request.sender is not None:
+        request.sender.close()

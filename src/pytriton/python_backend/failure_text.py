@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of what a model raised, as clients and the server's log read it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytriton
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_OURS = str(Path(pytriton.__file__).parent) + os.sep
+_IMPORTING = "<frozen importlib"
+
+
+class RuleError(Exception):
+    """A model broke a rule; the text is read as it is, there is no place to point to."""
+
+
+def describe(error: BaseException) -> str:
+    """`<class>: <text>`, a blank line, `At:` and the frames of the model, innermost first."""
+    if isinstance(error, RuleError):
+        return str(error)
+    text = f"{type(error).__name__}: {_message(error)}"
+    places = [
+        f"  {file}({line}): {function}\n" for file, line, function in _frames(error.__traceback__)
+    ]
+    if places:
+        text += "\n\nAt:\n" + "".join(places)
+    # Half a surrogate pair, as file names may have, has no form in UTF-8.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def describe_fully(error: BaseException) -> str:
+    """`<class>: <text>` and the traceback from the model's first frame on, for the log."""
+    if isinstance(error, RuleError):
+        return str(error)
+    trace = error.__traceback__
+    while trace is not None and _is_hidden(trace):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    text = f"{type(error).__name__}: {_message(error)}\n{''.join(lines)}"
+    return text.rstrip("\n").encode("utf-8", "backslashreplace").decode()
+
+
+def place(error: BaseException) -> tuple[str, int]:
+    """File and line of the model where it was raised; empty and 0 where that is not known."""
+    for file, line, _ in _frames(error.__traceback__):
+        return file, line
+    return "", 0
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  the traceback has the rest
+        return "<its text could not be made>"
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
+    """Innermost first, without those that are no business of who wrote the model."""
+    frames = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not _is_hidden(trace):
+            frames.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return frames[::-1]
+
+
+def _is_hidden(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith((_OURS, _IMPORTING))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a model's file as the Python backend does: as `<version>.model`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytriton
+from pytriton.python_backend.failure_text import RuleError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+CLASS_NAME = "TritonPythonModel"
+# Where `triton_python_backend_utils` is.
+_UTILS_DIRECTORY = str(Path(pytriton.__file__).resolve().parents[1])
+
+
+class LoadError(RuleError):
+    """The file cannot be a model; the text says why."""
+
+
+def load_class(path: str, package: str) -> type[Any]:
+    """The class of the model in a file.
+
+    `package` is the version, which is the name of the file's folder; it is empty for the code of a
+    backend, which is imported as a module of its own.
+
+    Raises:
+        LoadError: there is no such file, or it is no Python file.
+        AttributeError: the file has no class of that name.
+        Exception: whatever the file raises.
+    """
+    file = Path(path)
+    if file.suffix != ".py":
+        raise LoadError(f"Model name must end with '.py'. Model name is \"{file.name}\".")
+    if not file.is_file():
+        raise LoadError(f"Python model file not found in '{path}'")
+    name, directory = file.stem, str(file.parent)
+    if package:
+        parent = str(file.parent.parent)
+        sys.path += [directory, parent, _UTILS_DIRECTORY]
+        _import_package(package, parent)
+        name = f"{package}.{name}"
+    else:
+        sys.path += [directory, _UTILS_DIRECTORY]
+    model_class: type[Any] = getattr(_import_file(name, path), CLASS_NAME)
+    return model_class
+
+
+def _import_package(name: str, parent: str) -> None:
+    """Make the version's folder a package: `from . import helper` works in the model's file."""
+    spec = PathFinder.find_spec(name, [parent])
+    if spec is None:
+        raise LoadError(f"expected the version '{name}' to be a folder in '{parent}'")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if spec.loader is not None:
+        spec.loader.exec_module(module)
+
+
+def _import_file(name: str, path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

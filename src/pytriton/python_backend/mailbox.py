@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a channel for all threads of a process: whoever waits first reads for everybody.
+
+There is no thread between the socket and `execute`. A thread that waits for something becomes the
+reader if nobody is, and hands each message to whom it is for; the others sleep until theirs came or
+until the reader has what it waited for, when one of them reads on. The model's thread is preferred:
+another reader gives way to it after the next message.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pytriton.transport.arena import IDLE_SECONDS
+
+if TYPE_CHECKING:
+    from pytriton.python_backend.outbox import Outbox
+    from pytriton.transport.channel import Received
+
+# How long the model's thread must have been busy before a patient waiter reads in its place.
+PATIENCE_S = 0.1
+
+
+class Waiter:
+    """Something that threads wait for in a mailbox."""
+
+    __slots__ = ()
+    is_patient = False  # can wait for its news a little, so as not to take the reader's place
+
+    def has_news(self) -> bool:
+        """Whether what is waited for is there."""
+        raise NotImplementedError
+
+
+class Inbox(Waiter):
+    """Waits for messages."""
+
+    __slots__ = ("is_patient", "messages")
+
+    def __init__(self, *, is_patient: bool = False) -> None:
+        self.is_patient = is_patient
+        self.messages: deque[Received] = deque()
+
+    def take(self, received: Received) -> None:
+        """Keep a message until somebody asks for it."""
+        self.messages.append(received)
+
+    def has_news(self) -> bool:
+        """Whether there is a message."""
+        return bool(self.messages)
+
+
+# Takes a message and tells whom it was for; runs on the thread that reads, and must be quick.
+Handler = Callable[["Received"], Waiter | None]
+
+
+class Mailbox:
+    """The reading end of a channel. `jobs` is what the model's thread waits for."""
+
+    def __init__(self, outbox: Outbox, handlers: Mapping[type, Handler]) -> None:
+        self.jobs = Inbox()
+        self._outbox = outbox
+        self._channel = outbox.channel
+        self._handlers = handlers
+        self._lock = threading.Lock()
+        self._is_led = False
+        self._is_over = False
+        self._count = 0  # of messages so far
+        self._sleepers: dict[Waiter, list[threading.Lock]] = {}
+        self._poll = select.poll()
+        self._poll.register(self._channel.fileno(), select.POLLIN)
+
+    def wait(self, waiter: Waiter) -> None:
+        """Return once the waiter has news; EOFError when the server is gone."""
+        while not waiter.has_news():
+            with self._lock:
+                if waiter.has_news():
+                    break
+                if self._is_over:
+                    raise EOFError
+                gate = None if self._may_lead(waiter) else self._sleep(waiter)
+                if gate is None:
+                    self._is_led = True
+            if gate is None:
+                self._lead(waiter)
+                continue
+            if waiter.is_patient:
+                self._doze(waiter, gate)
+            else:
+                gate.acquire()
+            if waiter.has_news():
+                self._wake_successor()  # it may have been woken to read, and will not
+
+    def read_what_is_there(self) -> None:
+        """Take the messages that came, without waiting; somebody who reads does that anyway."""
+        with self._lock:
+            if self._is_led or self._is_over:
+                return
+            self._is_led = True
+        try:
+            while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
+                self._hand_out(received)
+        except EOFError:
+            self._end()
+        finally:
+            self._step_down()
+
+    def _may_lead(self, waiter: Waiter) -> bool:
+        if self._is_led or waiter.is_patient:
+            return False
+        return waiter is self.jobs or self.jobs not in self._sleepers
+
+    def _sleep(self, waiter: Waiter) -> threading.Lock:
+        gate = threading.Lock()
+        gate.acquire()
+        self._sleepers.setdefault(waiter, []).append(gate)
+        return gate
+
+    def _doze(self, waiter: Waiter, gate: threading.Lock) -> None:
+        """Sleep, but read if nobody did for a while: the model's thread is busy for long."""
+        count = self._count
+        while not gate.acquire(timeout=PATIENCE_S):
+            with self._lock:
+                leads = not self._is_led and not self._is_over and count == self._count
+                count = self._count
+                if leads:
+                    self._is_led = True
+                    self._sleepers.pop(waiter, None)
+            if leads:
+                self._lead(waiter)
+                return
+
+    def _lead(self, waiter: Waiter) -> None:
+        is_main = waiter is self.jobs
+        try:
+            while True:
+                received = self._receive_idly() if is_main else self._receive()
+                gives_way = not is_main and self.jobs in self._sleepers
+                self._hand_out(received)
+                del received
+                if gives_way or waiter.has_news():
+                    return
+        except EOFError:
+            self._end()
+            raise
+        finally:
+            self._step_down()
+
+    def _hand_out(self, received: Received) -> None:
+        handler = self._handlers.get(type(received.frame))
+        with self._lock:
+            self._count += 1
+            waiter = None if handler is None else handler(received)
+            gates = self._sleepers.pop(waiter, None) if waiter is not None else None
+        for gate in gates or ():
+            gate.release()
+
+    def _receive(self) -> Received:
+        received = self._channel.receive()
+        assert received is not None, "the socket blocks"
+        return received
+
+    def _receive_idly(self) -> Received:
+        """Like `_receive`, with nothing else to do: give memory back meanwhile."""
+        channel = self._channel
+        channel.gives_back_at_once = True
+        try:
+            while channel.has_notes or self._outbox.has_idle_memory:
+                if channel.link.has_message or self._poll.poll(IDLE_SECONDS * 1000):
+                    break
+                self._outbox.trim()
+            return self._receive()
+        finally:
+            channel.gives_back_at_once = False
+
+    def _step_down(self) -> None:
+        with self._lock:
+            self._is_led = False
+        self._wake_successor()
+
+    def _wake_successor(self) -> None:
+        if not self._sleepers:
+            return
+        with self._lock:
+            if self._is_led:
+                return
+            heirs = [waiter for waiter in self._sleepers if not waiter.is_patient]
+            if not heirs:
+                return
+            heir = self.jobs if self.jobs in self._sleepers else heirs[0]
+            gates = self._sleepers[heir]
+            gate = gates.pop()
+            if not gates:
+                del self._sleepers[heir]
+        gate.release()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            gates = [gate for gates in self._sleepers.values() for gate in gates]
+            self._sleepers.clear()
+        for gate in gates:
+            gate.release()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker process does to itself before it runs a model, whoever started it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import io
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytriton.python_backend.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def run_worker(
+    channel_descriptor: int, door_descriptor: int, title: str, environment: Mapping[str, str]
+) -> None:
+    """Turn this process into a worker, and run its model until the server ends it."""
+    for descriptor in (channel_descriptor, door_descriptor):
+        os.set_inheritable(descriptor, False)
+    _die_with_parent()
+    # A handler that does nothing, not SIG_IGN, which programs that the model starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_it_to_the_server)
+    os.register_at_fork(after_in_child=_take_signals)
+    os.environ.update(environment)
+    np.random.seed()  # noqa: NPY002  the state that models share, equal in all forks otherwise
+    _set_title(title)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    worker = Worker(socket.socket(fileno=channel_descriptor), socket.socket(fileno=door_descriptor))
+    worker.run()
+
+
+def _leave_it_to_the_server(number: int, frame: FrameType | None) -> None:
+    """SIGINT and SIGTERM reach a whole terminal or container; the server says when to end."""
+
+
+def _take_signals() -> None:
+    """Processes that the model forks, a pool's for example, end by signals as anywhere else."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _die_with_parent() -> None:
+    """Be killed when the parent goes, even in the middle of a model's longest call."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it went before we said so
+        os._exit(1)
+
+
+def _set_title(title: str) -> None:
+    try:
+        setproctitle = importlib.import_module("setproctitle")
+    except ImportError:
+        return
+    setproctitle.setproctitle(title)
+
+
+def forget_first_path() -> None:
+    """Take out of `sys.path` what stands there only to find this package, before all else.
+
+    Models find it at the end of the path, and do not import from the working directory.
+    """
+    holder = Path(__file__).resolve().parents[2]
+    if sys.path[0] in ("", str(Path.cwd()), str(holder)):
+        del sys.path[0]

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One instance of a model in a process of its own: initialize, batch after batch, finalize.
+
+The main thread reads the channel and calls the model; there is nothing between the two.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytriton.pb_utils.model_config import ModelConfig
+from pytriton.pb_utils.runtime import set_runtime
+from pytriton.python_backend.batch_run import RunDesk
+from pytriton.python_backend.connection import Connection
+from pytriton.python_backend.coroutines import CoroutineThread
+from pytriton.python_backend.execution import Execution
+from pytriton.python_backend.failure_text import RuleError, describe, describe_fully, place
+from pytriton.python_backend.loader import load_class
+from pytriton.python_backend.readiness import ReadyCheck
+from pytriton.python_backend.runtime import WorkerRuntime
+from pytriton.transport.frames import Cancel, Credit, Execute
+from pytriton.transport.worker_frames import (
+    CheckReady,
+    Finalize,
+    Initialize,
+    Initialized,
+    ReadyReport,
+)
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.python_backend.mailbox import Waiter
+    from pytriton.transport.channel import Received
+
+_SERVER_GONE = 1  # exit status
+
+
+class Worker:
+    """Runs a model over a channel until the server says that it is enough, or is gone."""
+
+    def __init__(self, channel: socket.socket, door: socket.socket) -> None:
+        self._connection = Connection(channel)
+        self._door = door
+        self._model: Any = None
+        for kind in (Initialize, Execute, Finalize):
+            self._connection.handlers[kind] = self._on_job
+
+    def run(self) -> None:
+        """Serve; returns after the end of `finalize`."""
+        try:
+            self._serve()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            # Nobody is left to whom anything that the model might still do would matter.
+            os._exit(_SERVER_GONE)
+        self._connection.close()
+        self._door.close()
+
+    def _on_job(self, received: Received) -> Waiter:
+        jobs = self._connection.mailbox.jobs
+        jobs.take(received)
+        return jobs
+
+    def _next(self) -> Received:
+        mailbox = self._connection.mailbox
+        mailbox.wait(mailbox.jobs)
+        return mailbox.jobs.messages.popleft()
+
+    def _serve(self) -> None:
+        frame = self._next().frame
+        assert isinstance(frame, Initialize), f"expected Initialize first, got {frame}"
+        self._runtime = self._make_runtime(frame)
+        try:
+            report = self._initialize(frame)
+        except BaseException as error:  # noqa: BLE001  whatever the model raises is reported
+            self._log_raised(error, "could not be loaded")
+            report = Initialized(error=describe(error))
+        self._connection.outbox.send(lambda _: report)
+        if report.error or frame.completes_config:
+            return
+        self._runtime.can_infer = True
+        while True:
+            received = self._next()
+            if isinstance(received.frame, Finalize):
+                break
+            self._execution.run(received)
+            # Arrays that the model did not keep go now, before this thread waits again.
+            del received
+        self._finalize()
+
+    def _make_runtime(self, frame: Initialize) -> WorkerRuntime:
+        arguments = frame.arguments
+        directory = Path(frame.model_path).parent
+        if not frame.package:  # the code of a backend, which is not in the model's own folder
+            directory = Path(arguments["model_repository"], arguments["model_version"])
+        runtime = WorkerRuntime(
+            self._connection,
+            self._door,
+            instance_name=arguments.get("model_instance_name") or arguments["model_name"],
+            model_directory=str(directory),
+        )
+        set_runtime(runtime)
+        return runtime
+
+    def _initialize(self, frame: Initialize) -> Initialized:
+        model_class = load_class(frame.model_path, frame.package)
+        if frame.completes_config:
+            return Initialized(config=_complete_config(model_class, frame.arguments))
+        self._model = model = model_class()
+        desk = self._make_desk(frame)
+        self._coroutines = CoroutineThread(desk.set_loop_thread)
+        if hasattr(model, "initialize"):
+            model.initialize(frame.arguments)
+        self._execution = Execution(model, frame.model_path, desk, self._runtime, self._coroutines)
+        return Initialized(
+            has_ready_check=self._prepare_ready_check(),
+            is_async=inspect.iscoroutinefunction(getattr(model, "execute", None)),
+        )
+
+    def _make_desk(self, frame: Initialize) -> RunDesk:
+        connection = self._connection
+        desk = RunDesk(
+            connection.outbox,
+            connection.mailbox,
+            frame.output_names,
+            is_decoupled=frame.is_decoupled,
+            is_batching=frame.is_batching,
+        )
+        connection.handlers[Cancel] = desk.on_cancel
+        connection.handlers[Credit] = desk.on_credit
+        os.register_at_fork(after_in_child=desk.leave)
+        return desk
+
+    def _prepare_ready_check(self) -> bool:
+        handlers = self._connection.handlers
+        if not hasattr(self._model, "is_ready"):
+            handlers[CheckReady] = self._on_needless_check
+            return False
+        check = ReadyCheck(
+            self._model.is_ready,
+            self._connection,
+            self._coroutines,
+            lambda error: self._log_raised(error, "raised in is_ready"),
+        )
+        handlers[CheckReady] = check.on_check
+        check.start()
+        return True
+
+    def _on_needless_check(self, received: Received) -> None:
+        frame = received.frame
+        assert isinstance(frame, CheckReady)
+        self._connection.outbox.post(ReadyReport(frame.call, True))
+
+    def _finalize(self) -> None:
+        self._runtime.can_infer = False
+        self._coroutines.stop()
+        if hasattr(self._model, "finalize"):
+            try:
+                self._model.finalize()
+            except BaseException as error:  # noqa: BLE001  the model ends anyway
+                self._log_raised(error, "raised in finalize")
+        self._connection.outbox.flush()
+
+    def _log_raised(self, error: BaseException, what: str) -> None:
+        name = self._runtime.instance_name
+        self._runtime.log("ERROR", f"Model '{name}' {what}: {describe_fully(error)}", *place(error))
+
+
+def _complete_config(model_class: type[Any], arguments: dict[str, str]) -> str:
+    """The configuration that the model made of its own, as JSON; empty if it has no say."""
+    complete = getattr(model_class, "auto_complete_config", None)
+    if complete is None:
+        return ""
+    config = complete(ModelConfig(arguments["model_config"]))
+    if not isinstance(config, ModelConfig):
+        raise RuleError(
+            f"auto_complete_config function in model '{arguments['model_name']}' must return a"
+            " valid pb.ModelConfig object."
+        )
+    return json.dumps(config.as_dict())
