@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from c_python_backend_utils import InferenceTrace
+from tests.pb_utils.fakes import FakeCall, FakeContext
+from triton_python_backend_utils import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    InferenceResponse,
+    PreferredMemory,
+    Tensor,
+    TritonModelException,
+)
+
+TENSOR = Tensor("IN", np.zeros(1))
+
+
+def make(**changes):
+    arguments = {"inputs": [TENSOR], "requested_output_names": ["OUT"], "model_name": "m"}
+    return InferenceRequest(**{**arguments, **changes})
+
+
+def receive(**changes):
+    arguments = {
+        "inputs": [TENSOR],
+        "output_names": ["OUT"],
+        "request_id": "7",
+        "correlation_id": 3,
+        "flags": 1,
+        "timeout": 50,
+        "parameters": {"a": 1.5},
+        "traceparent": None,
+        "context": FakeContext(),
+        "is_decoupled": False,
+    }
+    return InferenceRequest.received(**{**arguments, **changes})
+
+
+def test_request_has_defaults():
+    request = make()
+
+    assert request.inputs() == [TENSOR]
+    assert request.requested_output_names() == {"OUT"}
+    assert request.request_id() == ""
+    assert request.correlation_id() == 0
+    assert request.flags() == 0
+    assert request.timeout() == 0
+    assert request.parameters() == "{}"
+    assert request.model_name == "m"
+    assert request.model_version == -1
+    assert request.release_flags == TRITONSERVER_REQUEST_RELEASE_ALL
+
+
+def test_request_takes_its_arguments_in_order():
+    memory = PreferredMemory(TRITONSERVER_MEMORY_GPU, 1)
+    trace = InferenceTrace("00-1-2-01")
+    request = InferenceRequest(
+        "id", 5, (TENSOR,), ("A", b"B", "A"), b"m", 2, 3, 99, memory, trace, {"k": True}
+    )
+
+    assert request.request_id() == "id"
+    assert request.correlation_id() == 5
+    assert request.inputs() == [TENSOR]
+    assert request.requested_output_names() == {"A", "B"}
+    assert request.output_names == ["A", "B"]
+    assert (request.model_name, request.model_version) == ("m", 2)
+    assert (request.flags(), request.timeout()) == (3, 99)
+    assert request.traceparent == "00-1-2-01"
+    assert json.loads(request.parameters()) == {"k": True}
+
+
+def test_empty_lists_are_fine():
+    request = make(inputs=[], requested_output_names=[])
+
+    assert request.inputs() == []
+    assert request.requested_output_names() == set()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": None},
+        {"inputs": [3]},
+        {"requested_output_names": None},
+        {"requested_output_names": [None]},
+        {"requested_output_names": "OUT"},
+        {"model_name": None},
+        {"model_name": 5},
+        {"request_id": None},
+        {"correlation_id": None},
+        {"model_version": None},
+        {"model_version": 1.0},
+        {"flags": None},
+        {"flags": -1},
+        {"timeout": None},
+        {"timeout": -1},
+        {"preferred_memory": 1},
+        {"trace": "00-1-2-01"},
+    ],
+    ids=str,
+)
+def test_argument_of_another_type_is_a_type_error(changes):
+    with pytest.raises(TypeError, match=next(iter(changes))):
+        make(**changes)
+
+
+@pytest.mark.parametrize("missing", ["inputs", "requested_output_names", "model_name"])
+def test_missing_argument_is_a_type_error(missing):
+    arguments = {"inputs": [], "requested_output_names": [], "model_name": "m"}
+    del arguments[missing]
+    with pytest.raises(TypeError, match=missing):
+        InferenceRequest(**arguments)
+
+
+def test_input_of_none_is_refused():
+    text = r"^Input tensor for request with id '7' and model name 'm' should not be empty\.$"
+    with pytest.raises(TritonModelException, match=text):
+        make(inputs=[None], request_id="7")
+
+
+def test_output_without_a_name_is_refused():
+    with pytest.raises(TritonModelException, match=r"Requested output name .* not be empty\.$"):
+        make(requested_output_names=["OUT", ""])
+
+
+@pytest.mark.parametrize("value", [0, (1 << 64) - 1, "sequence", b"sequence", np.uint64(5)])
+def test_correlation_id_is_a_number_or_a_text(value):
+    expected = value.decode() if isinstance(value, bytes) else value
+
+    assert make(correlation_id=value).correlation_id() == expected
+
+
+@pytest.mark.parametrize("value", [1.5, -1, 1 << 64, []])
+def test_other_correlation_ids_are_refused(value):
+    with pytest.raises(TritonModelException, match=r"^Correlation ID must be integer or string"):
+        make(correlation_id=value)
+
+
+@pytest.mark.parametrize(
+    "parameters, text",
+    [
+        ([1], "got <class 'list'>$"),
+        ({1: "a"}, "^Expect parameters keys to have type str, found type <class 'int'>$"),
+        ({"a": 1.5}, "values to have type bool/int/str, found type <class 'float'>$"),
+    ],
+)
+def test_parameters_that_cannot_travel_are_refused(parameters, text):
+    with pytest.raises(TritonModelException, match=text):
+        make(parameters=parameters)
+
+
+def test_flags_can_be_set():
+    request = make()
+    request.set_flags(2)
+
+    assert request.flags() == 2
+
+
+def test_received_request_has_what_the_client_sent():
+    request = receive()
+
+    assert request.inputs() == [TENSOR]
+    assert request.requested_output_names() == {"OUT"}
+    assert request.request_id() == "7"
+    assert request.correlation_id() == 3
+    assert request.flags() == 1
+    assert request.timeout() == 50
+    assert json.loads(request.parameters()) == {"a": 1.5}
+
+
+def test_changes_to_the_list_of_inputs_do_not_count():
+    request = receive()
+    request.inputs().clear()
+
+    assert request.inputs() == [TENSOR]
+
+
+def test_trace_of_a_request_can_be_passed_on():
+    request = receive(traceparent="00-1-2-01")
+
+    assert json.loads(request.trace().get_context()) == {"traceparent": "00-1-2-01"}
+    assert make(trace=request.trace()).traceparent == "00-1-2-01"
+
+
+@pytest.mark.parametrize("traceparent", [None, ""])
+def test_request_without_a_clients_span_has_no_context(traceparent):
+    assert receive(traceparent=traceparent).trace().get_context() is None
+
+
+def test_request_has_one_sender():
+    context = FakeContext()
+    request = receive(context=context)
+
+    assert request.sender is None
+    sender = request.get_response_sender()
+    assert request.get_response_sender() is sender
+    sender.send(InferenceResponse(), 1)
+    assert len(context.sent) == 1
+
+
+def test_request_that_a_model_made_has_no_sender():
+    with pytest.raises(TritonModelException, match="Only requests that `execute` got"):
+        make().get_response_sender()
+
+
+def test_cancellation_is_the_servers_word():
+    context = FakeContext()
+    request = receive(context=context)
+
+    assert not request.is_cancelled()
+    context.gone = True
+    assert request.is_cancelled()
+    assert not make().is_cancelled()
+
+
+def test_request_can_be_rescheduled():
+    request = receive()
+    request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    assert request.release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+
+
+@pytest.mark.parametrize("flags, error", [(None, TypeError), (5, TritonModelException)])
+def test_other_release_flags_are_refused(flags, error):
+    with pytest.raises(error, match="got"):
+        receive().set_release_flags(flags)
+
+
+def test_exec_gives_the_response(runtime):
+    response = InferenceResponse([TENSOR])
+    runtime.next_call = FakeCall([response])
+    request = make()
+
+    assert request.exec() is response
+    assert runtime.requests == [(request, False)]
+
+
+def test_exec_of_a_decoupled_model_gives_an_iterator(runtime):
+    responses = [InferenceResponse(), InferenceResponse()]
+    runtime.next_call = FakeCall(responses)
+
+    assert list(make().exec(decoupled=True)) == responses
+    assert runtime.requests[0][1] is True
+
+
+def test_exec_without_a_response_says_so(runtime):
+    with pytest.raises(TritonModelException, match="Model m ended without a response"):
+        make().exec()
+
+
+def test_exec_without_a_server_names_the_harness():
+    with pytest.raises(TritonModelException, match=r"no server.*pytriton\.testing\.ModelHarness"):
+        make().exec()
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_async_exec_can_be_awaited(runtime, decoupled):
+    response = InferenceResponse([TENSOR])
+    runtime.next_call = FakeCall([response])
+
+    async def infer():
+        return await make().async_exec(decoupled=decoupled)
+
+    result = asyncio.run(infer())
+
+    assert (list(result) if decoupled else [result]) == [response]
+
+
+def test_async_exec_needs_an_event_loop(runtime):
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        make().async_exec()
+
+
+def test_request_shows_where_it_goes():
+    assert repr(make(request_id="1")) == (
+        f"InferenceRequest(request_id='1', inputs=[{TENSOR!r}], model_name='m')"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [(1,), (None,), (TRITONSERVER_MEMORY_CPU, None), (TRITONSERVER_MEMORY_CPU, "0")]
+)
+def test_preferred_memory_of_other_types_is_a_type_error(arguments):
+    with pytest.raises(TypeError, match="preferred_"):
+        PreferredMemory(*arguments)
+
+
+def test_preferred_memory_shows_kind_and_device():
+    memory = PreferredMemory(preferred_memory_type=TRITONSERVER_MEMORY_GPU, preferred_device_id=2)
+
+    assert repr(memory) == "PreferredMemory(TRITONSERVER_MEMORY_GPU, 2)"

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from c_python_backend_utils import ResponseIterator
+from tests.pb_utils.fakes import FakeCall
+from triton_python_backend_utils import InferenceResponse
+
+FIVE = [InferenceResponse() for _ in range(5)]
+
+
+@pytest.fixture(params=[True, False], ids=["last-is-marked", "end-comes-alone"])
+def five(request):
+    return ResponseIterator(FakeCall(FIVE, last_is_marked=request.param))
+
+
+def test_first_response_is_there_before_anybody_asks():
+    call = FakeCall([FIVE[0], FIVE[1]])
+    iterator = ResponseIterator(call)
+
+    assert len(call._responses) == 1
+    assert next(iterator) is FIVE[0]
+    assert len(call._responses) == 1
+    assert list(iterator) == FIVE[1:2]
+
+
+def test_loop_goes_on_after_next(five):
+    assert next(five) is FIVE[0]
+    assert list(five) == FIVE[1:]
+
+
+def test_loops_over_a_finished_iterator_begin_anew(five):
+    assert list(five) == FIVE
+    assert list(five) == FIVE
+    assert list(five) == FIVE
+
+
+def test_loop_that_was_left_is_continued(five):
+    list(five)
+    for number, response in enumerate(five):
+        assert response is FIVE[number]
+        if number == 1:
+            break
+
+    assert next(five) is FIVE[2]
+    assert list(five) == FIVE[3:]
+
+
+def test_next_after_the_last_response_stops(five):
+    assert [next(five) for _ in FIVE] == FIVE
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(five)
+
+
+def test_loop_after_all_were_taken_by_next_begins_anew():
+    iterator = ResponseIterator(FakeCall(FIVE))
+    assert [next(iterator) for _ in FIVE] == FIVE
+
+    assert list(iterator) == FIVE
+
+
+def test_iterator_without_responses_is_empty():
+    assert list(ResponseIterator(FakeCall([]))) == []
+
+
+def test_iterator_has_no_length(five):
+    with pytest.raises(TypeError):
+        len(five)
+
+
+def test_cancel_reaches_the_call():
+    call = FakeCall(FIVE)
+    ResponseIterator(call).cancel()
+
+    assert call.is_cancelled
+
+
+def test_cancel_does_nothing_once_all_responses_came():
+    call = FakeCall(FIVE)
+    iterator = ResponseIterator(call)
+    list(iterator)
+    iterator.cancel()
+
+    assert not call.is_cancelled
+
+
+def test_dropped_iterator_lets_the_rest_through():
+    call = FakeCall(FIVE)
+    iterator = ResponseIterator(call)
+    next(iterator)
+    del iterator
+
+    assert call.is_abandoned
+
+
+def test_dropped_iterator_that_is_finished_leaves_the_call_alone():
+    call = FakeCall(FIVE)
+    list(ResponseIterator(call))
+
+    assert not call.is_abandoned
