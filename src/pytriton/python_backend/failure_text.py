@@ -8,12 +8,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytriton
-
 if TYPE_CHECKING:
     from types import TracebackType
 
-_OURS = str(Path(pytriton.__file__).parent) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _IMPORTING = "<frozen importlib"
 
 

@@ -9,7 +9,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytriton
 from pytriton.python_backend.failure_text import RuleError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 CLASS_NAME = "TritonPythonModel"
 # Where `triton_python_backend_utils` is.
-_UTILS_DIRECTORY = str(Path(pytriton.__file__).resolve().parents[1])
+_UTILS_DIRECTORY = str(Path(__file__).parents[2])
 
 
 class LoadError(RuleError):
