@@ -32,6 +32,11 @@ class ServerError(Exception):
         super().__init__(message)
         self.message = message
 
+    @property
+    def kind(self) -> str:
+        """The kind in Triton's words, which logs and states of models begin with."""
+        return _WORDS.get(self.code) or self.code.name.replace("_", " ").capitalize()
+
 
 class InternalError(ServerError):
     """The server or a model failed."""
@@ -75,6 +80,7 @@ class CancelledError(ServerError):
     code = ErrorCode.CANCELLED
 
 
+_WORDS = {ErrorCode.INVALID_ARG: "Invalid argument"}
 _BY_CODE: dict[ErrorCode, type[ServerError]] = {
     error.code: error
     for error in (
