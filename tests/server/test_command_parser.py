@@ -127,12 +127,13 @@ def test_argument_that_is_no_option_is_refused(arguments, expected):
         ),
         ("--grpc-max-response-pool-size=0", "an integer from 1 to 2147483647"),
         ("--metrics-interval-ms=x", "for --metrics-interval-ms, got 'x'"),
+        ("--trace-rate=x", "for --trace-rate, got 'x'"),
         ("--model-config-name=", "Expected text for --model-config-name, got ''"),
     ],
 )
 def test_value_of_the_wrong_kind_is_refused_even_without_effect(argument, expected):
     with pytest.raises(FlagError) as caught:
-        parse([argument])
+        ServerOptions.from_triton_config(parse([argument]).values)
 
     assert expected in caught.value.message
     assert caught.value.flag == argument.partition("=")[0]

@@ -42,7 +42,8 @@ def parse(arguments: Iterable[str]) -> CommandLine:
             command_line.wants_help = True
             break
         _warn(command_line, option, value)
-        _check(option, value)
+        if option.becomes or not option.has_effect:
+            _check(option, value)
         name, prefix = option.becomes or (option.name, "")
         key = name.replace("-", "_")
         if BY_NAME[name].is_repeatable:
@@ -94,13 +95,13 @@ def _warn(command_line: CommandLine, option: Option, value: str) -> None:
 
 
 def _check(option: Option, value: str) -> None:
-    """Refuse a value of the wrong kind, also where nobody else looks at it."""
+    """Refuse a value of the wrong kind; of other options `ServerOptions` does."""
     flags = Flags({option.name: value})
     match option.takes:
         case Takes.BOOLEAN:
             flags.boolean(option.name, default=True)
         case Takes.INTEGER:
-            flags.integer(option.name, 0, *(option.range or (-(2**63),)))
+            flags.integer(option.name, 0, *(option.range or (-1,)))
         case Takes.NUMBER:
             flags.number(option.name, 0.0)
         case _:

@@ -184,7 +184,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             grpc_response_compression=flags.choice(
                 "grpc_infer_response_compression_level", "none", _COMPRESSION_LEVELS
             ),
-            log=_log(flags),
+            log=read_log_options(flags),
             metrics_options=_metrics(flags),
             limits=_limits(flags, default_http_max_input_bytes),
             repository=read_repository_options(flags),
@@ -297,7 +297,8 @@ def _keepalive(flags: Flags) -> KeepaliveOptions:
     )
 
 
-def _log(flags: Flags) -> LogOptions:
+def read_log_options(flags: Flags) -> LogOptions:
+    """What to log, and where; PyTritonValidationError names a bad value."""
     return LogOptions(
         verbose=flags.integer("log_verbose", 0),
         info=flags.boolean("log_info", default=True),
