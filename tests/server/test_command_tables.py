@@ -124,3 +124,9 @@ def test_table_breaks_words_that_are_too_long():
 
     assert max(map(len, table.splitlines())) == 20
     assert table.count("/") == 50
+
+
+def test_text_of_a_model_does_not_steer_the_terminal():
+    table = model_table([IndexEntry("bad", "1", "UNAVAILABLE", "\x1b[31mred")])
+
+    assert cells(table) == [["bad", "1", r"UNAVAILABLE: \u001b[31mred"]]

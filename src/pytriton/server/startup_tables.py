@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytriton.server.documents import EXTENSIONS, TRITON_VERSION
+from pytriton.server.logs import visible
 
 if TYPE_CHECKING:
     from pytriton.engine.control import IndexEntry
@@ -31,7 +32,7 @@ def draw_table(
     Returns:
         The lines of the table, with a line break after each.
     """
-    cells = [[cell.splitlines() or [""] for cell in row] for row in (headings, *rows)]
+    cells = [[_cell_lines(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells)]  # noqa: B905  rows are as long as headings
     if width is not None:
         widths = _shared(widths, width - 3 * len(widths) - 1)
@@ -40,6 +41,11 @@ def draw_table(
     for row in cells[1:]:
         lines += _row_lines(row, widths)
     return "\n".join([*lines, border]) + "\n"
+
+
+def _cell_lines(cell: str) -> list[str]:
+    # What a model says of itself must not steer the terminal.
+    return [visible(line) for line in cell.splitlines()] or [""]
 
 
 def _shared(widths: list[int], available: int) -> list[int]:
@@ -52,7 +58,11 @@ def _shared(widths: list[int], available: int) -> list[int]:
 
 def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
     wrapped = [
-        [part for line in cell for part in textwrap.wrap(line, width) or [""]]
+        [
+            part
+            for line in cell
+            for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+        ]
         if max(map(len, cell)) > width
         else cell
         for cell, width in zip(row, widths, strict=True)
