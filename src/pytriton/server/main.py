@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from pytriton.server.binder import BinderSession
 from pytriton.server.binder_port import BinderPort
 from pytriton.server.logs import set_up_logging
 from pytriton.server.options import ServerOptions
+from pytriton.server.process import freeze_memory, new_event_loop
 from pytriton.server.server import Server
 from pytriton.transport.control import ControlLink, Done, Start, Started
 
@@ -42,15 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except EOFError:
         return
     assert isinstance(start, Start)
-    _new_event_loop().run_until_complete(_serve(link, start, options.parent))
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415  not on every platform
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    new_event_loop().run_until_complete(_serve(link, start, options.parent))
 
 
 async def _serve(link: ControlLink, start: Start, parent: int) -> None:
@@ -76,7 +68,7 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
     _end_with_parent(loop, parent, end)
     link.send(Started(server.http_port, server.grpc_port, server.metrics_port))
     session.start()
-    _freeze_memory()
+    freeze_memory()
     if await ended:
         await server.stop(options.exit_timeout_s)
     await binder_port.stop()
@@ -113,12 +105,6 @@ def _on_parent_end(
 ) -> None:
     loop.remove_reader(watched)  # it stays readable
     end(False)
-
-
-def _freeze_memory() -> None:
-    # What was imported lives for ever: it need not be searched for garbage again and again.
-    gc.collect()
-    gc.freeze()
 
 
 if __name__ == "__main__":
