@@ -40,7 +40,6 @@ def test_every_flag_has_its_place():
         model_config_name="h100",
         model_load_thread_count="7",
         model_load_retry_count="2",
-        model_namespacing="true",
         backend_directory="backends",
         backend_config=["default-max-batch-size=8", "python,thread-pool-size=3", "tf,a=b=c,d"],
         min_supported_compute_capability="6.0",
@@ -55,7 +54,6 @@ def test_every_flag_has_its_place():
         model_config_name="h100",
         load_thread_count=7,
         load_retry_count=2,
-        model_namespacing=True,
         backend_directory="backends",
         backend_config={
             "": {"default-max-batch-size": "8"},

@@ -149,7 +149,10 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _integer("model-load-thread-count", "4", "Models that are loaded at the same time."),
         _integer("model-load-retry-count", "0", "Further attempts to load a model that fails."),
         _switch(
-            "model-namespacing", "false", "Serve models of one name from several repositories."
+            "model-namespacing",
+            "false",
+            "Serve models of one name from several repositories.",
+            has_effect=False,
         ),
         _switch(
             "enable-peer-access", "true", "Let GPUs reach each other's memory.", has_effect=False

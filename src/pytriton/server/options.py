@@ -44,6 +44,7 @@ _WITHOUT_EFFECT = (
     "host_policy",
     "http_thread_count",
     "model_load_gpu_limit",
+    "model_namespacing",
     "repoagent_directory",
     "sagemaker_safe_port_range",
     "sagemaker_thread_count",
