@@ -83,36 +83,37 @@ def _check_response(request: InferenceRequest, response: Any) -> None:
             raise RuleError(str(error)) from error
 
 
-def wanted(tensors: list[Tensor], names: Collection[str]) -> list[Tensor]:
-    """The outputs that the client asked for, in the model's order."""
-    return [tensor for tensor in tensors if tensor.name() in names]
-
-
 def columns_of(
     responses: Sequence[InferenceResponse | None],
     requests: Sequence[InferenceRequest],
     rows: Sequence[int],
-) -> list[list[Tensor]] | None:
+) -> list[Sequence[Tensor]] | None:
     """The outputs of a whole batch, by name, if they can be sent in one piece each; else None.
 
     They can where every request has a response with the same outputs, which differ in nothing but
-    in having their request's rows.
+    in having their request's rows, and where all clients want the same ones.
     """
+    names = requests[0].output_names
     table = []
     for response, request in zip(responses, requests, strict=True):
         if response is None or response.failure is not None or response.parameter_values:
             return None
-        table.append(wanted(response.tensors, request.output_names))
+        if request.output_names is not names and request.output_names != names:
+            return None
+        table.append(response.tensors)
     width = len(table[0])
-    if len(table) == 1:
-        return [[tensor] for tensor in table[0]]
-    if any(len(tensors) != width for tensors in table):
+    if len(table) > 1 and any(len(tensors) != width for tensors in table):
         return None
-    columns = [list(column) for column in zip(*table, strict=True)]
-    return columns if all(_is_alike(column, rows) for column in columns) else None
+    columns: list[Sequence[Tensor]] = []
+    for column in zip(*table, strict=True):
+        if len(column) > 1 and not _is_alike(column, rows):
+            return None
+        if column[0].name() in names:
+            columns.append(column)
+    return columns
 
 
-def _is_alike(tensors: list[Tensor], rows: Sequence[int]) -> bool:
+def _is_alike(tensors: Sequence[Tensor], rows: Sequence[int]) -> bool:
     name = tensors[0].name()
     array = tensors[0].as_numpy()
     dtype, tail = array.dtype, array.shape[1:]
@@ -128,7 +129,7 @@ def make_batch_result(
     batch: int,
     rows: Sequence[int],
     times_ns: tuple[int, int],
-    columns: list[list[Tensor]],
+    columns: list[Sequence[Tensor]],
     payload: Payload,
 ) -> BatchResult:
     """One response to every request of a batch, outputs in one piece."""

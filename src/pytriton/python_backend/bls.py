@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import ErrorCode, ServerError
 from pytriton.pb_utils.response import InferenceResponse, TritonError
 from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend.mailbox import Inbox
+from pytriton.python_backend.mailbox import Inbox, Waiter
 from pytriton.python_backend.placing import place
 from pytriton.transport.frames import RESPONSE_WINDOW
 from pytriton.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
@@ -71,12 +71,13 @@ class BlsCall(Inbox):
         while self.messages:
             self._drop(self.messages.popleft())
 
-    def take(self, received: Received) -> None:
+    def take(self, received: Received) -> Waiter:
         """Keep a reply for `receive`."""
         if self._is_abandoned:
             self._drop(received)
         else:
             self.messages.append(received)
+        return self
 
     def _drop(self, received: Received) -> None:
         reply = received.frame

@@ -88,6 +88,4 @@ class Connection:
         frame = received.frame
         assert isinstance(frame, InferReply | ServiceReply)
         inbox = self._inboxes.get(frame.call)
-        if inbox is not None:
-            inbox.take(received)
-        return inbox
+        return None if inbox is None else inbox.take(received)

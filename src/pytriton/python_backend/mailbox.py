@@ -46,9 +46,10 @@ class Inbox(Waiter):
         self.is_patient = is_patient
         self.messages: deque[Received] = deque()
 
-    def take(self, received: Received) -> None:
+    def take(self, received: Received) -> Waiter:
         """Keep a message until somebody asks for it."""
         self.messages.append(received)
+        return self
 
     def has_news(self) -> bool:
         """Whether there is a message."""
@@ -108,7 +109,9 @@ class Mailbox:
         except EOFError:
             self._end()
         finally:
-            self._step_down()
+            with self._lock:
+                self._is_led = False
+            self._wake_successor()
 
     def _may_lead(self, waiter: Waiter) -> bool:
         if self._is_led or waiter.is_patient:
@@ -149,15 +152,22 @@ class Mailbox:
             self._end()
             raise
         finally:
-            self._step_down()
+            with self._lock:
+                self._is_led = False
+                has_sleepers = bool(self._sleepers)
+            if has_sleepers:
+                self._wake_successor()
 
     def _hand_out(self, received: Received) -> None:
         handler = self._handlers.get(type(received.frame))
+        if handler is None:
+            return
+        # So that nobody goes to sleep between the news and the look for sleepers.
         with self._lock:
             self._count += 1
-            waiter = None if handler is None else handler(received)
-            gates = self._sleepers.pop(waiter, None) if waiter is not None else None
-        for gate in gates or ():
+            waiter = handler(received)
+            gates = self._sleepers.pop(waiter, ()) if self._sleepers and waiter is not None else ()
+        for gate in gates:
             gate.release()
 
     def _receive(self) -> Received:
@@ -170,7 +180,7 @@ class Mailbox:
         channel = self._channel
         channel.gives_back_at_once = True
         try:
-            while channel.has_notes or self._outbox.has_idle_memory:
+            while channel.has_notes or self._outbox.uses_memory:
                 if channel.link.has_message or self._poll.poll(IDLE_SECONDS * 1000):
                     break
                 self._outbox.trim()
@@ -178,14 +188,8 @@ class Mailbox:
         finally:
             channel.gives_back_at_once = False
 
-    def _step_down(self) -> None:
-        with self._lock:
-            self._is_led = False
-        self._wake_successor()
-
     def _wake_successor(self) -> None:
-        if not self._sleepers:
-            return
+        """Have somebody read if nobody does, and if somebody waits."""
         with self._lock:
             if self._is_led:
                 return

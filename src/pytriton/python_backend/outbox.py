@@ -30,6 +30,7 @@ class Outbox:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.uses_memory = False  # there is something for `trim` to give back, now or later
         self._turn = _Turn(self)
         self._posted: deque[Frame] = deque()
         self._items: list[ResponseItem] = []
@@ -44,9 +45,10 @@ class Outbox:
     def send(self, make: Callable[[Payload], Frame]) -> None:
         """Send a frame whose tensors `make` puts into the payload, after all that came before."""
         with self._turn:
-            self._flush()
+            if self._items or self._posted:
+                self._flush()
             payload = self.channel.payload()
-            self.channel.send(make(payload), payload)
+            self._send(make(payload), payload)
 
     def post(self, frame: Frame) -> None:
         """Send a frame without tensors. Finalizers may do that, wherever they interrupt."""
@@ -87,17 +89,13 @@ class Outbox:
         with self._turn:
             self._flush()
 
-    @property
-    def has_idle_memory(self) -> bool:
-        """Whether `trim` has something to give back, now or later."""
-        with self._turn:
-            return self.channel.arena.has_idle_segments
-
     def trim(self) -> None:
         """Give memory back to the system and tell the server so."""
         with self._turn:
-            self.channel.forget_segments(self.channel.arena.trim())
+            arena = self.channel.arena
+            self.channel.forget_segments(arena.trim())
             self.channel.send_notes()
+            self.uses_memory = arena.reserved_bytes > 0
 
     def close(self) -> None:
         """End the helper; what was not sent is lost."""
@@ -110,7 +108,12 @@ class Outbox:
             frame = Responses(self._started_ns, time.monotonic_ns(), self._items)
             payload, self._payload = self._payload, self.channel.payload()
             self._items = []
-            self.channel.send(frame, payload)
+            self._send(frame, payload)
+
+    def _send(self, frame: Frame, payload: Payload) -> None:
+        if payload.blocks:
+            self.uses_memory = True
+        self.channel.send(frame, payload)
 
     def _flush_posted(self) -> None:
         while self._posted:

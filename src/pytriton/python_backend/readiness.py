@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytriton.python_backend.failure_text import RuleError
-from pytriton.python_backend.mailbox import Inbox
+from pytriton.python_backend.mailbox import Inbox, Waiter
 from pytriton.transport.worker_frames import CheckReady, ReadyReport
 
 if TYPE_CHECKING:
@@ -38,10 +38,9 @@ class ReadyCheck:
         """Begin to answer."""
         threading.Thread(target=self._run, name="pytriton-ready", daemon=True).start()
 
-    def on_check(self, received: Received) -> Inbox:
+    def on_check(self, received: Received) -> Waiter:
         """Take a check."""
-        self._inbox.take(received)
-        return self._inbox
+        return self._inbox.take(received)
 
     def _run(self) -> None:
         mailbox, checks = self._connection.mailbox, self._inbox.messages

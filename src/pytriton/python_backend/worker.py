@@ -34,7 +34,6 @@ from pytriton.transport.worker_frames import (
 if TYPE_CHECKING:
     import socket
 
-    from pytriton.python_backend.mailbox import Waiter
     from pytriton.transport.channel import Received
 
 _SERVER_GONE = 1  # exit status
@@ -47,8 +46,9 @@ class Worker:
         self._connection = Connection(channel)
         self._door = door
         self._model: Any = None
+        jobs = self._connection.mailbox.jobs
         for kind in (Initialize, Execute, Finalize):
-            self._connection.handlers[kind] = self._on_job
+            self._connection.handlers[kind] = jobs.take
 
     def run(self) -> None:
         """Serve; returns after the end of `finalize`."""
@@ -59,11 +59,6 @@ class Worker:
             os._exit(_SERVER_GONE)
         self._connection.close()
         self._door.close()
-
-    def _on_job(self, received: Received) -> Waiter:
-        jobs = self._connection.mailbox.jobs
-        jobs.take(received)
-        return jobs
 
     def _next(self) -> Received:
         mailbox = self._connection.mailbox
