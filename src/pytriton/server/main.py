@@ -20,6 +20,8 @@ from pytriton.server.logs import set_up_logging
 from pytriton.server.options import ServerOptions
 from pytriton.server.process import freeze_memory, new_event_loop
 from pytriton.server.server import Server
+from pytriton.server.serving_protocol import OpenPorts
+from pytriton.server.startup import log_ports
 from pytriton.transport.control import ControlLink, Done, Start, Started
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
         set_up_logging(options.log)
         server = Server(options, loop)
         await server.start()
+        log_ports(OpenPorts(server.http_port, server.grpc_port, server.metrics_port), options)
     except (ServerError, PyTritonError, OSError) as error:
         link.send(_failure(error))
         return

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from typing import TYPE_CHECKING
@@ -62,16 +63,16 @@ class Server:
         for name, endpoint in (("SageMaker", options.sagemaker), ("Vertex AI", options.vertex_ai)):
             if endpoint.allow:
                 logger.warning("%s requests are not served: this server has no such port", name)
-        if options.http.allow:
-            self.http_port = await self._listen(options.http, self._http.make_connection, "HTTP")
         if options.grpc.allow:
             tls = tls_context(options.grpc_tls) if options.grpc_tls is not None else None
             self.grpc_port = await self._listen(
                 options.grpc, self._grpc.make_connection, "GRPC", tls
             )
+        if options.http.allow:
+            self.http_port = await self._listen(options.http, self._http.make_connection, "HTTP")
         if options.metrics.allow:
             self.metrics_port = await self._listen(
-                options.metrics, self._metrics.make_connection, "metrics"
+                options.metrics, self._metrics.make_connection, "Metrics"
             )
 
     @property
@@ -125,7 +126,7 @@ class Server:
         )
         self._listeners.append(listener)
         port: int = sock.getsockname()[1]
-        logger.info("Started %s service at %s:%d", name, endpoint.address, port)
+        logger.debug("%s is served at %s:%d", name, endpoint.address, port)
         return port
 
 
@@ -139,7 +140,12 @@ def _bind(endpoint: Endpoint, name: str) -> socket.socket:
         sock.bind((endpoint.address, endpoint.port))
     except OSError as error:
         sock.close()
-        raise UnavailableError(
-            f"{name} cannot be served at {endpoint.address}:{endpoint.port}: {error.strerror}"
-        ) from error
+        raise UnavailableError(_bind_failure(endpoint, name, error)) from error
     return sock
+
+
+def _bind_failure(endpoint: Endpoint, name: str, error: OSError) -> str:
+    place = f"{endpoint.address}:{endpoint.port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"failed to start {name} service: Unavailable - Socket '{place}' already in use "
+    return f"failed to start {name} service: Unavailable - Socket '{place}': {error.strerror}"

@@ -67,7 +67,7 @@ async def start_up(
     except ServerError as error:
         logger.error("%s", error.message)  # noqa: TRY400  the text says it all
         raise StartError from error
-    _log_ports(ports, options)
+    log_ports(ports, options)
     return ports
 
 
@@ -89,7 +89,8 @@ async def _load(serving: Serving, progress: ProgressLine) -> ServerError | None:
     return None
 
 
-def _log_ports(ports: OpenPorts, options: ServerOptions) -> None:
+def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
+    """Say where clients find the server."""
     for name, port, endpoint in (
         ("GRPCInferenceService", ports.grpc, options.grpc),
         ("HTTPService", ports.http, options.http),
