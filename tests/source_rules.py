@@ -34,7 +34,8 @@ BESIDE_THE_CHAIN = {
     "pb_utils": LEAVES,
     "python_backend": LEAVES | {"pb_utils", "python_backend.zygote_messages", "transport"},
     "python_backend.zygote_messages": LEAVES | {"transport"},
-    "testing": LEAVES | {"pb_utils", "python_backend"},
+    # Runs models by the server's own rules on configurations, requests and metrics.
+    "testing": LEAVES | {"pb_utils", "python_backend", "engine", "repository"},
     # The user's process talks to the server over a channel and does not load it.
     "server_link": LEAVES | {"transport", "backend"},
     "server_process": LEAVES | {"transport", "backend", "server_link"},
