@@ -58,11 +58,6 @@ def test_family_of_other_types_is_a_type_error(runtime, arguments):
         MetricFamily(*arguments)
 
 
-def test_name_that_prometheus_does_not_allow_is_refused(runtime):
-    with refused(f"Error when creating MetricFamily{MESSAGE}Invalid metric name 'a b'"):
-        MetricFamily("a b", "", MetricFamily.COUNTER)
-
-
 def test_refusal_of_the_server_has_tritons_words(runtime):
     runtime.refusal = "Family name already exists with different type"
     with refused(f"Error when creating MetricFamily{MESSAGE}{runtime.refusal}"):
@@ -77,7 +72,6 @@ def test_refusal_of_the_server_has_tritons_words(runtime):
         ([1], "Failed to create metric. Labels must be a dictionary."),
         ({"a": 2}, f"Error when creating Metric{MESSAGE}expected labels of str to str"),
         ({1: "x"}, f"Error when creating Metric{MESSAGE}expected labels of str to str"),
-        ({"a b": "x"}, f"Error when creating Metric{MESSAGE}Invalid label name 'a b'"),
     ],
 )
 def test_labels_that_are_no_labels_are_refused(runtime, labels, text):
@@ -91,11 +85,9 @@ def test_labels_that_are_no_labels_are_refused(runtime, labels, text):
     [
         (None, "Failed to create metric. Missing required buckets."),
         ((1, 2), "Failed to create metric. Buckets must be a list."),
-        ([2, 1], f"Error when creating Metric{MESSAGE}Bucket Boundaries must be strictly sorted"),
-        ([1, 1], f"Error when creating Metric{MESSAGE}Bucket Boundaries must be strictly sorted"),
     ],
 )
-def test_histogram_needs_increasing_buckets(runtime, buckets, text):
+def test_histogram_needs_a_list_of_buckets(runtime, buckets, text):
     made = family(MetricFamily.HISTOGRAM)
     with refused(text):
         made.Metric(labels={}, buckets=buckets)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import enum
 import itertools
 import os
-import re
 import weakref
 from typing import Any
 
@@ -14,8 +13,6 @@ from pytriton.pb_utils.arguments import text
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.runtime import ask_server, current_runtime, refuse, require_runtime
 
-_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _PURPOSE = "keep metrics"
 _NEW_FAMILY = "Error when creating MetricFamily"
 _NEW_METRIC = "Error when creating Metric"
@@ -56,8 +53,6 @@ class MetricFamily:
         description = text(description, "description")
         if not isinstance(kind, MetricKind):
             raise TypeError(f"kind must be one of MetricFamily's constants, got {kind!r}")
-        if not _METRIC_NAME.fullmatch(self._name):
-            refuse(_PURPOSE, _NEW_FAMILY, f"Invalid metric name '{self._name}'")
         self._kind = kind
         self._number = _new_number()
         ask_server(
@@ -206,8 +201,6 @@ def _checked_labels(labels: Any) -> dict[str, str]:
                 _NEW_METRIC,
                 f"expected labels of str to str, got {type(name)} to {type(value)}",
             )
-        if not _LABEL_NAME.fullmatch(name):
-            refuse(_PURPOSE, _NEW_METRIC, f"Invalid label name '{name}'")
     return dict(labels)
 
 
@@ -220,7 +213,4 @@ def _checked_buckets(buckets: Any, kind: MetricKind) -> list[float] | None:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
     if not isinstance(buckets, list):
         raise TritonModelException("Failed to create metric. Buckets must be a list.")
-    bounds = [float(bound) for bound in buckets]
-    if not all(low < high for low, high in itertools.pairwise(bounds)):
-        refuse(_PURPOSE, _NEW_METRIC, f"Bucket Boundaries must be strictly sorted, got {bounds}")
-    return bounds
+    return [float(bound) for bound in buckets]

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `model.py` files without a server: `docs/testing_models.md` shows how."""
+
+from __future__ import annotations
+
+from pytriton.python_backend.failure_text import RuleError
+from pytriton.testing.harness import ModelHarness
+from pytriton.testing.records import LogLine, Request, Response
+
+__all__ = ["LogLine", "ModelHarness", "Request", "Response", "RuleError"]

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a model in the test's own process, by the rules of a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from pytriton.engine.config import config_to_json, spec_from_config
+from pytriton.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
+from pytriton.pb_utils.response import InferenceResponse
+from pytriton.pb_utils.runtime import current_runtime, set_runtime
+from pytriton.python_backend import answers
+from pytriton.python_backend.coroutines import CoroutineThread
+from pytriton.python_backend.failure_text import RuleError
+from pytriton.testing.exchange import Exchange
+from pytriton.testing.inputs import make_tensors
+from pytriton.testing.records import LogLine, Request, Response
+from pytriton.testing.runtime import HarnessRuntime
+from pytriton.testing.source import ModelSource
+from pytriton.testing.targets import Target
+
+
+class ModelHarness:
+    """A model in a test: no server, no port, no other process.
+
+    Entering it loads the model and calls `initialize`; leaving it calls `finalize`. What the model
+    raises reaches the test as it is. One model at a time can be in the hands of a harness, unless
+    one calls the other.
+
+    Args:
+        model: the model's file, or its class.
+        config: its configuration, as the file or as a dict in its JSON form; without it the
+            `config.pbtxt` of the model's folder, if there is one. `auto_complete_config` completes
+            it. Where none declares inputs or outputs, requests are not checked.
+        models: functions in the place of the models that this one calls: from a dict of arrays to
+            a dict of arrays or to a `TritonError`; decoupled ones are generators.
+        timeout_s: how long responses that are sent after `execute` returned may take.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | type[Any],
+        config: Mapping[str, Any] | str | Path | None = None,
+        *,
+        models: Mapping[str, Target] | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._origin = model
+        self._given_config = config
+        self._models = models or {}
+        self._timeout_s = timeout_s
+        self._coroutines = CoroutineThread(lambda _: None)
+
+    def __enter__(self) -> ModelHarness:  # noqa: PYI034  typing.Self needs Python 3.11
+        with ExitStack() as undo:
+            self._source = ModelSource.find(self._origin)
+            undo.callback(self._source.forget)
+            config = self._source.read_config(self._given_config)
+            self._config = config_to_json(config)
+            self._spec = spec_from_config(config, int(self._source.version))
+            self._runtime = HarnessRuntime(
+                f"{config.instance_group[0].name}_0",
+                str(self._source.version_directory),
+                self._models,
+            )
+            undo.enter_context(self._in_place())
+            self.model = self._source.model_class()
+            if hasattr(self.model, "initialize"):
+                self.model.initialize(self._arguments())
+            self._runtime.can_infer = True
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runtime.can_infer = False
+        self._coroutines.stop()
+        with self._undo:
+            if hasattr(self.model, "finalize"):
+                with self._in_place():
+                    self.model.finalize()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The whole configuration, with what `auto_complete_config` and the server fill in."""
+        config: dict[str, Any] = orjson.loads(self._config)
+        return config
+
+    @property
+    def logs(self) -> list[LogLine]:
+        """What the model logged so far."""
+        return self._runtime.logs
+
+    @property
+    def calls(self) -> list[InferenceRequest]:
+        """The requests that the model made to other models so far."""
+        return self._runtime.calls
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The model's own metrics, by name and labels as the metrics page writes them."""
+        return self._runtime.metrics()
+
+    def execute(self, inputs: Mapping[str, Any], **details: Any) -> Response:
+        """Send one request to a model that is not decoupled.
+
+        Args:
+            inputs: arrays by name.
+            **details: the other fields of `Request`.
+
+        Returns:
+            The response; its `error` is set where the model answered with one.
+
+        Raises:
+            InvalidArgumentError: the request does not fit the configuration.
+            RuleError: `execute` returned what it must not, or the model is decoupled.
+            TimeoutError: no response came in time.
+            Exception: whatever the model raises.
+        """
+        if self._spec.decoupled:
+            raise RuleError(
+                f"model '{self._spec.name}' is decoupled and sends any number of responses: use"
+                " `stream`"
+            )
+        return self.execute_batch([Request(inputs, **details)])[0][0]
+
+    def stream(self, inputs: Mapping[str, Any], **details: Any) -> list[Response]:
+        """Like `execute`, but for models that send any number of responses; waits for the last."""
+        return self.execute_batch([Request(inputs, **details)])[0]
+
+    def execute_batch(self, requests: Sequence[Request]) -> list[list[Response]]:
+        """Send several requests in one call of `execute`.
+
+        Args:
+            requests: in the order in which the model gets them.
+
+        Returns:
+            The responses to each of them: one, or any number from a decoupled model.
+
+        Raises:
+            Exception: as for `execute`.
+        """
+        exchanges = [Exchange(request, self._wanted(request)) for request in requests]
+        received = [(exchange, self._receive(exchange)) for exchange in exchanges]
+        with self._in_place():
+            while received:
+                received = self._run(received)
+            return [exchange.wait(self._timeout_s) for exchange in exchanges]
+
+    def is_ready(self) -> bool:
+        """What the model's `is_ready` says; True where it has none.
+
+        Raises:
+            RuleError: it returned something else than a bool.
+        """
+        if not hasattr(self.model, "is_ready"):
+            return True
+        with self._in_place():
+            answer = self._awaited(self.model.is_ready())
+        if not isinstance(answer, bool):
+            raise RuleError(f"is_ready() must return a boolean value, got {type(answer)}")
+        return answer
+
+    def _arguments(self) -> dict[str, str]:
+        return {
+            "model_config": self._config.decode(),
+            "model_instance_kind": "CPU",
+            "model_instance_name": self._runtime.instance_name,
+            "model_instance_device_id": "0",
+            "model_repository": str(self._source.model_directory),
+            "model_version": self._source.version,
+            "model_name": self._spec.name,
+        }
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Let the model find its surroundings; those of a model that calls it come back after."""
+        before = current_runtime()
+        set_runtime(self._runtime)
+        try:
+            yield
+        finally:
+            set_runtime(before)
+
+    def _wanted(self, request: Request) -> Sequence[str] | None:
+        """The outputs that a request's client gets; None for all, where none are configured."""
+        if request.outputs is not None:
+            return request.outputs
+        return list(self._spec.outputs) or None
+
+    def _receive(self, exchange: Exchange, flags: int | None = None) -> InferenceRequest:
+        request = exchange.request
+        return InferenceRequest.received(
+            make_tensors(request, self._spec),
+            self._wanted(request) or (),
+            request.id,
+            request.correlation_id,
+            request.flags if flags is None else flags,
+            request.timeout_us,
+            request.parameters,
+            None,
+            exchange,
+            self._spec.decoupled,
+        )
+
+    def _run(
+        self, received: list[tuple[Exchange, InferenceRequest]]
+    ) -> list[tuple[Exchange, InferenceRequest]]:
+        """Call `execute`; gives the requests that the model wants to get once more."""
+        requests = [request for _, request in received]
+        try:
+            responses = self._responses(requests)
+        except BaseException:
+            for request in requests:
+                if request.sender is not None:
+                    request.sender.close()
+            raise
+        again = []
+        for (exchange, request), response in zip(received, responses, strict=True):
+            if response is not None:
+                exchange.send(response, is_final=True)
+            elif request.release_flags == RELEASE_RESCHEDULE:
+                self._check_iterative()
+                again.append((exchange, self._receive(exchange, flags=0)))
+        return again
+
+    def _responses(
+        self, requests: Sequence[InferenceRequest]
+    ) -> Sequence[InferenceResponse | None]:
+        result = self._awaited(self.model.execute(requests))
+        if not self._spec.decoupled:
+            return answers.returned_responses(result, requests)
+        answers.check_decoupled_return(result, self._runtime.instance_name)
+        return [None] * len(requests)
+
+    def _awaited(self, result: Any) -> Any:
+        return self._coroutines.run(result) if asyncio.iscoroutine(result) else result
+
+    def _check_iterative(self) -> None:
+        if not self._spec.iterative:
+            raise RuleError(
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model"
+                " is not configured to handle such a flag."
+            )

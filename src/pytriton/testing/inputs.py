@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a test gives to the tensors that a model gets: its own, checked as a server does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytriton import dtypes
+from pytriton.engine.model_spec import ModelSpec, TensorSpec
+from pytriton.engine.validation import validate
+from pytriton.messages import InferRequest, InferTensor
+from pytriton.pb_utils.tensor import Tensor
+from pytriton.testing.records import Request
+
+
+def make_tensors(request: Request, spec: ModelSpec) -> list[Tensor]:
+    """The request's inputs.
+
+    Raises:
+        InvalidArgumentError: they do not fit the configuration, if that declares any tensor.
+        TritonModelException: numpy makes arrays of a type from them that the protocol lacks.
+    """
+    tensors = [
+        _tensor(name, value, spec.inputs.get(name)) for name, value in request.inputs.items()
+    ]
+    if spec.inputs or spec.outputs:
+        _check(request, tensors, spec)
+    return tensors
+
+
+def _tensor(name: str, value: Any, expected: TensorSpec | None) -> Tensor:
+    if isinstance(value, np.ndarray) or expected is None:
+        array = np.array(value)
+    else:
+        array = np.array(value, dtype=expected.dtype.numpy)
+    if array.dtype.kind == "U":
+        array = array.astype(object)
+    dtype, shape, array = Tensor(name, array).to_wire()
+    if dtype is dtypes.BYTES:
+        array = dtypes.bytes_elements_to_array(dtypes.array_to_bytes_elements(array), shape)
+    return Tensor.from_array(name, array)
+
+
+def _check(request: Request, tensors: list[Tensor], spec: ModelSpec) -> None:
+    inputs = {}
+    for tensor in tensors:
+        dtype, shape, array = tensor.to_wire()
+        is_text = dtype is dtypes.BYTES
+        data = dtypes.encode_bytes(array.ravel().tolist()) if is_text else array.tobytes()
+        inputs[tensor.name()] = InferTensor(tensor.name(), dtype, shape, data)
+    outputs = None if request.outputs is None else tuple(request.outputs)
+    message = InferRequest(
+        spec.name,
+        inputs,
+        None,  # type: ignore[arg-type]  # nothing is sent, only the tensors are looked at
+        id=request.id,
+        outputs=outputs,
+    )
+    validate(message, spec)
