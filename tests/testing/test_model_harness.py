@@ -1,0 +1,523 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import triton_python_backend_utils as pb_utils
+from pytriton.errors import InvalidArgumentError
+from pytriton.pb_utils.runtime import current_runtime
+from pytriton.testing import ModelHarness, Request, RuleError
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def config(**fields):
+    return {
+        "name": "double",
+        "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}],
+        **fields,
+    }
+
+
+def decoupled(**fields):
+    return config(model_transaction_policy={"decoupled": True}, **fields)
+
+
+def doubled(request):
+    array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array * 2)])
+
+
+class Doubling:
+    def execute(self, requests):
+        return [doubled(request) for request in requests]
+
+
+def model_of(execute):
+    """A model class of which only `execute` matters."""
+    return type("Model", (), {"execute": lambda self, requests: execute(requests)})
+
+
+def test_model_answers_a_request():
+    with ModelHarness(Doubling, config()) as model:
+        response = model.execute({"IN": np.array([1, 2], np.float32)})
+
+    assert response["OUT"].tolist() == [2, 4]
+    assert response.outputs["OUT"].dtype == np.float32
+    assert response.parameters == {}
+    assert response.error is None
+
+
+def test_lists_become_arrays_of_the_configured_type():
+    with ModelHarness(Doubling, config()) as model:
+        assert model.execute({"IN": [1, 2]})["OUT"].dtype == np.float32
+
+
+def test_model_cannot_change_the_tests_array():
+    array = np.ones(2, np.float32)
+
+    def execute(requests):
+        requests[0].inputs()[0].as_numpy()[:] = 7
+        return [doubled(requests[0])]
+
+    with ModelHarness(model_of(execute), config()) as model:
+        assert model.execute({"IN": array})["OUT"].tolist() == [14, 14]
+    assert array.tolist() == [1, 1]
+
+
+def test_texts_arrive_as_bytes_and_come_back_as_bytes():
+    tensors = [{"name": name, "data_type": "TYPE_STRING", "dims": [-1]} for name in ("IN", "OUT")]
+
+    def execute(requests):
+        array = requests[0].inputs()[0].as_numpy()
+        assert array.tolist() == [b"a", b"b"]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(["x", 5], object))])]
+
+    with ModelHarness(model_of(execute), config(input=tensors[:1], output=tensors[1:])) as model:
+        for texts in (["a", "b"], np.array(["a", b"b"], object), np.array([b"a", b"b"])):
+            assert model.execute({"IN": texts})["OUT"].tolist() == [b"x", b"5"]
+
+
+def test_model_gets_all_that_a_client_sends():
+    seen = []
+
+    def execute(requests):
+        (request,) = requests
+        seen.append(
+            (
+                request.request_id(),
+                json.loads(request.parameters()),
+                request.correlation_id(),
+                request.flags(),
+                request.timeout(),
+                request.requested_output_names(),
+            )
+        )
+        return [doubled(request)]
+
+    with ModelHarness(model_of(execute), config()) as model:
+        model.execute({"IN": [1]})
+        model.execute(
+            {"IN": [1]},
+            id="7",
+            parameters={"a": 1.5},
+            correlation_id="s",
+            flags=1,
+            timeout_us=9,
+            outputs=["OUT"],
+        )
+
+    assert seen == [
+        ("", {}, 0, 0, 0, {"OUT"}),
+        ("7", {"a": 1.5}, "s", 1, 9, {"OUT"}),
+    ]
+
+
+def test_requests_of_a_batch_are_answered_in_order():
+    with ModelHarness(Doubling, config()) as model:
+        answers = model.execute_batch([Request({"IN": [number]}) for number in range(3)])
+
+    assert [response["OUT"].tolist() for (response,) in answers] == [[0], [2], [4]]
+
+
+def test_outputs_that_nobody_asked_for_are_dropped():
+    def execute(requests):
+        tensors = [pb_utils.Tensor(name, np.zeros(1)) for name in ("OUT", "OTHER")]
+        return [pb_utils.InferenceResponse(tensors)]
+
+    with ModelHarness(model_of(execute), config()) as model:
+        assert list(model.execute({"IN": [1]}).outputs) == ["OUT"]
+
+
+def test_response_may_be_an_error():
+    error = pb_utils.TritonError("busy", pb_utils.TritonError.UNAVAILABLE)
+    with ModelHarness(
+        model_of(lambda _: [pb_utils.InferenceResponse(error=error)]), config()
+    ) as model:
+        response = model.execute({"IN": [1]})
+
+    assert response.error.code() == pb_utils.TritonError.UNAVAILABLE
+    with pytest.raises(KeyError, match="the response is the error 'busy'"):
+        response["OUT"]
+
+
+def test_response_has_its_parameters():
+    with ModelHarness(
+        model_of(lambda _: [pb_utils.InferenceResponse([], parameters={"a": 1})]), config()
+    ) as model:
+        assert model.execute({"IN": [1]}).parameters == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "inputs, text",
+    [
+        ({}, "expected 1 inputs but got 0"),
+        ({"OTHER": [1.0]}, "OTHER"),
+        ({"IN": np.array([1])}, "INT64"),
+        ({"IN": np.ones((1, 1), np.float32)}, "shape"),
+    ],
+)
+def test_request_that_does_not_fit_is_refused_as_by_a_server(inputs, text):
+    with (
+        ModelHarness(Doubling, config()) as model,
+        pytest.raises(InvalidArgumentError, match=text),
+    ):
+        model.execute(inputs)
+
+
+def test_requests_to_a_model_without_a_configuration_are_not_checked():
+    with ModelHarness(Doubling) as model:
+        assert model.execute({"IN": np.array([3])})["OUT"].tolist() == [6]
+
+
+def test_exception_of_the_model_reaches_the_test():
+    def execute(requests):
+        requests[0].get_response_sender()
+        raise ValueError("broken")
+
+    with (
+        ModelHarness(model_of(execute), config()) as model,
+        pytest.raises(ValueError, match="broken"),
+    ):
+        model.execute({"IN": [1]})
+
+
+@pytest.mark.parametrize(
+    "result, text",
+    [
+        ((), "Expected a list in the execute return"),
+        ([], "size is:1, and InferenceResponse"),
+        (["no response"], "Expected an 'InferenceResponse' object"),
+    ],
+)
+def test_wrong_result_of_execute_is_refused(result, text):
+    with (
+        ModelHarness(model_of(lambda _: result), config()) as model,
+        pytest.raises(RuleError, match=text),
+    ):
+        model.execute({"IN": [1]})
+
+
+def test_responses_of_a_decoupled_model_are_a_list():
+    def execute(requests):
+        sender = requests[0].get_response_sender()
+
+        def send():
+            for _ in range(3):
+                sender.send(doubled(requests[0]))
+            sender.send(flags=FINAL)
+
+        threading.Thread(target=send).start()
+
+    with ModelHarness(model_of(execute), decoupled()) as model:
+        responses = model.stream({"IN": [1]})
+
+    assert [response["OUT"].tolist() for response in responses] == [[2], [2], [2]]
+
+
+def test_decoupled_model_may_send_nothing():
+    with ModelHarness(
+        model_of(lambda requests: requests[0].get_response_sender().send(flags=FINAL)), decoupled()
+    ) as model:
+        assert model.stream({"IN": [1]}) == []
+
+
+def test_decoupled_model_is_not_asked_for_one_response():
+    with (
+        ModelHarness(Doubling, decoupled()) as model,
+        pytest.raises(RuleError, match="use `stream`"),
+    ):
+        model.execute({"IN": [1]})
+
+
+def test_decoupled_model_returns_nothing():
+    with (
+        ModelHarness(Doubling, decoupled()) as model,
+        pytest.raises(RuleError, match=r"'double_0' is using the decoupled mode"),
+    ):
+        model.stream({"IN": [1]})
+
+
+@pytest.mark.parametrize("make_config", [config, decoupled])
+def test_missing_final_flag_is_said(make_config):
+    def execute(requests):
+        requests[0].get_response_sender().send(doubled(requests[0]))
+
+    with (
+        ModelHarness(model_of(execute), make_config(), timeout_s=0.01) as model,
+        pytest.raises(TimeoutError, match="TRITONSERVER_RESPONSE_COMPLETE_FINAL"),
+    ):
+        model.stream({"IN": [1]})
+
+
+def test_client_gives_up_after_some_responses():
+    def execute(requests):
+        sender = requests[0].get_response_sender()
+        while not sender.is_cancelled():
+            sender.send(doubled(requests[0]))
+        assert requests[0].is_cancelled()
+        sender.send(flags=FINAL)
+
+    with ModelHarness(model_of(execute), decoupled()) as model:
+        assert len(model.stream({"IN": [1]}, cancel_after=3)) == 3
+        assert model.stream({"IN": [1]}, cancel_after=0) == []
+
+
+def test_coroutine_is_awaited():
+    class Model:
+        async def execute(self, requests):
+            await asyncio.sleep(0)
+            return [doubled(request) for request in requests]
+
+    with ModelHarness(Model, config()) as model:
+        assert model.execute({"IN": [1]})["OUT"].tolist() == [2]
+
+
+def test_rescheduled_request_comes_again():
+    flags = []
+
+    def execute(requests):
+        (request,) = requests
+        flags.append(request.flags())
+        if len(flags) < 3:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return [None]
+        return [doubled(request)]
+
+    iterative = config(sequence_batching={"iterative_sequence": True})
+    with ModelHarness(model_of(execute), iterative) as model:
+        assert model.execute({"IN": [1]}, flags=1)["OUT"].tolist() == [2]
+    assert flags == [1, 0, 0]
+
+
+def test_request_is_rescheduled_only_by_models_that_say_so():
+    def execute(requests):
+        requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    with (
+        ModelHarness(model_of(execute), config()) as model,
+        pytest.raises(RuleError, match="not configured to handle such a flag"),
+    ):
+        model.execute({"IN": [1]})
+
+
+def test_initialize_gets_what_a_server_gives():
+    seen = {}
+
+    class Model(Doubling):
+        def initialize(self, args):
+            seen.update(args)
+
+    with ModelHarness(Model, config(max_batch_size=4)) as model:
+        whole = model.config
+
+    assert sorted(seen) == [
+        "model_config",
+        "model_instance_device_id",
+        "model_instance_kind",
+        "model_instance_name",
+        "model_name",
+        "model_repository",
+        "model_version",
+    ]
+    assert json.loads(seen["model_config"]) == whole
+    assert whole["max_batch_size"] == 4
+    assert whole["input"][0]["optional"] is False
+    assert seen["model_name"] == "double"
+    assert seen["model_version"] == "1"
+
+
+def test_finalize_is_called_and_may_raise():
+    class Model(Doubling):
+        def finalize(self):
+            pb_utils.Logger.log_info("the end")
+            raise RuntimeError("in finalize")
+
+    harness = ModelHarness(Model, config())
+    with pytest.raises(RuntimeError, match="in finalize"), harness:
+        pass
+
+    assert [line.message for line in harness.logs] == ["the end"]
+    assert current_runtime() is None
+
+
+def test_exception_of_initialize_leaves_nothing_behind():
+    class Model(Doubling):
+        def initialize(self, args):
+            raise OSError("no weights")
+
+    with pytest.raises(OSError, match="no weights"), ModelHarness(Model, config()):
+        pytest.fail("it was entered")
+
+    assert current_runtime() is None
+
+
+def test_model_completes_its_configuration():
+    class Model(Doubling):
+        @staticmethod
+        def auto_complete_config(auto_complete_model_config):
+            for kind in ("input", "output"):
+                for tensor in config()[kind]:
+                    getattr(auto_complete_model_config, f"add_{kind}")(tensor)
+            auto_complete_model_config.set_max_batch_size(8)
+            return auto_complete_model_config
+
+    with ModelHarness(Model, {"name": "m"}) as model:
+        assert model.config["max_batch_size"] == 8
+        assert model.execute({"IN": [[1]]})["OUT"].tolist() == [[2]]
+
+
+def test_completion_must_give_a_configuration():
+    class Model(Doubling):
+        @staticmethod
+        def auto_complete_config(auto_complete_model_config):
+            return {}
+
+    with (
+        pytest.raises(RuleError, match=r"must return a valid pb\.ModelConfig"),
+        ModelHarness(Model, config()),
+    ):
+        pytest.fail("it was entered")
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_readiness_is_the_models_word(answer):
+    class Model(Doubling):
+        async def is_ready(self):
+            return answer
+
+    with ModelHarness(Model, config()) as model:
+        assert model.is_ready() is answer
+
+
+def test_readiness_is_a_bool():
+    class Model(Doubling):
+        def is_ready(self):
+            return 1
+
+    with (
+        ModelHarness(Model, config()) as model,
+        pytest.raises(RuleError, match="must return a boolean value"),
+    ):
+        model.is_ready()
+
+
+def test_model_without_a_readiness_check_is_ready():
+    with ModelHarness(Doubling, config()) as model:
+        assert model.is_ready()
+
+
+def test_one_harness_may_be_the_target_of_another():
+    def execute(requests):
+        pb_utils.Logger.log_info("outer")
+        request = pb_utils.InferenceRequest(
+            inputs=requests[0].inputs(), requested_output_names=["OUT"], model_name="inner"
+        )
+        response = request.exec()
+        pb_utils.Logger.log_info("outer again")
+        return [response]
+
+    class Inner(Doubling):
+        def execute(self, requests):
+            pb_utils.Logger.log_info("inner")
+            return super().execute(requests)
+
+    with (
+        ModelHarness(Inner, config()) as inner,
+        ModelHarness(
+            model_of(execute),
+            config(),
+            models={"inner": lambda given: inner.execute(given).outputs},
+        ) as outer,
+    ):
+        assert outer.execute({"IN": [1]})["OUT"].tolist() == [2]
+        assert [line.message for line in inner.logs] == ["inner"]
+        assert [line.message for line in outer.logs] == ["outer", "outer again"]
+
+
+MODEL_FILE = """
+import helper
+from . import relative
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        array = requests[0].inputs()[0].as_numpy() * helper.FACTOR + relative.OFFSET
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])]
+"""
+CONFIG_FILE = """
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+
+
+def write_model(directory, factor):
+    version = directory / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL_FILE)
+    (version / "helper.py").write_text(f"FACTOR = {factor}")
+    (version / "relative.py").write_text("OFFSET = 1")
+    (directory / "config.pbtxt").write_text(CONFIG_FILE)
+    return version / "model.py"
+
+
+def test_file_is_imported_as_a_server_does_and_forgotten(tmp_path):
+    places, modules = list(sys.path), set(sys.modules)
+    for factor in (10, 20):
+        path = write_model(tmp_path / f"model_{factor}", factor)
+        with ModelHarness(path) as model:
+            assert model.config["name"] == f"model_{factor}"
+            assert pb_utils.get_model_dir() == str(path.parent)
+            assert model.execute({"IN": [1]})["OUT"].tolist() == [factor + 1]
+
+    assert sys.path == places
+    assert {"1", "1.model", "1.relative", "helper"} & (set(sys.modules) - modules) == set()
+
+
+def test_configuration_may_be_another_file(tmp_path):
+    path = write_model(tmp_path / "model", 10)
+    other = tmp_path / "other.pbtxt"
+    other.write_text('name: "other" max_batch_size: 2' + CONFIG_FILE)
+    with ModelHarness(str(path), str(other)) as model:
+        assert model.config["name"] == "other"
+        assert model.execute({"IN": [[1]]})["OUT"].tolist() == [[11]]
+
+
+def test_file_outside_of_a_version_is_a_module_of_its_own(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text("class TritonPythonModel:\n    pass\n")
+    with ModelHarness(path) as model:
+        assert type(model.model).__module__ == "model"
+
+
+@pytest.mark.parametrize(
+    "name, text, error",
+    [
+        ("missing.py", None, RuleError),
+        ("model.txt", "", RuleError),
+        ("model.py", "x = 1", AttributeError),
+    ],
+)
+def test_file_that_is_no_model_is_refused(tmp_path, name, text, error):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    places = list(sys.path)
+    with pytest.raises(error), ModelHarness(tmp_path / name):
+        pytest.fail("it was entered")
+
+    assert sys.path == places
+
+
+def test_configuration_that_is_not_valid_is_refused():
+    with (
+        pytest.raises(InvalidArgumentError, match="TYPE_NONSENSE"),
+        ModelHarness(Doubling, {"input": [{"name": "IN", "data_type": "TYPE_NONSENSE"}]}),
+    ):
+        pytest.fail("it was entered")
