@@ -126,6 +126,11 @@ class Model:
         """Whether it was taken out of service on purpose, so that nobody waits for it."""
         return self.state is ModelState.UNLOADING or self.reason == UNLOADED
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests wait or run."""
+        return bool(self._running or len(self._batcher))
+
     def add_instance(self, instance: Instance) -> None:
         """Take an instance into service, maybe in the place of one that is gone."""
         self.missing_instances = max(0, self.missing_instances - 1)

@@ -18,14 +18,15 @@ from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.repository.auto_complete import completed_config, may_complete
 from pytriton.repository.python_version import PythonVersion
-from pytriton.repository.services import ModelServices
 from pytriton.repository.warmup_run import WarmupRun
 from pytriton.transport.worker_frames import Initialize
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.engine.cache import ResponseCache
     from pytriton.repository.loading import InstancePlan, VersionPlan
-    from pytriton.repository.services import SharedServices
+    from pytriton.repository.services import ModelServices
 
 _PARALLEL_SETTING = "TRITON_PARALLEL_INSTANCE_LOADING"
 _PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of one model: "no" loads one at a time
@@ -38,7 +39,7 @@ class PythonLoader:
     def __init__(
         self,
         launcher: WorkerLauncher,
-        services: SharedServices,
+        make_services: Callable[[str], ModelServices],
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None = None,
         *,
@@ -47,7 +48,7 @@ class PythonLoader:
         exit_timeout_s: float = 30.0,
     ) -> None:
         self._launcher = launcher
-        self._services = services
+        self._make_services = make_services  # for an instance of this name
         self._loop = loop
         self._cache = cache
         self._completes_config = completes_config
@@ -115,7 +116,7 @@ class PythonLoader:
                 [],
             ),
             self._loop,
-            ModelServices(self._services, name),
+            self._make_services(name),
         )
         return completed_config(plan.config, text) if text else plan.config
 
@@ -133,7 +134,7 @@ class PythonLoader:
 
     async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
         """Start one instance and warm it up; it is not in service yet."""
-        services = ModelServices(self._services, instance_plan.name)
+        services = self._make_services(instance_plan.name)
         run = WarmupRun(self._loop)
         instance = await PythonInstance.launch(
             self._launcher,

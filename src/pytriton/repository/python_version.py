@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pytriton.engine.model import ModelState
 from pytriton.errors import ServerError
@@ -39,7 +39,7 @@ class PythonVersion:
         self._loop = loop
         self._policy = policy or RestartPolicy()
         self._clock = clock
-        self._plans: dict[Instance, InstancePlan] = {}
+        self._plans: dict[PythonInstance, InstancePlan] = {}  # of those that live
         self._leaving: set[asyncio.Future[None]] = set()
         self._restarts: set[asyncio.Task[None]] = set()
         self._is_retired = False
@@ -79,12 +79,11 @@ class PythonVersion:
         return f"<PythonVersion {self._model!r} restarting={len(self._restarts)}>"
 
     async def _check_ready(self) -> bool:
-        checks = [each.check_ready() for each in self._model.instances if each in self._plans]
-        return all(await asyncio.gather(*checks))
+        return all(await asyncio.gather(*(each.check_ready() for each in self._plans)))
 
     def _on_died(self, instance: Instance, reason: str) -> bool:
         """Whether an instance that is gone is replaced."""
-        plan = self._plans.pop(instance)
+        plan = self._plans.pop(cast("PythonInstance", instance))
         if self._is_retired or self._model.state is ModelState.UNAVAILABLE:
             return False
         return self._restart(plan, reason)
@@ -116,7 +115,7 @@ class PythonVersion:
             logger.info("%s serves again", plan.name)
 
     def _give_up(self, reason: str) -> None:
-        if self._is_retired or self._model.state is not ModelState.READY:
+        if self._is_retired or self._model.state not in (ModelState.LOADING, ModelState.READY):
             return
         self._model.become(ModelState.UNAVAILABLE, reason)
         for instance in list(self._model.instances):

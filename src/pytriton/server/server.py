@@ -42,12 +42,15 @@ class Server:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         engine: Engine | None = None,
+        cache: ResponseCache | None = None,
         control: ModelControl | None = None,
         custom_metrics: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
         self.options = options
         self.engine = engine or Engine(strict_readiness=options.strict_readiness)
-        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self.cache = cache
+        if cache is None and options.cache_bytes:
+            self.cache = ResponseCache(options.cache_bytes)
         self.bound = BoundControl(self.engine, loop)
         self._loop = loop
         control = control or self.bound
