@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Responses through senders: before and after `execute` returned, and how both get along."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytriton.transport.frames import (
+    RESPONSE_WINDOW,
+    RESPONSE_WINDOW_BYTES,
+    BatchFailure,
+    Cancel,
+    Credit,
+    Responses,
+)
+from tests.python_backend.worker_rig import answer_of
+
+X = np.array([[1.0]], np.float32)
+PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "
+MORE_THAN_ONE = "Unable to send response. Non-decoupled model cannot send more than one response."
+CLOSED = "Unable to send response. Response sender has been closed."
+
+
+def model(body):
+    """A model whose `execute` has these lines, with a few helpers."""
+    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
+    return f"""
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+def response(value=1.0, size=1):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full((1, size), value, np.float32))])
+
+def wait_until(condition):
+    while not condition():
+        time.sleep(0.001)
+
+class TritonPythonModel:
+    def execute(self, requests):
+        senders = [each.get_response_sender() for each in requests]
+        sender = senders[0]
+{lines}
+"""
+
+
+def items_until(rig, count):
+    """So many response items, with their values, and the batches that returned meanwhile."""
+    items, returned = [], []
+    while len(items) < count:
+        received = rig.hear(Responses)
+        items += [(item, answer_of(received, item)) for item in received.frame.items]
+        if received.frame.returned_batch:
+            returned.append(received.frame.returned_batch)
+    assert len(items) == count
+    return items, returned
+
+
+def value(answer):
+    return answer["y"].flat[0].item()
+
+
+# Models that are not decoupled
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sender.send(response(), FINAL)",
+        "sender.send(response()); sender.send(flags=FINAL)",
+        "sender.send(response(), FINAL); return [None]",
+        "threading.Thread(target=sender.send, args=(response(), FINAL)).start()",
+        "sender.send(response())\n"
+        "threading.Timer(0.01, sender.send, kwargs={'flags': FINAL}).start()",
+    ],
+    ids=["at once", "in two steps", "none in list", "from a thread", "final from a thread"],
+)
+def test_coupled_model_sends_one_response(worker, body):
+    rig = worker(model(body))
+
+    (outputs,) = rig.run({"x": X})
+    assert value(outputs) == 1
+    assert rig.hears_nothing()
+
+
+def test_some_are_returned_and_some_are_sent(worker):
+    rig = worker(model("senders[1].send(response(2.0), FINAL)\nreturn [response(1.0), None]"))
+    first, second = rig.run({"x": X}, {"x": X})
+    assert (value(first), value(second)) == (1, 2)
+
+
+def test_instance_is_free_while_an_answer_is_open(worker):
+    rig = worker(
+        model(
+            """
+self.senders = getattr(self, "senders", []) + senders
+if len(self.senders) == 2:
+    for each in self.senders:
+        each.send(response(), FINAL)
+"""
+        )
+    )
+    first = rig.execute({"x": X})
+    frame = rig.hear(Responses).frame
+    assert (frame.items, frame.returned_batch) == ([], first)
+    second = rig.execute({"x": X})
+
+    items, _ = items_until(rig, 2)
+    assert {item.batch for item, _ in items} == {first, second}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sender.send(response(1.0), FINAL)\nreturn [response(2.0)]",
+        "sender.send(response(1.0))\nreturn [response(2.0)]",
+        "sender.send(response(1.0))\nsender.send(response(2.0), FINAL)",
+        "sender.send(response(1.0))\nraise ValueError()",
+        "sender.send(response(1.0), FINAL)\nraise ValueError()",
+    ],
+)
+def test_client_gets_the_response_that_was_sent_first(worker, body):
+    rig = worker(model(body))
+    batch = rig.execute({"x": X}, {"x": X})
+
+    received = rig.hear(Responses)
+    (item,) = received.frame.items
+    assert (item.position, item.is_final) == (0, True)
+    assert value(answer_of(received, item)) == 1
+    failure = rig.hear(BatchFailure).frame
+    assert (failure.batch, failure.error.startswith(PREFIX)) == (batch, True)
+    assert rig.hears_nothing()
+
+
+def test_second_response_of_a_coupled_model_is_refused(worker):
+    rig = worker(model("sender.send(response(), FINAL)\nreturn [response()]"))
+    rig.execute({"x": X})
+    rig.hear(Responses)
+    assert rig.hear(BatchFailure).frame.error == PREFIX + MORE_THAN_ONE
+
+
+def test_sends_after_the_answer_are_refused(worker):
+    rig = worker(
+        model(
+            """
+def late():
+    wait_until(lambda: sender.is_closed)
+    for arguments in ((response(),), (None, FINAL)):
+        try:
+            sender.send(*arguments)
+        except pb_utils.TritonModelException as error:
+            pb_utils.Logger.log_error(str(error))
+
+if hasattr(self, "thread"):
+    self.thread.join()
+    return [response()]
+self.thread = threading.Thread(target=late)
+self.thread.start()
+return [response()]
+"""
+        )
+    )
+    (outputs,) = rig.run({"x": X})
+    assert value(outputs) == 1
+    rig.run({"x": X})
+    assert MORE_THAN_ONE in rig.log()
+    assert CLOSED in rig.log()
+
+
+def test_sender_that_is_asked_for_too_late_is_closed(worker):
+    rig = worker(
+        """
+class TritonPythonModel:
+    kept = None
+    def execute(self, requests):
+        if self.kept is None:
+            self.kept = requests[0]
+        else:
+            self.kept.get_response_sender().send(pb_utils.InferenceResponse([]), 1)
+        return [pb_utils.InferenceResponse([]) for each in requests]
+"""
+    )
+    rig.run({"x": X})
+    (error,) = rig.run({"x": X})
+    assert CLOSED in error
+
+
+# Decoupled models
+
+
+def decoupled(worker, body):
+    return worker(model(body), is_decoupled=True)
+
+
+def test_decoupled_model_sends_any_number_of_responses(worker):
+    rig = decoupled(
+        worker,
+        """
+for number in range(20):
+    sender.send(response(number))
+sender.send(flags=FINAL)
+""",
+    )
+    batch = rig.execute({"x": X})
+
+    items, returned = items_until(rig, 21)
+    assert [value(answer) for _, answer in items[:-1]] == list(range(20))
+    assert [item.is_final for item, _ in items] == [False] * 20 + [True]
+    assert items[-1][1] is None
+    if not returned:
+        assert rig.hear(Responses).frame.returned_batch == batch
+
+
+def test_responses_that_come_quickly_travel_together_but_the_first(worker):
+    rig = decoupled(
+        worker,
+        """
+for number in range(40):
+    sender.send(response(number))
+sender.send(response(), FINAL)
+""",
+    )
+    rig.execute({"x": X})
+    sizes = []
+    while sum(sizes) < 41:
+        sizes.append(len(rig.hear(Responses).frame.items))
+
+    assert sizes[0] == 1
+    assert max(sizes) > 1
+
+
+def test_response_that_is_held_leaves_soon(worker):
+    rig = decoupled(
+        worker,
+        """
+sender.send(response(1.0))
+sender.send(response(2.0))
+wait_until(sender.is_cancelled)
+sender.send(flags=FINAL)
+""",
+    )
+    batch = rig.execute({"x": X})
+
+    items, _ = items_until(rig, 2)
+    assert [value(answer) for _, answer in items] == [1, 2]
+    rig.say(Cancel(batch, 0))
+    items_until(rig, 1)
+
+
+def test_array_may_be_changed_after_it_was_sent(worker):
+    rig = decoupled(
+        worker,
+        """
+array = np.zeros((1, 2000), np.float32)
+for number in range(4):
+    array[:] = number
+    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]))
+sender.send(flags=FINAL)
+""",
+    )
+    rig.execute({"x": X})
+    items, _ = items_until(rig, 5)
+    assert [value(answer) for _, answer in items[:-1]] == [0, 1, 2, 3]
+
+
+def test_errors_do_not_end_a_request(worker):
+    rig = decoupled(
+        worker,
+        """
+error = pb_utils.TritonError("no", pb_utils.TritonError.UNAVAILABLE)
+sender.send(pb_utils.InferenceResponse(error=error))
+sender.send(response(), FINAL)
+""",
+    )
+    rig.execute({"x": X})
+    (first, answer), (second, _) = items_until(rig, 2)[0]
+    assert (answer, first.error_code, first.is_final) == ("no", 4, False)
+    assert second.is_final
+
+
+@pytest.mark.parametrize("has_sent", [False, True])
+def test_decoupled_model_must_return_none(worker, has_sent):
+    first = "senders[0].send(response(), FINAL)" if has_sent else "pass"
+    rig = decoupled(worker, f"{first}\nreturn [response() for each in requests]")
+    batch = rig.execute({"x": X}, {"x": X})
+
+    if has_sent:
+        items_until(rig, 1)
+    failure = rig.hear(BatchFailure).frame
+    assert failure.batch == batch
+    assert failure.error == (
+        f"{PREFIX}Python model 'm_0_0' is using the decoupled mode and the execute function must"
+        " return None."
+    )
+
+
+def test_failed_call_closes_its_senders(worker):
+    rig = decoupled(
+        worker,
+        """
+self.senders = getattr(self, "senders", []) + senders
+if len(self.senders) > 1:
+    self.senders[0].send(response())
+raise ValueError("stop")
+""",
+    )
+    rig.execute({"x": X})
+    rig.hear(BatchFailure)
+    rig.execute({"x": X})
+    assert CLOSED in rig.hear(BatchFailure).frame.error
+
+
+# Credit and cancellation
+
+
+def test_send_waits_for_the_client(worker):
+    rig = decoupled(
+        worker,
+        """
+for number in range(200):
+    sender.send(response(number))
+sender.send(flags=FINAL)
+""",
+    )
+    batch = rig.execute({"x": X})
+
+    items, _ = items_until(rig, RESPONSE_WINDOW)
+    assert rig.hears_nothing()
+    rig.say(Credit(batch, 0, 10))
+    items, _ = items_until(rig, 10)
+    assert value(items[-1][1]) == RESPONSE_WINDOW + 9
+    assert rig.hears_nothing()
+    rig.say(Credit(batch, 0, 1000))
+    items, _ = items_until(rig, RESPONSE_WINDOW)
+    rig.say(Credit(batch, 0, 1000))
+    items, _ = items_until(rig, 200 - 2 * RESPONSE_WINDOW - 10 + 1)
+    assert items[-1][0].is_final
+
+
+def test_send_waits_for_large_responses_to_be_taken(worker):
+    size = RESPONSE_WINDOW_BYTES // 8
+    rig = decoupled(worker, f"for number in range(4): sender.send(response(number, {size}))")
+    batch = rig.execute({"x": X})
+
+    items_until(rig, 2)
+    assert rig.hears_nothing()
+    rig.say(Credit(batch, 0, 1))
+    items_until(rig, 1)
+
+
+def test_threads_wait_for_their_clients_while_batches_run(worker):
+    rig = decoupled(
+        worker,
+        """
+def stream(sender):
+    for number in range(100):
+        sender.send(response(number))
+    sender.send(flags=FINAL)
+
+for each in senders:
+    threading.Thread(target=stream, args=(each,)).start()
+""",
+    )
+    slow = rig.execute({"x": X})
+    items, returned = items_until(rig, RESPONSE_WINDOW)
+    if not returned:
+        rig.hear(Responses)
+    quick = rig.execute({"x": X})
+    counts = {slow: len(items), quick: 0}
+    while counts[quick] < 101:
+        frame = rig.hear(Responses).frame
+        for item in frame.items:
+            counts[item.batch] += 1
+            rig.say(Credit(quick, 0, 1))
+    assert counts[slow] == RESPONSE_WINDOW
+    rig.say(Credit(slow, 0, 64))
+    while counts[slow] < 101:
+        counts[slow] += len(rig.hear(Responses).frame.items)
+
+
+def test_cancelled_request_waits_for_nobody(worker):
+    rig = decoupled(
+        worker,
+        """
+for number in range(200):
+    sender.send(response(number))
+sender.send(flags=FINAL)
+""",
+    )
+    batch = rig.execute({"x": X})
+    items_until(rig, RESPONSE_WINDOW)
+    rig.say(Cancel(batch, 0))
+    items, _ = items_until(rig, 200 - RESPONSE_WINDOW + 1)
+    assert items[-1][0].is_final
+
+
+def test_model_hears_of_cancellation_while_it_runs(worker):
+    rig = worker(
+        model("wait_until(requests[1].is_cancelled)\nreturn [response() for _ in senders]")
+    )
+    batch = rig.execute({"x": X}, {"x": X})
+    rig.say(Cancel(batch, 1))
+    first, _ = rig.answers(batch, 2)
+    assert value(first) == 1
+
+
+def test_only_the_cancelled_request_is_cancelled(worker):
+    rig = worker(
+        model(
+            """
+wait_until(senders[1].is_cancelled)
+assert not senders[0].is_cancelled()
+return [response() for _ in senders]
+"""
+        )
+    )
+    batch = rig.execute({"x": X}, {"x": X})
+    rig.say(Cancel(batch, 1))
+    assert value(rig.answers(batch, 2)[0]) == 1
+
+
+# Rescheduling
+
+
+def test_request_asks_to_be_executed_again(worker):
+    rig = worker(model("requests[0].set_release_flags(2)\nreturn [None, response()]"))
+    first, second = rig.run({"x": X}, {"x": X})
+    assert (first, value(second)) == ("rescheduled", 1)
+
+
+def test_decoupled_request_is_answered_and_executed_again(worker):
+    rig = decoupled(worker, "sender.send(response())\nrequests[0].set_release_flags(2)")
+    batch = rig.execute({"x": X})
+
+    ((item, answer), (last, _)), returned = items_until(rig, 2)
+    assert (value(answer), item.is_final) == (1, False)
+    assert (last.is_rescheduled, last.is_final, returned) == (True, True, [batch])
+
+
+def test_failed_request_is_not_executed_again(worker):
+    rig = worker(model("requests[0].set_release_flags(2)\nraise ValueError()"))
+    rig.execute({"x": X})
+    rig.hear(BatchFailure)
