@@ -48,6 +48,8 @@ def find_models(repositories: Sequence[Path]) -> dict[str, list[ModelPlace]]:
     """
     models: dict[str, list[ModelPlace]] = {}
     for repository in repositories:
+        if not repository.is_dir():
+            raise InternalError(f"failed to stat file {repository}")
         for name in _directory_names(repository):
             if not name.startswith("."):
                 models.setdefault(name, []).append(ModelPlace(repository, repository / name))
@@ -139,6 +141,15 @@ def take_snapshot(directory: Path) -> Snapshot:
         _fingerprint(entry for entry in entries if entry.name not in config_names | version_names),
         {version: _fingerprint(_entries(path)) for version, path in versions.items()},
     )
+
+
+# What there is to see of a model: its files, or the places of those that share the name.
+Sighting = Snapshot | tuple[ModelPlace, ...]
+
+
+def look_at(places: Sequence[ModelPlace]) -> Sighting:
+    """What there is to see of a model; it changed where this differs from the last time."""
+    return take_snapshot(places[0].directory) if len(places) == 1 else tuple(places)
 
 
 def _entries(directory: str | Path) -> list[os.DirEntry[str]]:

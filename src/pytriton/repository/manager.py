@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All models of a server's repositories: which ones serve, and what clients may change of that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.engine.control import IndexEntry
+from pytriton.errors import InternalError, ServerError, UnavailableError
+from pytriton.repository.layout import ModelPlace, check_model_name, find_models, look_at
+from pytriton.repository.load_context import LoadContext
+from pytriton.repository.model_keeper import ModelKeeper
+from pytriton.repository.nested_control import NestedControl
+from pytriton.repository.overrides import read_override
+from pytriton.repository.poller import Poller
+from pytriton.repository.settings import ControlMode, RepositorySettings
+
+if TYPE_CHECKING:
+    from pytriton.engine.engine import Engine
+    from pytriton.repository.loading import VersionLoader
+
+logger = logging.getLogger(__name__)
+
+ALL_MODELS = "*"
+Report = Callable[[int, int, Sequence[str]], None]  # finished, of how many, being loaded now
+
+
+class RepositoryManager:
+    """Loads and unloads models. Implements `ModelControl`; all on the event loop."""
+
+    def __init__(
+        self,
+        settings: RepositorySettings,
+        engine: Engine,
+        loader: VersionLoader,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._settings = settings
+        self._context = LoadContext(settings, engine, loader, loop)
+        self._keepers: dict[str, ModelKeeper] = {}
+        self._operations: set[asyncio.Task[None]] = set()
+        self._poller = Poller(settings.poll_interval_s, self.poll_once)
+        self._is_stopping = False
+
+    async def start(self, report: Report | None = None) -> None:
+        """Load what should serve from the start, and begin to look for changes.
+
+        Args:
+            report: Told how far it is, whenever that changes.
+
+        Raises:
+            InternalError: A repository cannot be read, or a model cannot be loaded; the others
+                serve.
+        """
+        places = await self._find()
+        names: Sequence[str] = list(places)
+        if self._settings.control_mode is ControlMode.EXPLICIT:
+            names = self._settings.startup_models
+            names = list(places) if ALL_MODELS in names else names
+        is_complete = await self._load_all({name: places.get(name, ()) for name in names}, report)
+        if self._settings.control_mode is ControlMode.POLL:
+            self._poller.start()
+        if not is_complete:
+            raise InternalError("failed to load all models")
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Give up what is being loaded, and end all models, which get so much time."""
+        self._is_stopping = True
+        await self._poller.stop()
+        running = list(self._operations)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        await asyncio.gather(*(keeper.stop(timeout_s) for keeper in self._keepers.values()))
+
+    # ModelControl
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """Every known model version, or only those that serve."""
+        try:
+            places = find_models(self._settings.repositories)
+        except ServerError as error:
+            logger.warning("the index has only what was loaded: %s", error.message)
+            places = {}
+        return self._context.table.rows(places, ready=ready)
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; returns when it is ready.
+
+        Raises:
+            ServerError: It cannot be loaded; what served before still does.
+        """
+        await self._run(self._load(name, config, files, is_limited=True))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Take a model out of service; an unknown one is out of service already.
+
+        Raises:
+            ServerError: The server does not leave that to clients, or it ends.
+        """
+        self._check_control()
+        keeper = self._keepers.get(name)
+        if keeper is not None:
+            await self._run(keeper.unload())
+
+    def is_ready(self) -> bool:
+        """Whether every model that should serve does."""
+        return self._context.table.is_ready()
+
+    @property
+    def for_models(self) -> NestedControl:
+        """The control that models get: what they load while they are loaded has no turn to wait."""
+        return NestedControl(self)
+
+    async def load_nested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Like `load`, for a model that is maybe being loaded itself."""
+        await self._run(self._load(name, config, files, is_limited=False))
+
+    def _check_control(self) -> None:
+        if self._settings.control_mode is not ControlMode.EXPLICIT:
+            raise UnavailableError(
+                "explicit model load / unload is not allowed if polling is enabled"
+            )
+
+    async def _load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], *, is_limited: bool
+    ) -> None:
+        self._check_control()
+        check_model_name(name)
+        try:
+            override = read_override(config, files)
+        except ServerError as error:
+            logger.error("Poll failed for model directory '%s': %s", name, error.message)  # noqa: TRY400  known by its text
+            raise InternalError(
+                f"failed to load '{name}', failed to poll from model repository: {error.message}"
+            ) from error
+        places = await self._find()
+        await self._keeper(name).load(places.get(name, ()), override, is_limited=is_limited)
+
+    async def _run(self, operation: Coroutine[Any, Any, None]) -> None:
+        """Run an operation to its end, also when who asked for it does not wait any more."""
+        if self._is_stopping:
+            operation.close()
+            raise UnavailableError("Server exiting")
+        task = asyncio.ensure_future(operation)
+        self._operations.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise UnavailableError("Server exiting") from None
+            raise
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._operations.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; it was logged in any case
+
+    def _keeper(self, name: str) -> ModelKeeper:
+        keeper = self._keepers.get(name)
+        if keeper is None:
+            keeper = self._keepers[name] = ModelKeeper(name, self._context)
+        return keeper
+
+    async def _find(self) -> dict[str, list[ModelPlace]]:
+        return await asyncio.to_thread(find_models, self._settings.repositories)
+
+    async def _load_all(
+        self, places: Mapping[str, Sequence[ModelPlace]], report: Report | None = None
+    ) -> bool:
+        """Load models side by side; whether all could be loaded. Failures are logged."""
+        finished = 0
+
+        def tell() -> None:
+            if report is not None:
+                report(finished, len(places), self._context.loading)
+
+        async def load(name: str) -> bool:
+            nonlocal finished
+            try:
+                await self._keeper(name).load(places[name])
+            except ServerError:
+                return False
+            except Exception:
+                logger.exception("model '%s' could not be loaded", name)
+                return False
+            finally:
+                finished += 1
+                tell()
+            return True
+
+        self._context.on_progress = tell
+        try:
+            return all(await asyncio.gather(*(load(name) for name in places)))
+        finally:
+            self._context.on_progress = None
+
+    async def poll_once(self) -> None:
+        """Load models that are new or changed, unload those that are gone.
+
+        A model that could not be loaded is tried again when its files change.
+
+        Raises:
+            InternalError: A repository cannot be read; nothing was changed.
+        """
+        places = await self._find()
+        known = {name: keeper.last_tried for name, keeper in self._keepers.items()}
+        changed = await asyncio.to_thread(
+            lambda: [name for name in places if known.get(name) != look_at(places[name])]
+        )
+        gone = [name for name, seen in known.items() if seen is not None and name not in places]
+        await asyncio.gather(*(self._keepers[name].unload() for name in gone))
+        await self._load_all({name: places[name] for name in changed})
+
+    def __repr__(self) -> str:
+        return (
+            f"<RepositoryManager {self._settings.control_mode.value}: "
+            f"{len(self._keepers)} models, {len(self._operations)} operations>"
+        )
