@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bound callable on its real thread; the server's end of its channel on a loop of the test."""
+"""A model on its real thread; the server's end of its channel on a loop of the test."""
 
 from __future__ import annotations
 
@@ -91,29 +91,26 @@ class Call:
         return only.message
 
 
-class Bench:
-    """An instance and its events; `until` runs the loop."""
+class InstanceBench:
+    """An instance and its events; `until` runs the loop. Those below have one each."""
 
-    def __init__(self, loop, infer_func, inputs, outputs, *, strict=False, **config):
+    instance: ChannelInstance
+    far_channel: Channel  # the model's end
+    # What is said of a model that raised, and of one whose connection ended.
+    raised_log: str
+    lost_error: str
+    lost_reasons: tuple[str, ...]
+
+    def __init__(self, loop, *, batching: bool) -> None:
         self.loop = loop
-        self.bound = BoundModel(
-            "m", infer_func, inputs, outputs, config=ModelConfig(**config), strict=strict
-        )
-        self.bound.prepare(TritonContext())
-        self.stops = 0  # how often a callable asked for everything to stop
         self.deaths: list[str] = []
         self.keeper = MemoryKeeper(loop)
+        self._batching = batching
         self._calls: dict[int, Call] = {}
-        sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
-        names = [spec.name for spec in self.bound.config.inputs]
-        labels = ModelLabels("m", "1", names, batching=self.bound.config.batching)
-        channel = Channel(sockets[0], self.keeper.arena)
-        self.instance = ChannelInstance(
-            "m_0_0", labels, channel, self.keeper, loop, self, concurrency[0]
-        )
-        self.instance.start()
-        (host,) = self.bound._hosts
-        self.far_channel = host._channel  # the host's end
+
+    def is_alive(self) -> bool:
+        """Whether the model's threads run."""
+        raise NotImplementedError
 
     # What the instance tells its owner
 
@@ -135,9 +132,6 @@ class Bench:
     def on_died(self, instance, reason):
         self.deaths.append(reason)
 
-    def _on_unrecoverable(self):
-        self.stops += 1
-
     # What a test does
 
     def execute(self, *batch: Arrays, **fields: Any) -> list[Call]:
@@ -147,7 +141,7 @@ class Bench:
             sink = RecordingSink()
             inputs = {name: to_tensor(name, array) for name, array in arrays.items()}
             rows = next((len(array) for array in arrays.values() if array.ndim), 1)
-            if not self.bound.config.batching:
+            if not self._batching:
                 rows = 1
             call = Call(InferRequest("m", inputs, sink, rows=rows, **fields), sink)
             self._calls[id(call.request)] = call
@@ -176,7 +170,40 @@ class Bench:
 
     def close(self) -> None:
         self.instance.stop()
-        assert self.until(lambda: not self.bound.is_alive())
+        assert self.until(lambda: not self.is_alive())
+
+
+class Bench(InstanceBench):
+    """A bound callable."""
+
+    raised_log = "Inference callable of m_0_0 raised"
+    lost_error = "the instance is gone, its process ended"
+    lost_reasons = ("its process ended",)
+
+    def __init__(self, loop, infer_func, inputs, outputs, *, strict=False, **config):
+        self.bound = BoundModel(
+            "m", infer_func, inputs, outputs, config=ModelConfig(**config), strict=strict
+        )
+        batching = self.bound.config.batching
+        super().__init__(loop, batching=batching)
+        self.bound.prepare(TritonContext())
+        self.stops = 0  # how often a callable asked for everything to stop
+        sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
+        names = [spec.name for spec in self.bound.config.inputs]
+        labels = ModelLabels("m", "1", names, batching=batching)
+        channel = Channel(sockets[0], self.keeper.arena)
+        self.instance = ChannelInstance(
+            "m_0_0", labels, channel, self.keeper, loop, self, concurrency[0]
+        )
+        self.instance.start()
+        (host,) = self.bound._hosts
+        self.far_channel = host._channel
+
+    def is_alive(self) -> bool:
+        return self.bound.is_alive()
+
+    def _on_unrecoverable(self):
+        self.stops += 1
 
 
 def to_tensor(name: str, array: np.ndarray) -> InferTensor:

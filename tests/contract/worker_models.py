@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of the Python backend that answer each request with what a test's function makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import triton_python_backend_utils as pb_utils
+
+# By the name of the model's folder, which a bench makes up.
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+class ModelRequest(dict[str, np.ndarray]):
+    """A request in the form that functions of bound models get."""
+
+    def __init__(self, request) -> None:
+        super().__init__({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
+        self.parameters = json.loads(request.parameters() or "{}")
+        self.requested_output_names = request.requested_output_names()
+
+
+class _Model:
+    def initialize(self, args):
+        self._function = FUNCTIONS[args["model_repository"]]
+
+    def _answer(self, request):
+        outputs = self._function(ModelRequest(request))
+        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        return pb_utils.InferenceResponse(tensors)
+
+    def _send(self, request):
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        request.get_response_sender().send(self._answer(request), flags=final)
+
+
+class PlainModel(_Model):
+    """Returns its responses."""
+
+    def execute(self, requests):
+        return [self._answer(request) for request in requests]
+
+
+class SendingModel(_Model):
+    """Sends its responses, though it could return them."""
+
+    def execute(self, requests):
+        for request in requests:
+            self._send(request)
+
+
+class CoroutineModel(_Model):
+    """Returns its responses from a coroutine."""
+
+    async def execute(self, requests):
+        await asyncio.sleep(0)
+        return [self._answer(request) for request in requests]
+
+
+class DecoupledModel(SendingModel):
+    """Sends its responses, as it must."""
+
+
+class DecoupledCoroutineModel(_Model):
+    """Sends its responses from a coroutine."""
+
+    async def execute(self, requests):
+        await asyncio.sleep(0)
+        for request in requests:
+            self._send(request)

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real workers that run, crash, hang and end: who hears of it, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+from pytriton.dtypes import FP32, INT32
+from pytriton.errors import InternalError
+from pytriton.executor.channel_instance import ModelLabels
+from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.python_instance import PythonInstance, complete_config
+from pytriton.messages import InferResponse, InferTensor
+from pytriton.transport.worker_frames import Initialize
+from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
+from tests.fakes import RecordingSink, request
+
+MODEL = pathlib.Path(__file__).parent / "model_files" / "1" / "model.py"
+CAUSES = {
+    "kill": "Killed by SIGKILL (9).",
+    "crash": "Killed by SIGSEGV (11).",
+    "leave": "Exited with code 3.",
+}
+
+
+class OtherModel(FakeServices):
+    """Answers calls with ten times their input, and counts callers."""
+
+    def infer(self, call, inputs, sink):
+        running = super().infer(call, inputs, sink)
+        number = 10 * int(np.frombuffer(inputs["x"].data, np.int32)[0])
+        output = InferTensor("y", INT32, (1,), np.array([number], np.int32).tobytes())
+        sink.on_response(InferResponse("other", "1", "", [output]), final=True)
+        return running
+
+
+class Owner:
+    """Starts instances on the running loop, and hears of them."""
+
+    def __init__(self, launcher):
+        self.launcher = launcher
+        self.loop = asyncio.get_running_loop()
+        self.keeper = MemoryKeeper(self.loop)
+        self.services = OtherModel()
+        self.instances = []
+        self.deaths = []
+
+    async def launch(self, name="m_0_0", *, spec=None, grace_s=30.0, **arguments):
+        labels = ModelLabels("m", "1", ["x"], batching=True, has_details=True)
+        instance = await PythonInstance.launch(
+            self.launcher,
+            spec or WorkerSpec(name, f"{name} of a test"),
+            make_initialize(name, **arguments),
+            labels,
+            self.keeper,
+            self.loop,
+            self,
+            self.services,
+            grace_s=grace_s,
+        )
+        self.instances.append(instance)
+        instance.start()
+        return instance
+
+    def on_outcomes(self, instance, batch, outcomes, times_ns):
+        for outcome in outcomes:
+            sink = batch.requests[outcome.position].sink
+            if outcome.error is not None:
+                sink.on_error(outcome.error)
+            else:
+                sink.on_response(outcome.response, final=outcome.is_final)
+
+    def on_died(self, instance, reason):
+        self.deaths.append((instance.name, reason))
+
+    def execute(self, instance, **parameters):
+        tensor = InferTensor("x", FP32, (1, 2), np.array([[1, 2]], np.float32).tobytes())
+        sink = RecordingSink()
+        instance.execute([request(sink, inputs={"x": tensor}, parameters=parameters)], 0)
+        return sink
+
+    async def infer(self, instance, **parameters):
+        sink = self.execute(instance, **parameters)
+        await until(lambda: sink.final_count)
+        return sink
+
+    async def output(self, instance, **parameters):
+        (answer,) = (await self.infer(instance, **parameters)).responses
+        return bytes(answer.outputs[0].data)
+
+
+def make_initialize(name="m_0_0", path=MODEL, **arguments):
+    arguments = {
+        "model_config": json.dumps({"name": "m", "input": [], "output": []}),
+        "model_instance_name": name,
+        "model_name": "m",
+        "model_version": "1",
+        "model_repository": str(path.parent.parent),
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+        **arguments,
+    }
+    return Initialize(str(path), "1", arguments, ["y"], is_batching=True)
+
+
+def run(scenario):
+    """Run a scenario, end what it has not ended, and see that nothing is left."""
+
+    async def main():
+        launcher = WorkerLauncher(asyncio.get_running_loop())
+        owner = Owner(launcher)
+        try:
+            await asyncio.wait_for(scenario(owner), DEADLINE_S)
+        finally:
+            await launcher.close()
+            for instance in owner.instances:
+                await instance.ended
+
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    opened = me.num_fds()
+    asyncio.run(main())
+
+    assert set(me.children(recursive=True)) <= before
+    assert me.num_fds() == opened
+
+
+@pytest.fixture(params=["zygote", "spawn"])
+def way(request, monkeypatch):
+    monkeypatch.setenv(START_SETTING, "spawn" if request.param == "spawn" else "")
+
+
+def is_over(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def test_model_answers(way):
+    async def scenario(owner):
+        instance = await owner.launch()
+
+        assert await owner.output(instance) == np.array([1, 2], np.float32).tobytes()
+        assert psutil.Process(instance.pid).is_running()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("action", CAUSES)
+def test_crash_in_execute_fails_its_requests_with_the_cause_and_nobody_elses(way, action):
+    async def scenario(owner):
+        victim, other = await asyncio.gather(owner.launch("m_0_0"), owner.launch("m_0_1"))
+        await owner.output(victim)
+        sink = await owner.infer(victim, action=action)
+        (error,) = sink.errors
+
+        assert error.message == f"Stub process 'm_0_0' is not healthy. {CAUSES[action]}"
+        await victim.ended
+        assert [name for name, _ in owner.deaths] == ["m_0_0"]
+        assert not await victim.check_ready()
+        assert is_over(victim.pid)
+        assert not psutil.pid_exists(victim.pid)
+        assert await owner.output(other)
+        again = await owner.launch("m_0_0")
+        assert await owner.output(again)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("action", CAUSES)
+def test_crash_in_initialize_is_raised_with_the_cause(way, action):
+    async def scenario(owner):
+        with pytest.raises(InternalError) as raised:
+            await owner.launch(initialize=action)
+
+        assert raised.value.message == f"Stub process 'm_0_0' is not healthy. {CAUSES[action]}"
+        assert owner.deaths == []
+        assert owner.services.closed == 1
+
+    run(scenario)
+
+
+def test_error_in_initialize_is_raised_with_its_text(way):
+    async def scenario(owner):
+        with pytest.raises(InternalError, match=r"ValueError: as it was told\n\nAt:\n"):
+            await owner.launch(initialize="raise")
+
+    run(scenario)
+
+
+def test_missing_file_is_raised(way, tmp_path):
+    async def scenario(owner):
+        path = tmp_path / "1" / "model.py"
+        with pytest.raises(InternalError, match=f"Python model file not found in '{path}'"):
+            await PythonInstance.launch(
+                owner.launcher,
+                WorkerSpec("m_0_0", "test"),
+                make_initialize(path=path),
+                ModelLabels("m", "1", ["x"], batching=True),
+                owner.keeper,
+                owner.loop,
+                owner,
+                owner.services,
+            )
+
+    run(scenario)
+
+
+def test_initialization_that_never_ends_can_be_given_up(way, tmp_path):
+    async def scenario(owner):
+        task = asyncio.ensure_future(
+            owner.launch(initialize="hang", folder=str(tmp_path), count="1")
+        )
+        await until(lambda: list(tmp_path.iterdir()))
+        (pid,) = [int(path.name) for path in tmp_path.iterdir()]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        await until(lambda: not psutil.pid_exists(pid))
+
+    run(scenario)
+
+
+def test_instances_initialize_at_the_same_time(way, tmp_path):
+    async def scenario(owner):
+        await asyncio.gather(
+            *(owner.launch(f"m_0_{number}", folder=str(tmp_path), count="3") for number in range(3))
+        )
+
+        assert len({instance.pid for instance in owner.instances}) == 3
+
+    run(scenario)
+
+
+def test_stop_lets_the_model_finalize(way, tmp_path):
+    async def scenario(owner):
+        instance = await owner.launch(mark=str(tmp_path / "finalized"))
+        await owner.output(instance)
+        instance.stop()
+        assert owner.deaths == [("m_0_0", "the model was unloaded")]
+        await instance.ended
+
+        assert (tmp_path / "finalized").exists()
+        assert len(owner.deaths) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("where", ["execute", "finalize"])
+def test_model_that_hangs_is_killed_when_the_grace_is_over(way, where, caplog):
+    async def scenario(owner):
+        instance = await owner.launch(finalize="hang", grace_s=0.3)
+        sink = owner.execute(instance, action="hang") if where == "execute" else None
+        instance.stop()
+        if sink is not None:
+            assert "the model was unloaded" in sink.errors[0].message
+        await instance.ended
+
+        assert is_over(instance.pid)
+
+    run(scenario)
+    assert "did not finalize within 0.3 s" in caplog.text
+
+
+def test_processes_that_a_model_forks_call_through_the_door(way):
+    async def scenario(owner):
+        instance = await owner.launch()
+        output = await owner.output(instance, calls=9)
+
+        assert np.frombuffer(output, np.float32).tolist() == [10.0 * each for each in range(9)]
+        await until(lambda: not instance._door.callers)
+
+    run(scenario)
+
+
+def test_programs_that_a_model_started_go_with_it(way):
+    async def scenario(owner):
+        instance = await owner.launch()
+        await owner.output(instance, program="sleep 1000")
+        (child,) = psutil.Process(instance.pid).children(recursive=True)
+        await owner.infer(instance, action="kill")
+        await instance.ended
+
+        await until(lambda: is_over(child.pid))
+
+    run(scenario)
+
+
+def test_variables_reach_the_model(way):
+    async def scenario(owner):
+        spec = WorkerSpec("m_0_0", "test", {"CUDA_VISIBLE_DEVICES": "3"})
+        instance = await owner.launch(spec=spec)
+
+        assert (await owner.output(instance, variable="CUDA_VISIBLE_DEVICES")).endswith(b"3")
+
+    run(scenario)
+
+
+def test_model_runs_in_another_python():
+    async def scenario(owner):
+        # Without its own packages: it gets ours, which fit.
+        base = pathlib.Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+        instance = await owner.launch(spec=WorkerSpec("m_0_0", "test", {}, str(base)))
+
+        assert psutil.Process(instance.pid).exe() == str(base.resolve())
+        assert await owner.output(instance)
+
+    run(scenario)
+
+
+def complete(owner, **variables):
+    spec = WorkerSpec("m_0_0", "test", variables)
+    return complete_config(owner.launcher, spec, make_initialize(), owner.loop, owner.services)
+
+
+def test_model_completes_its_configuration_in_a_process_of_its_own(way):
+    async def scenario(owner):
+        completed = json.loads(await complete(owner))
+
+        assert completed["max_batch_size"] == 7
+
+    run(scenario)
+
+
+def test_failure_to_complete_a_configuration_is_raised(way):
+    async def scenario(owner):
+        with pytest.raises(InternalError, match="ValueError: as it was told"):
+            await complete(owner, TEST_ACTION="raise")
+        with pytest.raises(InternalError, match=r"not healthy. Killed by SIGSEGV \(11\)."):
+            await complete(owner, TEST_ACTION="crash")
+
+    run(scenario)
