@@ -230,18 +230,24 @@ def test_error_fails_only_its_own_request(worker):
         ),
         (
             "[Response([y])] * 2",
-            "Number of InferenceResponse objects do not match the number of InferenceRequest"
-            " objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2",
+            (
+                "Number of InferenceResponse objects do not match the number of InferenceRequest"
+                " objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2"
+            ),
         ),
         (
             "[5]",
-            "Expected an 'InferenceResponse' object in the execute function return list, found type"
-            " '<class 'int'>'.",
+            (
+                "Expected an 'InferenceResponse' object in the execute function return list, found type"
+                " '<class 'int'>'."
+            ),
         ),
         (
             "[requests[0].set_release_flags(2) or Response([y])]",
-            "Expected a None object in the execute function return list for reschduled request,"
-            " found type '<class 'triton_python_backend_utils.InferenceResponse'>'.",
+            (
+                "Expected a None object in the execute function return list for reschduled request,"
+                " found type '<class 'triton_python_backend_utils.InferenceResponse'>'."
+            ),
         ),
     ],
 )

@@ -69,8 +69,10 @@ def value(answer):
         "sender.send(response()); sender.send(flags=FINAL)",
         "sender.send(response(), FINAL); return [None]",
         "threading.Thread(target=sender.send, args=(response(), FINAL)).start()",
-        "sender.send(response())\n"
-        "threading.Timer(0.01, sender.send, kwargs={'flags': FINAL}).start()",
+        (
+            "sender.send(response())\n"
+            "threading.Timer(0.01, sender.send, kwargs={'flags': FINAL}).start()"
+        ),
     ],
     ids=["at once", "in two steps", "none in list", "from a thread", "final from a thread"],
 )
