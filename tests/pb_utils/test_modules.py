@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import pathlib
 import subprocess
 import sys
 
@@ -45,6 +46,11 @@ def test_classes_and_functions_are_described(module):
 
     assert len(described) > 10
     assert [each for each in described if not inspect.getdoc(each)] == []
+
+
+@pytest.mark.parametrize("module", [pb_utils, c_python_backend_utils])
+def test_type_checkers_read_the_module(module):
+    assert pathlib.Path(module.__file__).with_name("py.typed").exists()
 
 
 def test_constants_have_tritons_values():

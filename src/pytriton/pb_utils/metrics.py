@@ -7,6 +7,7 @@ import enum
 import itertools
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from pytriton.pb_utils.arguments import text
@@ -67,13 +68,13 @@ class MetricFamily:
         _release_with(self, "delete_family", family=self._number)
 
     def Metric(  # noqa: N802  the name that models use
-        self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
+        self, labels: dict[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
         """A metric of this family; one with the same labels shares its value.
 
         Args:
             labels: what tells it from the others.
-            buckets: upper bounds, increasing; for histograms, which need them.
+            buckets: a list of upper bounds, increasing; for histograms, which need them.
 
         Raises:
             TritonModelException: labels or buckets are not as described.
@@ -93,7 +94,7 @@ class Metric:
         family_number: int,
         kind: MetricKind,
         labels: dict[str, str],
-        buckets: list[float] | None,
+        buckets: Sequence[float] | None,
     ) -> None:
         self._family = weakref.ref(family)
         self._kind = kind

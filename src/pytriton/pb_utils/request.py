@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
 from pytriton.messages import ParameterValue
@@ -64,7 +64,7 @@ class InferenceRequest:
         timeout: int = 0,
         preferred_memory: PreferredMemory | None = None,
         trace: InferenceTrace | None = None,
-        parameters: dict[str, bool | int | str] | None = None,
+        parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         self._request_id = text(request_id, "request_id")
         self._correlation_id = _checked_correlation_id(correlation_id)

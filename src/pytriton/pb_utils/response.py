@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytriton.messages import ParameterValue
 from pytriton.pb_utils.arguments import sequence
@@ -33,7 +33,7 @@ class InferenceResponse:
         self,
         output_tensors: Sequence[Tensor] = (),
         error: TritonError | None = None,
-        parameters: dict[str, bool | int | str] | None = None,
+        parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         if type(output_tensors) is list:
             tensors = output_tensors[:]

@@ -208,7 +208,7 @@ class ModelHarness:
             request.correlation_id,
             request.flags if flags is None else flags,
             request.timeout_us,
-            request.parameters,
+            dict(request.parameters),
             None,
             exchange,
             self._spec.decoupled,

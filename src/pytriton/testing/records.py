@@ -30,7 +30,7 @@ class Request:
     """
 
     inputs: Mapping[str, Any]
-    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     id: str = ""
     outputs: Sequence[str] | None = None
     correlation_id: int | str = 0

@@ -47,7 +47,10 @@ class ModelSource:
             AttributeError: the file has no class `TritonPythonModel`.
         """
         if isinstance(model, type):
-            directory = Path(inspect.getfile(model)).parent
+            try:
+                directory = Path(inspect.getfile(model)).resolve().parent
+            except (OSError, TypeError):  # it was typed into a prompt or a notebook
+                directory = Path.cwd()
             return cls(model, directory, directory)
         path = Path(model).resolve()
         directory = path.parent
