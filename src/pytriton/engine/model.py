@@ -9,20 +9,19 @@ requests' sinks.
 from __future__ import annotations
 
 import asyncio
-import enum
 import itertools
 import logging
 import time
 from typing import TYPE_CHECKING
 
+from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.batcher import make_batcher
-from pytriton.engine.cache import cache_key
+from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse
 from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from pytriton.executor.base import Instance, RunningBatch
     from pytriton.messages import InferRequest
 
+__all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
+
 logger = logging.getLogger(__name__)
 
 # A decoupled model that is at work already gets what comes within this time as one batch.
@@ -42,33 +43,12 @@ GRANT_RESPONSES = RESPONSE_WINDOW // 2
 # The window has a size, too: larger responses are granted one by one, or it would never open again.
 LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
-UNLOADED = "unloaded"  # the reason of what is out of service because somebody wanted it so
-
 _NOT_ITERATIVE = (
     "Failed to release request: Request is released with "
     "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a "
     "flag."
 )
 _SEQUENCE_START = 1
-
-_load_ids = itertools.count()  # a model that is loaded again must not answer from its former cache
-
-
-class ModelState(enum.Enum):
-    """Where a model version is in its life; the values are Triton's words."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
-
-
-TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
-    ModelState.LOADING: frozenset({ModelState.READY, ModelState.UNAVAILABLE}),
-    ModelState.READY: frozenset({ModelState.UNLOADING, ModelState.UNAVAILABLE}),
-    ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE}),
-    ModelState.UNAVAILABLE: frozenset({ModelState.LOADING}),
-}
 
 
 class Model:
@@ -92,8 +72,9 @@ class Model:
         self.reason = ""
         self.instances: list[Instance] = []
         self._loop = loop
-        self._cache = cache if spec.response_cache else None
-        self._load_id = next(_load_ids)
+        self._cache: AnswerCache | None = None
+        if cache is not None and spec.response_cache:
+            self._cache = AnswerCache(cache, spec, self.statistics)
         self._batcher = make_batcher(spec)
         self._sequences = itertools.count(1)  # ids of those that clients gave none
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
@@ -328,7 +309,7 @@ class Model:
         else:
             self._deliver_in_order(self._order, batch, outcomes)
         if self._cache is not None:
-            self._store(self._cache, batch, outcomes)
+            self._cache.store(batch, outcomes)
         if self._on_idle is not None:
             self._check_idle()
 
@@ -411,27 +392,10 @@ class Model:
         if is_idle and self._on_idle is not None and not self._on_idle.done():
             self._on_idle.set_result(None)
 
-    # Response cache
-
-    def _answer_from_cache(self, cache: ResponseCache, request: InferRequest) -> bool:
-        started_ns = time.monotonic_ns()
-        key = cache_key(request, self.spec.version, self._load_id)
-        cached = cache.lookup(key)
-        ended_ns = time.monotonic_ns()
-        if cached is None:
-            request.cache_key = key
-            request.cache_ns = ended_ns - started_ns
+    def _answer_from_cache(self, cache: AnswerCache, request: InferRequest) -> bool:
+        response = cache.answer(request)
+        if response is None:
             return False
-        self.statistics.record_cache_hit(
-            ended_ns - started_ns, ended_ns - request.received_ns, time.time_ns() // 1_000_000
-        )
-        response = InferResponse(
-            self.spec.name,
-            str(self.spec.version),
-            request.id,
-            list(cached.outputs),
-            cached.parameters,
-        )
         outcome = Outcome(0, response)
         if self._order is None:
             self._pass_on(request, outcome)
@@ -441,20 +405,6 @@ class Model:
             for released in self._order.complete(ticket, (request, outcome)):
                 self._deliver(*released)
         return True
-
-    def _store(self, cache: ResponseCache, batch: RunningBatch, outcomes: list[Outcome]) -> None:
-        """Keep what the clients have got already: nobody waits for this."""
-        started_ns = time.monotonic_ns()
-        misses_ns = count = 0
-        for outcome in outcomes:
-            request = batch.requests[outcome.position]
-            response = outcome.response
-            if request.cache_key is not None and response is not None:
-                cache.insert(request.cache_key, response.outputs, response.parameters)
-                misses_ns += request.cache_ns
-                count += 1
-        misses_ns += time.monotonic_ns() - started_ns
-        self.statistics.record_cache_misses(count, misses_ns)
 
 
 def _is_large(outcome: Outcome) -> bool:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model's use of the response cache: asked before a request is queued, filled afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.engine.cache import cache_key
+from pytriton.messages import InferResponse
+
+if TYPE_CHECKING:
+    from pytriton.engine.cache import ResponseCache
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.stats import ModelStatistics
+    from pytriton.executor.base import Outcome, RunningBatch
+    from pytriton.messages import InferRequest
+
+_load_ids = itertools.count()  # a model that is loaded again must not answer from its past
+
+
+class AnswerCache:
+    """Looks requests of a model up, keeps its answers, and counts both."""
+
+    def __init__(self, cache: ResponseCache, spec: ModelSpec, statistics: ModelStatistics) -> None:
+        self._cache = cache
+        self._spec = spec
+        self._statistics = statistics
+        self._load_id = next(_load_ids)
+
+    def answer(self, request: InferRequest) -> InferResponse | None:
+        """The answer to an equal request; None where there is none, and one is to be kept."""
+        started_ns = time.monotonic_ns()
+        key = cache_key(request, self._spec.version, self._load_id)
+        cached = self._cache.lookup(key)
+        ended_ns = time.monotonic_ns()
+        if cached is None:
+            request.cache_key = key
+            request.cache_ns = ended_ns - started_ns
+            return None
+        self._statistics.record_cache_hit(
+            ended_ns - started_ns, ended_ns - request.received_ns, time.time_ns() // 1_000_000
+        )
+        return InferResponse(
+            self._spec.name,
+            str(self._spec.version),
+            request.id,
+            list(cached.outputs),
+            cached.parameters,
+        )
+
+    def store(self, batch: RunningBatch, outcomes: list[Outcome]) -> None:
+        """Keep what the clients have got already: nobody waits for this."""
+        started_ns = time.monotonic_ns()
+        misses_ns = count = 0
+        for outcome in outcomes:
+            request = batch.requests[outcome.position]
+            response = outcome.response
+            if request.cache_key is not None and response is not None:
+                self._cache.insert(request.cache_key, response.outputs, response.parameters)
+                misses_ns += request.cache_ns
+                count += 1
+        misses_ns += time.monotonic_ns() - started_ns
+        self._statistics.record_cache_misses(count, misses_ns)
