@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real `tritonserver` command as a process: its output, its clients, its descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from tests.e2e.http_client import Answer, call, infer, is_ready
+from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.free_ports import free_ports
+from tests.repository_e2e.model_files import Files, write_model
+
+ROOT = Path(__file__).parents[2]
+PORT_NAMES = ("http", "grpc", "metrics")
+COMMAND = (sys.executable, "-m", "pytriton.server")
+
+
+class ServerProcess:
+    """A started command. Everything that it starts stays in its session, and is found by that."""
+
+    def __init__(
+        self,
+        folder: Path,
+        repositories: Sequence[Path],
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        ports: Sequence[int] = (),
+    ) -> None:
+        self.repository = repositories[0]
+        self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
+        self._stdout_path, self._stderr_path = folder / "stdout", folder / "stderr"
+        addresses = [
+            f"--{name}-{what}={value}"
+            for name, port in zip(PORT_NAMES, self.ports, strict=True)
+            for what, value in (("address", "127.0.0.1"), ("port", port))
+        ]
+        paths = [f"--model-repository={path}" for path in repositories]
+        with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
+            self.process = subprocess.Popen(
+                [*COMMAND, *paths, *addresses, *flags],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def ports(self) -> tuple[int, int, int]:
+        return (self.http_port, self.grpc_port, self.metrics_port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self.descendants(), self.process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+    # Output
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout_path.read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr_path.read_text()
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+    # Life
+
+    def await_ports(self) -> ServerProcess:
+        """Wait until the server listens, as its log says."""
+        eventually(lambda: "Started Metrics" in self.stdout or self.process.poll() is not None)
+        assert "Started Metrics" in self.stdout, self.output
+        return self
+
+    def await_ready(self) -> ServerProcess:
+        self.await_ports()
+        assert eventually(lambda: is_ready(self.http_port)), self.output
+        return self
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self, deadline_s: float = DEADLINE_S) -> int:
+        return self.process.wait(deadline_s)
+
+    def end(self) -> int:
+        """End it in order; its exit code."""
+        self.signal()
+        return self.exit_code()
+
+    # Processes
+
+    def descendants(self) -> list[psutil.Process]:
+        """What else lives in its session, zombies included unless nobody of it is their parent."""
+        return [each for pid in psutil.pids() if (each := self._member(pid)) is not None]
+
+    def _member(self, pid: int) -> psutil.Process | None:
+        try:
+            if pid == self.pid or os.getsid(pid) != self.pid:
+                return None
+            process = psutil.Process(pid)
+            # An orphan is for the machine's first process to reap, whenever it does.
+            if process.status() == psutil.STATUS_ZOMBIE and os.getsid(process.ppid()) != self.pid:
+                return None
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            return None
+        return process
+
+    def zygote(self) -> psutil.Process:
+        (zygote,) = psutil.Process(self.pid).children()
+        return zygote
+
+    def workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.pid).children()
+        return [worker for zygote in children for worker in zygote.children()]
+
+    def zombies(self) -> list[psutil.Process]:
+        return [each for each in self.descendants() if each.status() == psutil.STATUS_ZOMBIE]
+
+    # Clients
+
+    def get(self, path: str) -> Answer:
+        return call(self.http_port, path)
+
+    def post(self, path: str, document: Any = None, timeout_s: float = DEADLINE_S) -> Answer:
+        body = b"" if document is None else json.dumps(document).encode()
+        return call(self.http_port, path, body, timeout_s=timeout_s)
+
+    def load(self, name: str, **parameters: Any) -> Answer:
+        document = {"parameters": parameters} if parameters else None
+        return self.post(f"/v2/repository/models/{name}/load", document)
+
+    def unload(self, name: str, **parameters: Any) -> Answer:
+        document = {"parameters": parameters} if parameters else None
+        return self.post(f"/v2/repository/models/{name}/unload", document)
+
+    def index(self) -> dict[str, dict[str, str]]:
+        """The last row of each model."""
+        return {row["name"]: row for row in self.post("/v2/repository/index").json}
+
+    def infer(self, name: str, *row: float, version: str = "", **members: Any) -> list[float]:
+        """The row that a model answers a row with."""
+        x = np.array([row or (1.0,)], np.float32)
+        path = f"{name}/versions/{version}" if version else name
+        return infer(self.http_port, path, {"X": x}, **members)["Y"].ravel().tolist()
+
+    def serves(self, name: str) -> bool:
+        return is_ready(self.http_port, name)
+
+    @contextlib.contextmanager
+    def http_client(self, **settings: Any):
+        with triton_http.InferenceServerClient(f"127.0.0.1:{self.http_port}", **settings) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def grpc_client(self):
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{self.grpc_port}") as client:
+            yield client
+
+    def write(self, name: str, files: Files) -> None:
+        """Write files of a model into the repository."""
+        write_model(self.repository / name, files)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command says and does until it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+
+import pytest
+
+from tests.e2e.http_client import is_port_free
+from tests.e2e.waiting import eventually
+from tests.free_ports import free_ports
+from tests.repository_e2e.model_files import code, model
+from tests.repository_e2e.server_process import COMMAND
+
+BROKEN = model("raise RuntimeError('no weights')")
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server):
+    return start_module_server({"add": model(code("y = x + 1"))}).await_ready()
+
+
+def test_log_has_the_tables_of_triton(server):
+    assert re.search(r"\| add +\| 1 +\| READY +\|", server.stdout)
+    assert re.search(r"\| python +\| \S+/python_backend", server.stdout)
+    assert re.search(r"\| model_control_mode +\| \S*NONE", server.stdout, re.IGNORECASE)
+
+
+def test_log_lines_are_those_of_triton(server):
+    lines = [line for line in server.stdout.splitlines() if line[:1] not in {"|", "+", ""}]
+
+    # Where the message is empty, a table follows.
+    pattern = rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {server.pid} \S+:\d+\] (".*")?'
+    assert [line for line in lines if not re.fullmatch(pattern, line)] == []
+    text = "\n".join(lines)
+    assert text.index("loading: add:1") < text.index("successfully loaded 'add'")
+    assert text.index("successfully loaded 'add'") < text.index("Started GRPCInferenceService")
+    assert f'"Started HTTPService at 127.0.0.1:{server.http_port}"' in text
+    assert f'"Started Metrics Service at 127.0.0.1:{server.metrics_port}"' in text
+    assert server.stderr == ""
+
+
+def test_curl_infers(server):
+    done = subprocess.run(
+        [
+            "curl",
+            "--silent",
+            "--fail",
+            f"http://127.0.0.1:{server.http_port}/v2/models/add/infer",
+            "--data",
+            '{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[41]}]}',
+        ],
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+
+    assert b'"data":[42.0]' in done.stdout
+
+
+def test_ports_stay_closed_until_models_are_loaded(start_server, tmp_path):
+    gate = tmp_path / "gate"
+    wait = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    server = start_server({"slow": model(code(initialize=wait))})
+    assert eventually(lambda: "loading: slow:1" in server.stdout)
+    assert eventually(server.workers)
+
+    is_closed = [is_port_free(port) for port in server.ports]
+    gate.touch()
+
+    assert is_closed == [True, True, True]
+    assert server.await_ready().infer("slow") == [1.0]
+
+
+def test_missing_repository_ends_the_command(start_server, tmp_path):
+    missing = tmp_path / "missing"
+    server = start_server({}, flags=[f"--model-repository={missing}"])
+
+    assert server.exit_code() == 1
+    expected = f"error: creating server: Internal - failed to stat file {missing}"
+    assert server.stderr.splitlines()[-1] == expected
+
+
+def test_no_repository_at_all_ends_the_command():
+    done = subprocess.run(COMMAND, capture_output=True, check=False, timeout=30, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: creating server: Invalid argument - --model-repository must be specified\n"
+    )
+
+
+def test_broken_model_ends_the_command(start_server):
+    server = start_server({"good": model(), "bad": BROKEN})
+
+    assert server.exit_code() == 1
+    last = "error: creating server: Internal - failed to load all models"
+    assert server.stderr.splitlines()[-1] == last
+    assert re.search(r"\| bad +\| 1 +\| UNAVAILABLE: .*no weights", server.stdout)
+    assert server.descendants() == []
+    assert all(is_port_free(port) for port in server.ports)
+
+
+def test_broken_model_beside_others_with_exit_on_error_off(start_server):
+    server = start_server({"good": model(), "bad": BROKEN}, flags=["--exit-on-error=false"])
+    server.await_ports()
+
+    assert server.infer("good", 7.0) == [7.0]
+    assert server.get("/v2/health/ready").status == 400
+    assert server.get("/v2/health/live").status == 200
+    assert "no weights" in server.index()["bad"]["reason"]
+
+
+def test_server_is_ready_without_strict_readiness_although_a_model_failed(start_server):
+    flags = ["--exit-on-error=false", "--strict-readiness=false"]
+    server = start_server({"bad": BROKEN}, flags=flags).await_ports()
+
+    assert server.get("/v2/health/ready").status == 200
+    assert server.get("/v2/models/bad/ready").status == 400
+
+
+def test_port_in_use_ends_the_command(start_server):
+    servers = []
+    with contextlib.ExitStack() as stack:
+        for taken in range(3):
+            ports = free_ports(3)
+            stack.enter_context(socket.create_server(("127.0.0.1", ports[taken])))
+            servers.append(start_server({"m": model()}, ports=ports))
+
+        codes = [server.exit_code() for server in servers]
+
+    assert codes == [1, 1, 1]
+    for taken, server in enumerate(servers):
+        assert f"127.0.0.1:{server.ports[taken]}" in server.stderr
+        assert server.descendants() == []
+
+
+def test_unknown_flag_is_refused_with_the_one_that_was_meant():
+    done = subprocess.run(
+        [*COMMAND, "--model-repo=/x"], capture_output=True, check=False, timeout=30, text=True
+    )
+
+    assert done.returncode == 1
+    assert "--model-repository" in done.stderr
+
+
+def test_log_file_takes_all(start_server, tmp_path):
+    log = tmp_path / "server.log"
+    server = start_server(
+        {"m": model(), "bad": BROKEN}, flags=[f"--log-file={log}", "--exit-on-error=false"]
+    )
+    assert eventually(lambda: log.exists() and "Started Metrics" in log.read_text())
+
+    text = log.read_text()
+    assert "successfully loaded 'm'" in text
+    assert "no weights" in text
+    assert server.output == ""
+
+
+def test_log_verbose_reaches_models(start_server):
+    say = "pb_utils.Logger.log_verbose('chatty')"
+    repository = {"m": model(code(initialize=say))}
+    verbose, quiet = (
+        start_server(repository, flags=[f"--log-verbose={level}"]) for level in (1, 0)
+    )
+
+    assert "chatty" in verbose.await_ready().stdout
+    assert "chatty" not in quiet.await_ready().output
