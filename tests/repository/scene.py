@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A repository on disk, a loader without processes, and a manager between them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pytriton.engine.control import IndexEntry
+from pytriton.engine.engine import Engine
+from pytriton.engine.model import Model
+from pytriton.errors import ServerError
+from pytriton.repository.loading import VersionPlan
+from pytriton.repository.manager import RepositoryManager
+from pytriton.repository.settings import ControlMode, RepositorySettings
+from tests.fakes import FakeInstance, RecordingSink, model_spec, request
+
+DEADLINE_S = 30.0
+CODE = "class TritonPythonModel:\n    def execute(self, requests): ...\n"
+CONFIG = 'backend: "python"\n'
+_ticks = itertools.count(1)
+
+
+def write_model(
+    repository: Path, name: str = "m", config: str | None = CONFIG, versions=("1",)
+) -> Path:
+    """A model's directory; without a configuration where it is None."""
+    directory = repository / name
+    directory.mkdir(parents=True)
+    if config is not None:
+        (directory / "config.pbtxt").write_text(config)
+    for version in versions:
+        write_code(directory, version)
+    return directory
+
+
+def write_code(directory: Path, version: str = "1", code: str = CODE) -> None:
+    """A version, newer than all that was written before."""
+    path = directory / version / "model.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(code + f"# {next(_ticks)} {'x' * next(_ticks)}\n")
+
+
+def write_config(directory: Path, text: str) -> None:
+    (directory / "config.pbtxt").write_text(f"# {'x' * next(_ticks)}\n{text}")
+
+
+class FakeVersion:
+    """A loaded version with one instance."""
+
+    def __init__(self, plan: VersionPlan, loop: asyncio.AbstractEventLoop) -> None:
+        self.plan = plan
+        self.model = Model(model_spec(batches=False, name=plan.name, version=plan.version), loop)
+        self.instance = FakeInstance("i", self.model)
+        self.model.add_instance(self.instance)
+        self.is_retired = False
+
+    async def retire(self, timeout_s: float | None = None) -> None:
+        await self.model.drain(timeout_s)
+        self.model.stop()
+        self.is_retired = True
+
+
+class FakeLoader:
+    """Keeps what it was asked for; versions fail or wait as a test says."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.loaded: list[FakeVersion] = []
+        self.asked: list[tuple[str, int]] = []
+        self.failures: dict[tuple[str, int], list[Exception]] = {}  # one for each attempt
+        self.gates: dict[str, asyncio.Event] = {}
+        self.running: Counter[str] = Counter()
+        self.most_at_once = 0
+        self.most_of_one = 0
+        self.on_load: Any = None
+
+    async def load(self, plan: VersionPlan) -> FakeVersion:
+        self.asked.append((plan.name, plan.version))
+        self.running[plan.name] += 1
+        self.most_at_once = max(self.most_at_once, self.running.total())
+        self.most_of_one = max(self.most_of_one, *self.running.values())
+        try:
+            if self.on_load is not None:
+                await self.on_load(plan)
+            if plan.name in self.gates:
+                await self.gates[plan.name].wait()
+            if failures := self.failures.get((plan.name, plan.version)):
+                raise failures.pop(0)
+        finally:
+            self.running[plan.name] -= 1
+        self.loaded.append(FakeVersion(plan, self._loop))
+        return self.loaded[-1]
+
+    @property
+    def alive(self) -> list[FakeVersion]:
+        return [version for version in self.loaded if not version.is_retired]
+
+
+class Scene:
+    """Everything around a manager, driven from plain test functions."""
+
+    def __init__(self, *repositories: Path, mode: str = "explicit", **settings: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.engine = Engine()
+        self.loader = FakeLoader(self.loop)
+        self.repository = repositories[0]
+        self.settings = RepositorySettings(
+            repositories=repositories, control_mode=ControlMode(mode), **settings
+        )
+        self.manager = RepositoryManager(self.settings, self.engine, self.loader, self.loop)
+
+    def close(self) -> None:
+        self.run(self.manager.stop(0.0))
+        self.run(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(asyncio.wait_for(work, DEADLINE_S))
+
+    def task(self, work: Any) -> asyncio.Task[Any]:
+        return self.loop.create_task(work)
+
+    def until(self, condition: Any) -> None:
+        async def wait() -> None:
+            end = time.monotonic() + DEADLINE_S
+            while not condition():
+                assert time.monotonic() < end, "it did not happen in time"
+                await asyncio.sleep(0.001)
+
+        self.loop.run_until_complete(wait())
+
+    def load(self, name: str = "m", config: str | None = None, files: Any = ()) -> None:
+        self.run(self.manager.load(name, config, dict(files)))
+
+    def refusal(self, name: str = "m", config: str | None = None, files: Any = ()) -> ServerError:
+        try:
+            self.load(name, config, files)
+        except ServerError as error:
+            return error
+        raise AssertionError(f"{name} was loaded")
+
+    def unload(self, name: str = "m") -> None:
+        self.run(self.manager.unload(name))
+
+    def rows(self, name: str | None = None) -> list[IndexEntry]:
+        return [row for row in self.manager.index() if name is None or row.name == name]
+
+    def submit(self, name: str = "m", version: str = "") -> RecordingSink:
+        """A request; it runs until the version's instance is told to finish it."""
+        sink = RecordingSink()
+        self.engine.infer(request(sink, model_name=name), self.engine.lookup(name, version))
+        self.run(asyncio.sleep(0))
+        return sink
