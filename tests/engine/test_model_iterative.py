@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that their model asks to execute once more, and instances that are replaced."""
+
+from __future__ import annotations
+
+from pytriton.engine.model import ModelState
+from pytriton.executor.base import Outcome
+from tests.fakes import FakeInstance
+
+
+def reschedule(scene, position=0):
+    batch = scene.instance.running[0]
+    batch.is_rescheduling = True
+    scene.instance.report(batch, [Outcome(position, is_rescheduled=True)])
+    scene.loop.run()
+
+
+def test_rescheduled_request_is_executed_again_and_answered_once(scene):
+    one = scene(iterative=True)
+    (request,) = one.submit()
+    assert (request.correlation_id, request.flags) == (1, 1)
+
+    reschedule(one)
+    assert one.instance.sizes == [1, 1]
+    assert one.instance.running[0].requests == [request]
+    assert (request.correlation_id, request.flags) == (1, 0)
+
+    one.instance.finish()
+    one.check_all_answered()
+
+
+def test_sequences_of_one_request_have_ids_of_their_own_unless_clients_name_them(scene):
+    one = scene(iterative=True, concurrency=3)
+    requests = [*one.submit(), *one.submit(correlation_id=77), *one.submit()]
+    assert [request.correlation_id for request in requests] == [1, 77, 2]
+
+
+def test_rescheduling_is_an_error_where_the_model_has_no_such_sequences(scene):
+    one = scene()
+    one.submit()
+
+    reschedule(one)
+    (error,) = one.sink(0).errors
+    assert "while the model is not configured to handle such a flag" in error.message
+    one.check_all_answered()
+
+
+def test_model_waits_for_an_instance_that_is_replaced(scene):
+    one = scene()
+    one.model.is_replaced = lambda instance, reason: True
+    one.instance.die("killed by SIGKILL (9)")
+    assert one.model.state is ModelState.READY
+    assert not one.model.is_ready
+
+    one.submit()
+    replacement = FakeInstance("m_0_0", one.model)
+    one.model.add_instance(replacement)
+    one.loop.run()
+    assert one.model.is_ready
+    replacement.finish()
+    one.check_all_answered()
+
+
+def test_model_without_instances_that_gives_up_refuses_what_waits(scene):
+    one = scene()
+    one.model.is_replaced = lambda instance, reason: True
+    one.instance.die()
+    one.submit()
+
+    one.model.give_up_if_empty("it crashed too often")
+    assert (one.model.state, one.model.reason) == (ModelState.UNAVAILABLE, "it crashed too often")
+    one.check_all_answered()
