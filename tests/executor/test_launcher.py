@@ -19,6 +19,15 @@ from pytriton.executor.worker import describe_exit
 from pytriton.transport.memory import PORTABLE_SETTING
 
 DEADLINE_S = 60
+REFUSING_ZYGOTE = """
+import contextlib, socket, sys
+sys.path[0] = sys.argv[1]
+from pytriton.python_backend.zygote_messages import Forked, ZygoteLink
+link = ZygoteLink(socket.socket(fileno=int(sys.argv[-1])))
+with contextlib.suppress(EOFError):
+    while message := link.receive():
+        link.send(Forked(message.call, 0, "full"))
+"""
 
 
 def descriptors():
@@ -186,6 +195,18 @@ def test_zygote_that_never_lives_is_given_up(monkeypatch):
     async def scenario(launcher):
         with pytest.raises(InternalError, match="the process that forks them ended 2 times"):
             await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+
+    run(scenario)
+
+
+def test_zygote_that_cannot_fork_says_why(monkeypatch):
+    monkeypatch.setenv(START_SETTING, "")
+    monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", REFUSING_ZYGOTE)
+
+    async def scenario(launcher):
+        for _ in range(2):
+            with pytest.raises(InternalError, match="No process for 'm_0_0' could be made: full"):
+                await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
 
     run(scenario)
 

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import psutil
 import pytest
+import uvloop
 
 from pytriton.dtypes import FP32, INT32
 from pytriton.errors import InternalError
@@ -112,6 +113,12 @@ def make_initialize(name="m_0_0", path=MODEL, **arguments):
     return Initialize(str(path), "1", arguments, ["y"], is_batching=True)
 
 
+def on_a_loop(coroutine):
+    loop = uvloop.new_event_loop()  # as the server's
+    loop.run_until_complete(coroutine)
+    loop.close()
+
+
 def run(scenario):
     """Run a scenario, end what it has not ended, and see that nothing is left."""
 
@@ -127,8 +134,9 @@ def run(scenario):
 
     me = psutil.Process()
     before = set(me.children(recursive=True))
+    on_a_loop(asyncio.sleep(0))  # the first one opens what all have in common
     opened = me.num_fds()
-    asyncio.run(main())
+    on_a_loop(main())
 
     assert set(me.children(recursive=True)) <= before
     assert me.num_fds() == opened

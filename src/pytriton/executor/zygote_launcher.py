@@ -66,6 +66,7 @@ class Zygote:
         with self._theirs:
             self._process = start_zygote(self._theirs)
         self._exited = watch_exit(self._process, self._loop)
+        self._exited.add_done_callback(lambda _: self._on_exited())
         self._loop.add_reader(self._link.fileno(), self._on_readable)
 
     async def fork(self, spec: WorkerSpec) -> Worker:
@@ -102,8 +103,7 @@ class Zygote:
             logger.warning("the zygote did not end within %g s and is killed", _END_TIMEOUT_S)
             self._process.kill()
             await self._exited
-        while self._is_open:  # its last reports
-            self._on_readable()
+        self._on_exited()
 
     def __repr__(self) -> str:
         return f"<Zygote workers={len(self._workers)} pending={len(self._pending)}>"
@@ -166,6 +166,10 @@ class Zygote:
         worker = self._workers.pop(message.pid, None)
         if worker is not None:
             worker.exited.set_result(describe_exit(os.waitstatus_to_exitcode(message.status)))
+
+    def _on_exited(self) -> None:
+        self._on_readable()  # its last reports
+        self._on_gone()
 
     def _on_gone(self) -> None:
         if not self._is_open:
