@@ -25,6 +25,10 @@ WORKERS = {
     "decoupled model.py": ("decoupled.py", True),
     "decoupled coroutine of a model.py": ("decoupled_coroutine.py", True),
 }
+STREAMS = {
+    "stream of a model.py": ("stream.py", True),
+    "threads of a model.py": ("threaded_stream.py", True),
+}
 logger = logging.getLogger(__name__)
 
 
@@ -69,7 +73,7 @@ class WorkerBench(InstanceBench):
 
     def __init__(self, loop, kind, function, inputs, outputs, *, batching=True, max_batch_size=4):
         super().__init__(loop, batching=batching)
-        filename, is_decoupled = WORKERS[kind]
+        filename, is_decoupled = {**WORKERS, **STREAMS}[kind]
         channel, far_channel = socket_pair()
         door, far_door = socket_pair()
         exited = loop.create_future()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,30 @@ class CoroutineModel(_Model):
 
 class DecoupledModel(SendingModel):
     """Sends its responses, as it must."""
+
+
+class StreamModel(_Model):
+    """Sends whatever a generator function yields, before `execute` returns."""
+
+    def execute(self, requests):
+        for request in requests:
+            self._stream(request)
+
+    def _stream(self, request):
+        sender = request.get_response_sender()
+        for array in self._function(ModelRequest(request)):
+            if request.is_cancelled():
+                break
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class ThreadedStreamModel(StreamModel):
+    """Like the former, but on a thread of its own for each request: `execute` returns at once."""
+
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self._stream, args=[request], daemon=True).start()
 
 
 class DecoupledCoroutineModel(_Model):
