@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
 import sys
 import weakref
 
@@ -171,7 +172,7 @@ def test_pinned_memory_counts_as_host_memory():
     assert Tensor.from_dlpack("A", OnDevice(3)).is_cpu()
 
 
-@pytest.mark.parametrize("device_type", [2, 8])
+@pytest.mark.parametrize("device_type", [8, 10])
 def test_other_devices_are_refused(device_type):
     with pytest.raises(
         TritonModelException, match=f"DLDevice type {device_type} is not support by Python backend"
@@ -184,9 +185,9 @@ def test_capsule_on_another_device_is_refused_and_stays_usable():
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     device_type = ctypes.c_int32.from_address(get_pointer(capsule, b"dltensor") + 8)
-    device_type.value = 2
+    device_type.value = 10
 
-    with pytest.raises(TritonModelException, match="DLDevice type 2"):
+    with pytest.raises(TritonModelException, match="DLDevice type 10"):
         Tensor.from_dlpack("A", capsule)
     device_type.value = 1
     assert Tensor.from_dlpack("A", capsule).shape() == [1]
@@ -212,6 +213,23 @@ def test_nothing_is_kept_of_tensors_that_are_gone():
         Tensor("A", np.ones(3)).to_dlpack()
 
     assert len(dlpack._exported) == before
+
+
+OUTLIVING = """
+import builtins
+import numpy as np
+from triton_python_backend_utils import Tensor
+ours = Tensor("A", np.ones(3))
+builtins.kept = [np.from_dlpack(ours), ours.to_dlpack(), Tensor.from_dlpack("B", np.ones(3))]
+"""
+
+
+def test_tensors_may_outlive_the_module_when_the_interpreter_ends():
+    ended = subprocess.run(
+        [sys.executable, "-c", OUTLIVING], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_torch_shares_memory_both_ways():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of other libraries, by DLPack: memory is shared, never copied.
+"""Tensors of other libraries, by DLPack: host memory is shared, that of a GPU is copied.
 
 numpy speaks DLPack too, but knows neither bfloat16 nor capsules, and its capsules keep the array
 alive where ours keep the `Tensor`. So the C structures of the standard are laid out here.
@@ -8,6 +8,7 @@ alive where ours keep the `Tensor`. So the C structures of the standard are laid
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -15,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton import dtypes
+from pytriton.pb_utils import cuda
 from pytriton.pb_utils.failures import TritonModelException
 
 CPU_DEVICE = (1, 0)
-_HOST_DEVICES = frozenset({1, 3})  # plain and pinned memory
+_GPU = 2
+_HOST = frozenset({1, 3})  # plain and pinned memory
+_LEGACY_STREAM = 1  # of a GPU, with which all others are in step
 _FRESH = b"dltensor"
 _USED = b"used_dltensor"
 
@@ -80,20 +84,26 @@ _rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
-def _forget(address: int) -> None:
-    _exported.pop(address, None)
+# Tensors may be let go when the interpreter ends and has emptied this module already: what is
+# called then has what it needs as defaults of its arguments, and is never freed.
+def _forget(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
+    exported.pop(address, None)
 
 
-def _destroy(capsule: int) -> None:
-    if _capsule_is_valid(capsule, _FRESH):  # nobody took the tensor
-        _forget(_capsule_pointer(capsule, _FRESH))
+def _destroy(
+    capsule: int,
+    is_valid: Callable[..., Any] = _capsule_is_valid,
+    pointer: Callable[..., Any] = _capsule_pointer,
+    forget: Callable[[int], None] = _forget,
+) -> None:
+    if is_valid(capsule, b"dltensor"):  # nobody took the tensor
+        forget(pointer(capsule, b"dltensor"))
 
 
 _DELETE_EXPORT = _DELETER(_forget)
 _DESTROY_CAPSULE = _DESTRUCTOR(_destroy)
-# Capsules may outlive this module when the interpreter ends, and would call into freed memory.
-for _callback in (_DELETE_EXPORT, _DESTROY_CAPSULE):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _FRESH, _USED):  # capsules point to their names
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))
 
 
 def export_capsule(owner: object, array: NDArray[Any]) -> Any:
@@ -124,6 +134,8 @@ def export_capsule(owner: object, array: NDArray[Any]) -> Any:
 def import_array(source: Any) -> NDArray[Any]:
     """An array over the memory of another library's tensor, which lives as long as the array.
 
+    Memory of a GPU is copied to the host, which needs CUDA's driver.
+
     Raises:
         TritonModelException: it is no DLPack tensor, or none that can be used.
     """
@@ -150,10 +162,14 @@ class _ForeignMemory:
         self._address = address
         self.__array_interface__: dict[str, Any] = {}
 
-    def __del__(self) -> None:
-        deleter = _ManagedTensor.from_address(self._address).deleter
+    def __del__(
+        self,
+        managed_tensor: type[_ManagedTensor] = _ManagedTensor,
+        as_function: Callable[..., Any] = _DELETER,
+    ) -> None:
+        deleter = managed_tensor.from_address(self._address).deleter
         if deleter:
-            _DELETER(deleter)(self._address)
+            as_function(deleter)(self._address)
 
 
 def _capsule_of(source: Any) -> Any:
@@ -163,15 +179,16 @@ def _capsule_of(source: Any) -> Any:
             "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__`"
             f" and `__dlpack_device__` attributes, got {type(source)}"
         )
-    _check_device(int(source.__dlpack_device__()[0]))
-    return source.__dlpack__()
+    device_type = int(source.__dlpack_device__()[0])
+    _check_device(device_type)
+    return source.__dlpack__(stream=_LEGACY_STREAM) if device_type == _GPU else source.__dlpack__()
 
 
 def _check_device(device_type: int) -> None:
-    if device_type not in _HOST_DEVICES:
+    if device_type != _GPU and device_type not in _HOST:
         raise TritonModelException(
             f"DLDevice type {device_type} is not support by Python backend. Expected host memory"
-            " (1 or 3); move the tensor there first."
+            " (1 or 3) or that of a CUDA device (2)."
         )
 
 
@@ -205,6 +222,10 @@ def _array_over(
 ) -> NDArray[Any]:
     if not prod(shape):
         return np.empty(shape, dtype.numpy)
+    if tensor.device_type == _GPU:
+        size = prod(shape) * dtype.itemsize
+        copy = cuda.copy_to_host(tensor.data + tensor.byte_offset, size, tensor.device_id)
+        return copy.view(dtype.numpy).reshape(shape)
     raw = np.dtype("<u2") if dtype is dtypes.BF16 else dtype.numpy
     memory.__array_interface__ = {
         "version": 3,

@@ -60,7 +60,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """A tensor that shares the memory of another library's.
+        """A tensor that shares the memory of another library's; that of a GPU is copied.
 
         Args:
             name: of the tensor.
