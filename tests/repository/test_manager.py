@@ -199,6 +199,38 @@ def test_load_retries_as_often_as_it_is_told(scene, repository):
     assert it.loader.asked == [("m", 1)] * 3
 
 
+def test_load_that_takes_too_long_is_given_up(scene, repository):
+    write_model(repository)
+    it = scene(load_timeout_s=0.01)
+    it.loader.gates["m"] = asyncio.Event()
+
+    error = it.refusal()
+
+    reason = "Unavailable: it was not loaded within 0.01 s, and its processes were ended"
+    assert reason in error.message
+    assert it.rows("m") == [IndexEntry("m", "1", "UNAVAILABLE", reason)]
+    assert not it.loader.running["m"]
+
+
+def test_model_says_how_long_its_load_may_take(scene, repository):
+    limit = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "%s" } }'
+    write_model(repository, "quick", CONFIG + limit % "0.01")
+    write_model(repository, "slow", CONFIG + limit % "0")
+    write_model(repository, "wrong", CONFIG + limit % "soon")
+    it = scene(load_timeout_s=0.02)
+    it.loader.gates.update(quick=asyncio.Event(), slow=asyncio.Event())
+    slow = it.task(it.manager.load("slow", None, {}))
+
+    assert "not loaded within 0.01 s" in it.refusal("quick").message
+    assert (
+        "expected a number of seconds as parameter LOAD_TIMEOUT_SECS of model 'wrong', got 'soon'"
+    ) in it.refusal("wrong").message
+    it.run(asyncio.sleep(0.03))
+    assert not slow.done()
+    it.loader.gates["slow"].set()
+    it.run(slow)
+
+
 def test_one_failing_version_fails_the_load_of_all_new_ones(scene, repository):
     write_model(repository, config=ALL_VERSIONS, versions=("1", "2", "10"))
     it = scene()

@@ -66,21 +66,41 @@ def test_model_that_loads_another_one_does_not_wait_for_its_own_turn(scene, repo
     assert it.engine.find("inner") is None
 
 
-def test_unload_waits_for_a_load_that_has_begun(scene, repository):
+def test_unload_gives_up_what_is_being_loaded(scene, repository):
     write_model(repository)
     it = scene()
     it.loader.gates["m"] = asyncio.Event()
-    load = it.task(it.manager.load("m", None, {}))
+    loads = [it.task(it.manager.load("m", None, {})) for _ in range(2)]
     it.until(lambda: it.loader.running["m"])
-    assert it.rows() == [IndexEntry("m", "1", "LOADING")]
-    unload = it.task(it.manager.unload("m"))
 
+    it.unload()
+
+    for load in loads:
+        with pytest.raises(UnavailableError, match="'m': it was unloaded before it was loaded"):
+            it.run(load)
+    assert it.rows("m") == [IndexEntry("m", "1", "UNAVAILABLE", "unloaded")]
+    assert it.engine.is_ready()
+    assert not it.loader.running["m"]
     it.loader.gates["m"].set()
-    it.run(load)
-    it.run(unload)
+    it.load()
+    assert it.engine.is_model_ready("m")
 
+
+def test_unload_gives_up_a_reload_and_takes_what_served_out_of_service(scene, repository):
+    directory = write_model(repository)
+    it = scene()
+    it.load()
+    write_code(directory)
+    it.loader.gates["m"] = asyncio.Event()
+    reload = it.task(it.manager.load("m", None, {}))
+    it.until(lambda: it.loader.running["m"])
+
+    it.unload()
+
+    with pytest.raises(UnavailableError):
+        it.run(reload)
+    assert not it.engine.is_model_ready("m")
     it.until(lambda: not it.loader.alive)
-    assert it.rows() == [IndexEntry("m", "1", "UNAVAILABLE", "unloaded")]
 
 
 def test_load_goes_on_when_who_asked_is_gone(scene, repository):

@@ -40,6 +40,7 @@ def test_every_flag_has_its_place():
         model_config_name="h100",
         model_load_thread_count="7",
         model_load_retry_count="2",
+        model_load_timeout_secs="1.5",
         backend_directory="backends",
         backend_config=["default-max-batch-size=8", "python,thread-pool-size=3", "tf,a=b=c,d"],
         min_supported_compute_capability="6.0",
@@ -54,6 +55,7 @@ def test_every_flag_has_its_place():
         model_config_name="h100",
         load_thread_count=7,
         load_retry_count=2,
+        load_timeout_s=1.5,
         backend_directory="backends",
         backend_config={
             "": {"default-max-batch-size": "8"},

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytriton.engine.model import UNLOADED, Model, ModelState
-from pytriton.errors import InternalError, InvalidArgumentError, ServerError
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.repository.layout import ModelPlace, Sighting, Snapshot, look_at
 from pytriton.repository.load_context import LoadContext, failure_text
 from pytriton.repository.overrides import Override, remove_files
@@ -37,6 +37,7 @@ class ModelKeeper:
         self.last_tried: Sighting | None = None  # of the repository's files
         self._context = context
         self._turn = asyncio.Lock()
+        self._attempts: set[asyncio.Future[None]] = set()  # loads, the first one has its turn
         self._source: ModelSource | None = None  # of what serves
         self._loaded: dict[int, LoadedVersion] = {}
         self._waiting: dict[int, Model] = {}  # versions that do not serve; the engine knows them
@@ -58,7 +59,24 @@ class ModelKeeper:
 
         Raises:
             ServerError: It cannot be read or loaded; what served before still does.
+            UnavailableError: It was unloaded meanwhile.
         """
+        attempt = asyncio.ensure_future(self._load(places, override, is_limited=is_limited))
+        self._attempts.add(attempt)
+        try:
+            await attempt
+        except asyncio.CancelledError:
+            if attempt in self._attempts:  # who waits for it was cancelled
+                raise
+            raise UnavailableError(
+                f"load failed for model '{self.name}': it was unloaded before it was loaded"
+            ) from None
+        finally:
+            self._attempts.discard(attempt)
+
+    async def _load(
+        self, places: Sequence[ModelPlace], override: Override | None, *, is_limited: bool
+    ) -> None:
         async with self._turn:
             source = await self._read(places, override)
             try:
@@ -70,7 +88,13 @@ class ModelKeeper:
             self._context.table.set_problem(self.name, "")
 
     async def unload(self) -> None:
-        """Take the model out of service; its last requests are finished meanwhile."""
+        """Take the model out of service; its last requests are finished meanwhile.
+
+        Loads that were asked for before are given up: one that hangs can be ended by this.
+        """
+        attempts, self._attempts = self._attempts, set()
+        for attempt in attempts:
+            attempt.cancel()
         async with self._turn:
             source, self._source = self._source, None
             leaving, self._loaded = self._loaded, {}
@@ -171,7 +195,7 @@ class ModelKeeper:
         }
         try:
             await asyncio.wait(loads.values())
-        except BaseException:  # the server ends
+        except BaseException:  # the server ends, or the model is unloaded
             for load in loads.values():
                 load.cancel()
             await asyncio.wait(loads.values())

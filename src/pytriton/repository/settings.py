@@ -27,6 +27,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     may_complete: bool = True  # whether models may complete their configurations
     load_limit: int = 4  # versions that are loaded at a time
     retry_count: int = 0  # of a version that fails to load
+    load_timeout_s: float = 0.0  # of each attempt; 0: as long as it takes
     poll_interval_s: float = 15.0
     gpu_ids: tuple[int, ...] = ()
     visible_devices: str | None = None  # the server's CUDA_VISIBLE_DEVICES

@@ -148,6 +148,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         _integer("model-load-thread-count", "4", "Models that are loaded at the same time."),
         _integer("model-load-retry-count", "0", "Further attempts to load a model that fails."),
+        Option(
+            "model-load-timeout-secs",
+            Takes.NUMBER,
+            "0",
+            "Seconds that each attempt to load a model version may take, 0 as long as it takes; a "
+            "model's parameter LOAD_TIMEOUT_SECS goes before it. Not an option of Triton.",
+        ),
         _switch(
             "model-namespacing",
             "false",

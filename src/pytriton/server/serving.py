@@ -126,6 +126,7 @@ def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> R
         may_complete=options.auto_complete,
         load_limit=options.load_thread_count,
         retry_count=options.load_retry_count,
+        load_timeout_s=options.load_timeout_s,
         poll_interval_s=options.repository_poll_s,
         gpu_ids=tuple(gpu_ids),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
