@@ -238,8 +238,8 @@ def test_error_fails_only_its_own_request(worker):
         (
             "[5]",
             (
-                "Expected an 'InferenceResponse' object in the execute function return list, found type"
-                " '<class 'int'>'."
+                "Expected an 'InferenceResponse' object in the execute function return list,"
+                " found type '<class 'int'>'."
             ),
         ),
         (

@@ -70,6 +70,7 @@ class Mailbox:
         self._handlers = handlers
         self._lock = threading.Lock()
         self._is_led = False
+        self._heir: Waiter | None = None  # was woken to read, and has not come yet
         self._is_over = False
         self._count = 0  # of messages so far
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
@@ -84,18 +85,16 @@ class Mailbox:
                     break
                 if self._is_over:
                     raise EOFError
-                gate = None if self._may_lead(waiter) else self._sleep(waiter)
-                if gate is None:
-                    self._is_led = True
+                gate = None if self._take_lead(waiter) else self._sleep(waiter)
             if gate is None:
                 self._lead(waiter)
-                continue
-            if waiter.is_patient:
+            elif waiter.is_patient:
                 self._doze(waiter, gate)
             else:
                 gate.acquire()
-            if waiter.has_news():
-                self._wake_successor()  # it may have been woken to read, and will not
+        if self._heir is waiter:  # it was woken to read, and need not any more
+            self._heir = None
+            self._wake_successor()
 
     def read_what_is_there(self) -> None:
         """Take the messages that came, without waiting; somebody who reads does that anyway."""
@@ -113,10 +112,17 @@ class Mailbox:
                 self._is_led = False
             self._wake_successor()
 
-    def _may_lead(self, waiter: Waiter) -> bool:
+    def _take_lead(self, waiter: Waiter) -> bool:
+        is_heir = self._heir is waiter
+        if is_heir:
+            self._heir = None
         if self._is_led or waiter.is_patient:
             return False
-        return waiter is self.jobs or self.jobs not in self._sleepers
+        has_right = is_heir or waiter is self.jobs
+        if not has_right and (self._heir is not None or self.jobs in self._sleepers):
+            return False
+        self._is_led = True
+        return True
 
     def _sleep(self, waiter: Waiter) -> threading.Lock:
         gate = threading.Lock()
@@ -129,14 +135,15 @@ class Mailbox:
         count = self._count
         while not gate.acquire(timeout=PATIENCE_S):
             with self._lock:
-                leads = not self._is_led and not self._is_over and count == self._count
+                is_quiet = count == self._count and not self._is_led and self._heir is None
                 count = self._count
-                if leads:
+                if is_quiet and not self._is_over:
                     self._is_led = True
                     self._sleepers.pop(waiter, None)
-            if leads:
-                self._lead(waiter)
-                return
+                    break
+        else:
+            return
+        self._lead(waiter)
 
     def _lead(self, waiter: Waiter) -> None:
         is_main = waiter is self.jobs
@@ -183,7 +190,7 @@ class Mailbox:
             while channel.has_notes or self._outbox.uses_memory:
                 if channel.link.has_message or self._poll.poll(IDLE_SECONDS * 1000):
                     break
-                self._outbox.trim()
+                self._outbox.trim(IDLE_SECONDS)
             return self._receive()
         finally:
             channel.gives_back_at_once = False
@@ -191,16 +198,16 @@ class Mailbox:
     def _wake_successor(self) -> None:
         """Have somebody read if nobody does, and if somebody waits."""
         with self._lock:
-            if self._is_led:
+            if self._is_led or self._heir is not None:
                 return
             heirs = [waiter for waiter in self._sleepers if not waiter.is_patient]
             if not heirs:
                 return
-            heir = self.jobs if self.jobs in self._sleepers else heirs[0]
-            gates = self._sleepers[heir]
+            self._heir = self.jobs if self.jobs in heirs else heirs[0]
+            gates = self._sleepers[self._heir]
             gate = gates.pop()
             if not gates:
-                del self._sleepers[heir]
+                del self._sleepers[self._heir]
         gate.release()
 
     def _end(self) -> None:

@@ -89,11 +89,11 @@ class Outbox:
         with self._turn:
             self._flush()
 
-    def trim(self) -> None:
-        """Give memory back to the system and tell the server so."""
+    def trim(self, idle_seconds: float) -> None:
+        """Give memory that was unused for so long back to the system, and tell the server so."""
         with self._turn:
             arena = self.channel.arena
-            self.channel.forget_segments(arena.trim())
+            self.channel.forget_segments(arena.trim(idle_seconds=idle_seconds))
             self.channel.send_notes()
             self.uses_memory = arena.reserved_bytes > 0
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import io
 import os
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -31,10 +33,7 @@ def run_worker(
     for descriptor in (channel_descriptor, door_descriptor):
         os.set_inheritable(descriptor, False)
     _die_with_parent()
-    # A handler that does nothing, not SIG_IGN, which programs that the model starts would inherit.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave_it_to_the_server)
-    os.register_at_fork(after_in_child=_take_signals)
+    _ignore_signals()
     os.environ.update(environment)
     np.random.seed()  # noqa: NPY002  the state that models share, equal in all forks otherwise
     _set_title(title)
@@ -45,14 +44,28 @@ def run_worker(
     worker.run()
 
 
-def _leave_it_to_the_server(number: int, frame: FrameType | None) -> None:
-    """SIGINT and SIGTERM reach a whole terminal or container; the server says when to end."""
+def _ignore_signals() -> None:
+    """Leave it to the server when to end: these signals reach a whole terminal or container.
+
+    Processes that the model forks, a pool's for example, end by signals as anywhere else, also by
+    one that comes before they could say so.
+    """
+    # A handler that does nothing, not SIG_IGN, which programs that the model starts would inherit.
+    for number in _IGNORED:
+        signal.signal(number, _do_nothing)
+    block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, _IGNORED)
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _IGNORED)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_take_signals)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Take a signal."""
 
 
 def _take_signals() -> None:
-    """Processes that the model forks, a pool's for example, end by signals as anywhere else."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
 
 
 def _die_with_parent() -> None:

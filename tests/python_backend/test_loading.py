@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model's file is imported and initialized, and what is said when that fails."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+X = np.array([[1.0]], np.float32)
+
+
+def test_file_is_imported_as_a_module_of_its_version(start_worker, tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "helper.py").write_text("VALUE = 1")
+    (tmp_path / "m" / "beside.py").write_text("VALUE = 2")
+    rig = start_worker(
+        """
+from . import helper as relative
+import helper
+import beside
+
+class TritonPythonModel:
+    def initialize(self, args):
+        assert (__name__, __package__) == ("1.model", "1"), (__name__, __package__)
+        assert (relative.VALUE, helper.VALUE, beside.VALUE) == (1, 1, 2)
+        version, folder, utils = sys.path[-3:]
+        assert version.endswith("/m/1") and folder.endswith("/m"), sys.path
+        assert pb_utils.__file__.startswith(utils)
+        assert pb_utils.get_model_dir() == version
+        assert os.getcwd() not in sys.path[:-3] and "" not in sys.path
+"""
+    )
+    assert rig.initialized().error == ""
+
+
+def test_file_may_be_imported_once_more(start_worker):
+    rig = start_worker(
+        """
+class TritonPythonModel:
+    def initialize(self, args):
+        import model
+        assert model.TritonPythonModel is not TritonPythonModel
+        assert model.pb_utils is pb_utils
+"""
+    )
+    assert rig.initialized().error == ""
+
+
+def test_version_may_be_a_package(start_worker, tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "__init__.py").write_text("VALUE = 7")
+    rig = start_worker(
+        """
+from . import VALUE
+
+class TritonPythonModel:
+    def initialize(self, args):
+        assert VALUE == 7
+"""
+    )
+    assert rig.initialized().error == ""
+
+
+def test_file_may_have_another_name(start_worker):
+    rig = start_worker(
+        """
+class TritonPythonModel:
+    def initialize(self, args):
+        assert __name__ == "1.other-name.v2", __name__
+""",
+        filename="other-name.v2.py",
+    )
+    assert rig.initialized().error == ""
+
+
+def test_code_of_a_backend_is_a_module_of_its_own(start_worker):
+    rig = start_worker(
+        """
+class TritonPythonModel:
+    def initialize(self, args):
+        assert (__name__, __package__) == ("backend", ""), (__name__, __package__)
+        assert pb_utils.get_model_dir().endswith("/m/1"), pb_utils.get_model_dir()
+""",
+        filename="backend.py",
+        package="",
+    )
+    assert rig.initialized().error == ""
+
+
+def test_initialize_gets_its_arguments(start_worker):
+    rig = start_worker(
+        """
+import json
+class TritonPythonModel:
+    def __init__(self):
+        self.made = True
+    def initialize(self, args):
+        assert self.made
+        assert set(args) == {
+            "model_config", "model_instance_kind", "model_instance_name",
+            "model_instance_device_id", "model_repository", "model_version", "model_name",
+        }
+        assert all(isinstance(value, str) for value in args.values())
+        assert json.loads(args["model_config"])["max_batch_size"] == 8
+"""
+    )
+    assert rig.initialized().error == ""
+
+
+def test_missing_file_is_named(start_worker):
+    rig = start_worker()
+    assert rig.initialized().error == f"Python model file not found in '{rig.path}'"
+
+
+def test_other_kinds_of_files_are_refused(start_worker):
+    rig = start_worker("", filename="model.txt")
+    error = rig.initialized().error
+    assert error == "Model name must end with '.py'. Model name is \"model.txt\"."
+
+
+@pytest.mark.parametrize(
+    "source, text, function",
+    [
+        ("x = 1", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'", None),
+        (
+            "import no_such_module",
+            "ModuleNotFoundError: No module named 'no_such_module'",
+            "<module>",
+        ),
+        (
+            "class TritonPythonModel:\n    def initialize(self, args): unknown",
+            "NameError: name 'unknown' is not defined",
+            "initialize",
+        ),
+        (
+            "class TritonPythonModel:\n    def __init__(self): raise ValueError('no')",
+            "ValueError: no",
+            "__init__",
+        ),
+        (
+            "class TritonPythonModel:\n    def initialize(self, args): sys.exit(3)",
+            "SystemExit: 3",
+            "initialize",
+        ),
+    ],
+)
+def test_failure_is_reported_with_its_place(start_worker, zygote, source, text, function):
+    rig = start_worker(source)
+    error = rig.initialized().error
+    place = f"\n\nAt:\n  {rig.path}(" if function else ""
+    assert error.startswith(text + place)
+    if function:
+        assert error.endswith(f"): {function}\n")
+    else:
+        assert error == text
+    assert text in rig.log()
+    rig.is_over = True
+    assert zygote.wait(rig.pid) == 0
+
+
+def test_process_that_ends_while_it_initializes_is_reported(start_worker, zygote):
+    rig = start_worker("os._exit(9)")
+    rig.is_over = True
+    assert zygote.wait(rig.pid) == 9 << 8
+    with pytest.raises(EOFError):
+        rig.hear()
+
+
+# auto_complete_config
+
+
+def test_configuration_is_completed(start_worker, zygote):
+    rig = start_worker(
+        """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+    def initialize(self, args):
+        raise AssertionError("not to be called")
+""",
+        completes_config=True,
+    )
+    report = rig.initialized()
+    assert report.error == ""
+    assert json.loads(report.config)["output"][0]["name"] == "y"
+    rig.is_over = True
+    assert zygote.wait(rig.pid) == 0
+
+
+def test_model_need_not_complete_its_configuration(start_worker):
+    report = start_worker("class TritonPythonModel: pass", completes_config=True).initialized()
+    assert (report.error, report.config) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "body, text",
+    [
+        (
+            "return 5",
+            "auto_complete_config function in model 'm' must return a valid pb.ModelConfig object.",
+        ),
+        ("raise ValueError('no')", "ValueError: no\n\nAt:\n"),
+    ],
+)
+def test_failed_completion_is_reported(start_worker, body, text):
+    rig = start_worker(
+        f"class TritonPythonModel:\n    def auto_complete_config(config): {body}",
+        completes_config=True,
+    )
+    assert rig.initialized().error.startswith(text)
+
+
+# finalize
+
+
+def test_finalize_is_called_last(worker):
+    rig = worker(
+        """
+import atexit
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([])]
+    def finalize(self):
+        atexit.register(open, os.path.join(pb_utils.get_model_dir(), "ended"), "w")
+        pb_utils.Logger.log_info("finalized")
+"""
+    )
+    rig.run({"x": X})
+    assert rig.finish() == 0
+    assert rig.log() == "finalized"
+    assert (rig.path.parent / "ended").exists()
+
+
+def test_failure_in_finalize_is_logged(worker):
+    rig = worker(
+        """
+class TritonPythonModel:
+    def finalize(self):
+        raise ValueError("no")
+"""
+    )
+    assert rig.finish() == 0
+    assert "raised in finalize: ValueError: no" in rig.log()

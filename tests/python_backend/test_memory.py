@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory between server and worker: what is dropped goes back, on both sides."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from pytriton.pb_utils.tensor import Tensor
+from pytriton.python_backend import mailbox
+from pytriton.python_backend.connection import Connection
+from pytriton.python_backend.placing import place
+from pytriton.transport.arena import Arena
+from pytriton.transport.channel import Channel
+from pytriton.transport.frames import BatchResult, Notes, ResponseItem, Responses
+from pytriton.transport.link import socket_pair
+from pytriton.transport.worker_frames import Finalize
+from tests.python_backend.worker_rig import DEADLINE_S
+
+LARGE = np.ones((1, 1 << 20), np.float32)
+
+SUM = """
+class TritonPythonModel:
+    kept = None
+    def execute(self, requests):
+        if requests[0].request_id() == "keep":
+            self.kept = requests[0].inputs()[0].as_numpy()
+        if requests[0].request_id() == "drop later":
+            threading.Timer(0.05, self.drop).start()
+        total = np.array([[each.inputs()[0].as_numpy().sum() for each in requests]])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
+    def drop(self):
+        self.kept = None
+"""
+MAKE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        large = np.ones((1, 1 << 20), np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", large)])]
+"""
+
+
+def lent(rig):
+    return len(rig.channel._lent)
+
+
+def test_inputs_come_back_with_the_next_answers(worker):
+    rig = worker(SUM)
+    for _ in range(10):
+        (outputs,) = rig.run({"x": LARGE})
+        assert outputs["y"].item() == LARGE.size
+    assert lent(rig) <= 2
+
+
+def test_input_that_is_kept_comes_back_when_it_is_dropped(worker):
+    rig = worker(SUM)
+    rig.run({"x": LARGE}, ids={0: "keep"})
+    for _ in range(3):
+        rig.run({"x": LARGE})
+    rig.run({"x": LARGE[:, :1]}, ids={0: "drop later"})
+    # The worker waits for a batch by then, and says so nevertheless.
+    while lent(rig):
+        assert isinstance(rig.channel.receive().frame, Notes)
+
+
+def test_outputs_reuse_what_the_server_gave_back(worker):
+    rig = worker(MAKE)
+    segments = set()
+    for _ in range(10):
+        rig.execute({"x": LARGE[:, :1]})
+        received = rig.hear(BatchResult)
+        segments |= {block.segment for block in received.frame.memory.blocks}
+    assert len(segments) == 1
+
+
+def test_idle_memory_is_given_back(monkeypatch):
+    monkeypatch.setattr(mailbox, "IDLE_SECONDS", 0.01)
+    ours, theirs = socket_pair()
+    connection, server = Connection(ours), Channel(theirs, Arena())
+    tensor = Tensor("y", LARGE)
+    connection.outbox.send(
+        lambda payload: Responses(0, 0, [ResponseItem(1, 0, [place(payload, tensor)])])
+    )
+    thread = threading.Thread(target=connection.mailbox.wait, args=(connection.mailbox.jobs,))
+    connection.handlers[Finalize] = connection.mailbox.jobs.take
+    thread.start()
+    server.receive()
+    assert server.maps_memory
+    server.send_notes()
+    while server.maps_memory:
+        assert isinstance(server.receive().frame, Notes)
+    server.send(Finalize())
+    thread.join(DEADLINE_S)
+    assert connection.outbox.channel.arena.reserved_bytes == 0
+    assert not connection.outbox.uses_memory
+    server.close()
+    connection.close()
