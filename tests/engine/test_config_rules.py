@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.engine.config import config_from_text, normalise_config, validate_config
+from pytriton.engine.config_rules import validate_model
 from pytriton.errors import InvalidArgumentError
 
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
@@ -52,8 +53,8 @@ def test_validation_refuses_an_identity(text, expected):
     assert refusal(text) == expected
 
 
-def test_tensors_that_the_model_may_complete_are_not_checked():
-    validate_config(normal(PYTHON + ' input [ { name: "x" } ]'), has_all_tensors=False)
+def test_tensors_that_the_model_may_complete_are_checked_apart():
+    validate_model(normal(PYTHON + ' input [ { name: "x" } ]'))
 
     assert refusal(PYTHON + ' input [ { name: "x" } ]') == (
         "model input 'x' must specify 'data_type' for m"

@@ -70,3 +70,19 @@ def test_model_without_instances_that_gives_up_refuses_what_waits(scene):
     one.model.give_up_if_empty("it crashed too often")
     assert (one.model.state, one.model.reason) == (ModelState.UNAVAILABLE, "it crashed too often")
     one.check_all_answered()
+
+
+def test_batch_that_only_returned_frees_its_instance_and_counts_nothing(scene):
+    one = scene()
+    one.submit()
+    one.submit()
+    batch = one.instance.running.pop()
+    one.model.on_outcomes(one.instance, batch, [], (0, 0))
+    one.loop.run()
+    assert one.instance.sizes == [1, 1]
+    assert one.model.statistics.execution_count == 0
+
+    one.instance.running.append(batch)
+    one.instance.finish(batch)
+    one.instance.finish()
+    one.check_all_answered()

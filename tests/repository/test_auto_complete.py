@@ -58,7 +58,7 @@ def test_completion_takes_batching_tensors_scheduler_and_policy():
 
 def test_completion_may_not_choose_another_scheduler():
     given = config(max_batch_size=4, sequence_batching={"iterative_sequence": True})
-    with pytest.raises(InternalError, match="'sequence_batching'.*'dynamic_batching'"):
+    with pytest.raises(InternalError, match=r"'sequence_batching'.*'dynamic_batching'"):
         completed_config(given, '{"max_batch_size": 4, "dynamic_batching": {}}')
 
 

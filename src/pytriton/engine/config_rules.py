@@ -25,20 +25,23 @@ _BACKEND_OF_PLATFORM = {
 _FRAMEWORK_BACKENDS = frozenset(_BACKEND_OF_PLATFORM.values())
 
 
-def validate_config(
-    config: Any, gpu_ids: Sequence[int] = (), *, has_all_tensors: bool = True
-) -> None:
+def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
     """Check a normalised configuration.
 
     Args:
         config: the ModelConfig message.
         gpu_ids: the devices that instances may be placed on.
-        has_all_tensors: False where the model may still complete its inputs and outputs, which
-            are not checked then.
 
     Raises:
         InvalidArgumentError: for the first rule that the configuration breaks.
     """
+    validate_model(config)
+    validate_tensors(config)
+    validate_instance_groups(config, gpu_ids)
+
+
+def validate_model(config: Any) -> None:
+    """Check what has to be right before a version is loaded, and may complete the rest."""
     if not config.name:
         raise InvalidArgumentError("model configuration must specify 'name'")
     _check_platform(config)
@@ -48,8 +51,18 @@ def validate_config(
         _check_dynamic_batching(config)
     if config.response_cache.enable:
         _check_response_cache(config)
-    if has_all_tensors:
-        _check_tensors(config)
+
+
+def validate_tensors(config: Any) -> None:
+    """Check inputs and outputs."""
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        _check_unique_names(config, kind, tensors)
+        for tensor in tensors:
+            _check_tensor(config, kind, tensor)
+
+
+def validate_instance_groups(config: Any, gpu_ids: Sequence[int] = ()) -> None:
+    """Check where instances are to be placed."""
     for group in config.instance_group:
         _check_instance_group(config, group, gpu_ids)
 
@@ -143,13 +156,6 @@ def _check_response_cache(config: Any) -> None:
             f"Response Cache does not currently support model {config.name} with {obstacle}. "
             "Please disable the response cache."
         )
-
-
-def _check_tensors(config: Any) -> None:
-    for kind, tensors in (("input", config.input), ("output", config.output)):
-        _check_unique_names(config, kind, tensors)
-        for tensor in tensors:
-            _check_tensor(config, kind, tensor)
 
 
 def _check_unique_names(config: Any, kind: str, tensors: Iterable[Any]) -> None:

@@ -299,6 +299,8 @@ class Model:
                 self._pump()
         if batch.is_rescheduling:
             outcomes = self._reschedule(batch, outcomes)
+        if not outcomes:  # only the instance became free
+            return
         if self.spec.decoupled:
             record_responses(self.statistics, batch, outcomes, times_ns)
         else:
