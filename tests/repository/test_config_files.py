@@ -174,14 +174,6 @@ BROKEN_CONFIGS = {  # the text, and how the reason begins; what protobuf says en
         CONFIG + 'name: "n"',
         "unexpected directory name 'm' for model 'n', directory name must equal model name",
     ),
-    "no GPU": (
-        CONFIG + "instance_group [ { kind: KIND_GPU } ]",
-        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
-    ),
-    "GPUs of a CPU group": (
-        CONFIG + "instance_group [ { kind: KIND_CPU gpus: [ 0 ] } ]",
-        "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
-    ),
     "unknown platform": ('platform: "strange"', "unexpected platform type 'strange' for m"),
 }
 
@@ -233,6 +225,25 @@ BROKEN_VERSIONS = {
         (
             "Invalid argument: expected 'default_model_filename' of model 'm' to stay within its "
             "version directory, got '../n.py'"
+        ),
+    ),
+    "another backend without its platform": (
+        'backend: "onnxruntime"',
+        "Invalid argument: unable to find backend library for backend 'onnxruntime', "
+        + RUNS_PYTHON,
+    ),
+    "no GPU": (
+        CONFIG + "instance_group [ { kind: KIND_GPU } ]",
+        (
+            "Invalid argument: instance group m_0 of model m has kind KIND_GPU but no GPUs are "
+            "available"
+        ),
+    ),
+    "GPUs of a CPU group": (
+        CONFIG + "instance_group [ { kind: KIND_CPU gpus: [ 0 ] } ]",
+        (
+            "Invalid argument: instance group m_0 of model m has kind KIND_CPU but specifies one or "
+            "more GPUs"
         ),
     ),
     "no labels": (

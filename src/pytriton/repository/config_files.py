@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from pytriton.engine.config import config_from_dict, config_from_text, normalise_config
-from pytriton.engine.config_rules import ENSEMBLE, validate_config
+from pytriton.engine.config_rules import ENSEMBLE, validate_model, validate_tensors
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.protos import model_config_pb2
 from pytriton.repository.layout import ModelPlace, contained_file, is_inside, version_directories
@@ -28,6 +28,7 @@ _INFERRED = {
     "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
     "model.graphdef": ("tensorflow", "tensorflow_graphdef"),
 }
+_PLATFORMS = dict(reversed(_INFERRED.values()))  # by backend, where it has to be named as well
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -68,7 +69,9 @@ def read_config(
     config.name = name
     _infer_backend(config, place.directory)
     normal = normalise_config(config, gpu_ids)
-    validate_config(normal, gpu_ids, has_all_tensors=not may_complete)
+    validate_model(normal)
+    if not may_complete:
+        validate_tensors(normal)
     return normal
 
 
@@ -112,6 +115,7 @@ def _unreadable(path: Path, error: OSError) -> InternalError:
 def _infer_backend(config: Any, directory: Path) -> None:
     """Find the backend by the model's file, or by the end of its name."""
     if config.backend or config.platform:
+        config.platform = config.platform or _PLATFORMS.get(config.backend, "")
         return
     inferred = _INFERRED.get(config.default_model_filename)
     if inferred is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.engine.config_rules import validate_instance_groups
 from pytriton.repository.config_files import check_python_model, read_config, read_labels
 from pytriton.repository.instances import plan_instances
 from pytriton.repository.layout import (
@@ -130,6 +131,7 @@ def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -
     """
     config = source.config
     check_python_model(config)
+    validate_instance_groups(config, settings.gpu_ids)
     return VersionPlan(
         name=source.name,
         version=version,

@@ -54,14 +54,6 @@ class StateTable:
         else:
             self._problems.pop(name, None)
 
-    def failures(self, name: str) -> dict[int, str]:
-        """The versions of a model that failed, with their reasons."""
-        return {
-            version: state.reason
-            for version, state in sorted(self._versions.get(name, {}).items())
-            if state.state is ModelState.UNAVAILABLE and not state.is_withdrawn
-        }
-
     def is_ready(self) -> bool:
         """Whether all that should serve does; what was unloaded should not."""
         states = (state for versions in self._versions.values() for state in versions.values())
