@@ -240,10 +240,10 @@ BROKEN_VERSIONS = {
         ),
     ),
     "GPUs of a CPU group": (
-        CONFIG + "instance_group [ { kind: KIND_CPU gpus: [ 0 ] } ]",
+        CONFIG + 'instance_group [ { name: "g" kind: KIND_CPU gpus: [ 0 ] } ]',
         (
-            "Invalid argument: instance group m_0 of model m has kind KIND_CPU but specifies one or "
-            "more GPUs"
+            "Invalid argument: instance group g of model m has kind KIND_CPU but specifies "
+            "one or more GPUs"
         ),
     ),
     "no labels": (
