@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.engine.model import Model
 from pytriton.server.exposition import gauge
 from pytriton.server.metrics_api import MetricsApi
+from tests.fakes import model_spec
 from tests.server.http_fakes import Client, get, post
 from tests.server.http_models import Service
 
@@ -53,6 +55,18 @@ def test_slow_scraper_is_cut_off_by_one_timer(client):
     client.loop.advance(100)
 
     assert client.statuses() == [408]
+
+
+def test_version_that_has_never_served_is_not_shown():
+    service = Service()
+    service.engine.add(Model(model_spec(name="failed"), service.loop))
+    client = Client(MetricsApi(service.engine, service.options, service.loop))
+
+    client.send(get(b"/metrics"))
+
+    (answer,) = client.answers()
+    assert b'model="double"' in answer.body
+    assert b'model="failed"' not in answer.body
 
 
 def test_families_of_models_are_read_at_each_scrape():

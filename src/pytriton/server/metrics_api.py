@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytriton.engine.engine import Engine
+    from pytriton.engine.model import Model
     from pytriton.server.exposition import Family
     from pytriton.server.http_connection import HttpConnection
     from pytriton.server.http_reader import HttpRequest
@@ -44,7 +45,13 @@ class MetricsApi(HttpHandler):
             return
         path = request.head.target.partition(b"?")[0]
         if path in (b"/metrics", b"/metrics/"):
-            page = self._page.render(list(self._engine.models()), self._custom())
+            # A version that failed to load, or is unloaded, has no account to show.
+            models = [model for model in self._engine.models() if _has_instances(model)]
+            page = self._page.render(models, self._custom())
             connection.respond(200, (page,), _CONTENT_TYPE)
         else:
             connection.respond(200, (), _CONTENT_TYPE)
+
+
+def _has_instances(model: Model) -> bool:
+    return bool(model.instances or model.missing_instances)
