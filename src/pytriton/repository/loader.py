@@ -63,7 +63,7 @@ class PythonLoader:
         config = plan.config
         if self._completes_config and await asyncio.to_thread(_may_complete, model_path):
             config = await self._complete(plan, model_path, environment)
-        validate_config(config)
+        validate_config(config, plan.gpu_ids)
         model = Model(spec_from_config(config, plan.version, plan.labels), self._loop, self._cache)
         model.config_json = config_to_json(config)
         launch = _Launch(self, plan, model, model_path, environment)
