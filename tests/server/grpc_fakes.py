@@ -15,6 +15,7 @@ from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
 from pytriton.server.bound_control import BoundControl
 from pytriton.server.grpc_api import GrpcApi
+from pytriton.server.grpc_connection import GrpcConnection
 from pytriton.server.options import ServerOptions
 from pytriton.wire.grpc import message_prefix
 from pytriton.wire.grpc.status import percent_decode
@@ -45,6 +46,7 @@ class FakeModel:
             batcher=None,
             decoupled=decoupled,
         )
+        self.body_memory: Any = None
         self.config_json = msgspec.json.encode({"name": name})
 
 
@@ -67,6 +69,9 @@ class FakeEngine:
         if name not in self.loaded:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")
         return self.loaded[name]
+
+    def find(self, name: str, version: str = "") -> Any:
+        return self.loaded.get(name)
 
     def is_ready(self) -> bool:
         return self.is_serving
@@ -91,21 +96,21 @@ class FakeEngine:
 
     # What a test makes it do
 
-    def find(self, request_id: str) -> InferRequest:
+    def request(self, request_id: str) -> InferRequest:
         (found,) = [request for request in self.requests if request.id == request_id]
         return found
 
     def answer(self, request_id: str = "", content: bytes = b"\0\0\x80\x3f", *, final=True) -> None:
         output = InferTensor("y", dtypes.FP32, (len(content) // 4,), content)
-        request = self.find(request_id)
+        request = self.request(request_id)
         response = InferResponse(request.model_name, "1", request.id, [output])
         request.sink.on_response(response, final=final)
 
     def end(self, request_id: str = "") -> None:
-        self.find(request_id).sink.on_response(None, final=True)
+        self.request(request_id).sink.on_response(None, final=True)
 
     def fail(self, error: ServerError, request_id: str = "") -> None:
-        self.find(request_id).sink.on_error(error)
+        self.request(request_id).sink.on_error(error)
 
 
 class FakeTransport:
@@ -183,7 +188,7 @@ class GrpcClient:
         self.sent += parse_frames(b"".join(written))
 
     def receive(self, content: bytes) -> None:
-        self.connection.data_received(content)
+        deliver(self.connection, content, self.api.read_buffer)
         self.run()
 
     def head(self, path: str, *fields: tuple[str, str], **options: Any) -> bytes:
@@ -239,6 +244,18 @@ class GrpcClient:
 
     def goaways(self) -> list[Any]:
         return [sent for sent in self.sent if sent.kind == frames.GOAWAY]
+
+
+def deliver(connection: GrpcConnection, content: bytes, read_buffer: memoryview) -> None:
+    """Do what a transport does with bytes that came; nobody may look at its buffer later."""
+    while content:
+        buffer = connection.get_buffer(-1)
+        size = min(len(buffer), len(content))
+        buffer[:size] = content[:size]
+        connection.buffer_updated(size)
+        if buffer is read_buffer:
+            buffer[:size] = bytes(size)
+        content = content[size:]
 
 
 def framed(message: bytes) -> bytes:

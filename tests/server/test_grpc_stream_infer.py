@@ -155,7 +155,7 @@ def test_strict_stream_ends_with_the_first_failure(client):
     assert ids(client, stream) == ["refused"]
     assert client.response(stream).status == str(int(Status.INTERNAL))
     assert client.response(stream).text == "broken"
-    assert client.engine.find("other") in client.engine.cancelled
+    assert client.engine.request("other") in client.engine.cancelled
 
 
 def test_coupled_model_without_a_response_is_a_failure(client, stream):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytriton import dtypes
 from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from pytriton.protos import service_pb2
-from pytriton.wire.kserve_pb import build_request, read_infer_form
+from pytriton.wire.kserve_pb import MessageStart, build_request, read_infer_form, read_start
 from tests.differential.grpc_case import message, output, tensor
 from tests.fakes import RecordingSink, model_spec
 
@@ -311,3 +311,33 @@ def test_memory_of_known_parts_is_bounded():
         )
 
     assert read_infer_form(message("last").SerializeToString())[0].model_name == "last"
+
+
+# The beginning of a message
+
+
+def test_start_tells_the_model_and_where_the_first_tensor_begins():
+    request = message("müller", [tensor("x", "FP32", [9])], raw=[b"!" * 300], model_version="7")
+    content = request.SerializeToString()
+
+    assert read_start(content[:200]) == MessageStart("müller", "7", content.index(b"!"))
+
+
+def test_start_without_a_raw_tensor_tells_nothing():
+    content = message("m", [tensor("x", "FP32", [9])], raw=[b"!" * 300]).SerializeToString()
+
+    for size in range(content.index(b"!") - 2):
+        assert read_start(content[:size]) is None
+
+
+def test_start_is_not_searched_for_long():
+    content = message("m", [tensor("x", "FP32", [9])], id="i" * 5000, raw=[b"!"])
+
+    assert read_start(content.SerializeToString()) is None
+
+
+@given(st.binary(max_size=200))
+def test_start_may_be_anything(content):
+    found = read_start(memoryview(content))
+
+    assert found is None or found.raw_offset <= len(content)

@@ -20,7 +20,7 @@ from pytriton.protos import service_pb2
 from pytriton.server import grpc_health, grpc_reflection
 from pytriton.server.authorization import Authorization, Protocol
 from pytriton.server.grpc_call import UnaryCall
-from pytriton.server.grpc_connection import GrpcConnection
+from pytriton.server.grpc_connection import READ_BYTES, GrpcConnection
 from pytriton.server.grpc_documents import DocumentService
 from pytriton.server.grpc_infer import InferCall, InferService
 from pytriton.server.grpc_keepalive import ping_intervals_ns, tick_s
@@ -104,6 +104,7 @@ class GrpcApi:
         self.keepalive = options.grpc_keepalive
         self.max_message_bytes = options.limits.grpc_max_message_bytes
         self.http2_limits = _http2_limits(options)
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
         readiness = Readiness(engine, control, is_strict=options.strict_readiness)
         self._documents = DocumentService(engine, options.id, readiness)

@@ -64,16 +64,34 @@ class Call:
         """Take a part of what the client sends."""
         assembler = self._assembler
         if assembler is None:
-            limit = self.connection.max_message_bytes
-            assembler = self._assembler = MessageAssembler(limit, self.head.encoding)
+            assembler = self._assembler = self.make_assembler()
         for message in assembler.feed(data):
             if self.is_open:
                 self.on_message(message)
+        room = assembler.room
+        if room is not None:
+            self.connection.http2.place(self.stream_id, room)
+        self._end_part(assembler, len(data), end_stream=end_stream)
+
+    def on_placed(self, size: int, *, end_stream: bool) -> None:
+        """Take a part of what the client sends that is in its place already."""
+        assembler = self._assembler
+        assert assembler is not None
+        message = assembler.fill(size)
+        if message is not None and self.is_open:
+            self.on_message(message)
+        self._end_part(assembler, size, end_stream=end_stream)
+
+    def _end_part(self, assembler: MessageAssembler, size: int, *, end_stream: bool) -> None:
         if end_stream:
             if not assembler.is_between_messages:
                 raise GrpcError(Status.INTERNAL, "expected a whole message, got the stream's end")
             self.on_half_close()
-        self.acknowledge(len(data))
+        self.acknowledge(size)
+
+    def make_assembler(self) -> MessageAssembler:
+        """What puts the messages of the client together."""
+        return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
 
     def acknowledge(self, size: int) -> None:
         """Let the client send as much more."""

@@ -18,6 +18,7 @@ from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
     Connection,
     ConnectionTerminated,
+    DataPlaced,
     DataReceived,
     ErrorCode,
     RequestReceived,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
+READ_BYTES = 256 << 10
+_BORROWED_BYTES = 32 << 10  # up to here, one copy of a read is cheaper than one of each frame
 _JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
 _KEEPALIVE_PING = b"keepaliv"
 UNEXPECTED = "unexpected error in the server, its log says more"
@@ -51,6 +54,7 @@ class CallHandler(Protocol):
     http2_limits: Limits
     keepalive: KeepaliveOptions
     max_message_bytes: int
+    read_buffer: memoryview  # of all connections: what is read is used before the next read
     tasks: TaskKeeper
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
@@ -60,16 +64,18 @@ class CallHandler(Protocol):
         """Call `connection.flush` in the next round of the event loop."""
 
 
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         self.http2 = Connection(handler.http2_limits)
         self.max_message_bytes = handler.max_message_bytes
         self._handler = handler
+        self._read_buffer = handler.read_buffer
         self._loop = loop
         self._transport: Any = None
         self._calls: dict[int, Call] = {}
+        self._is_filling = False  # the next read goes straight to its place
         self._is_flush_due = False
         self._is_writing_paused = False
         self._is_closing = False
@@ -97,17 +103,30 @@ class GrpcConnection(asyncio.Protocol):
         """Called by the transport when the client sends no more: it is taken as gone."""
         return False
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the transport: where to read to."""
+        room = self.http2.room()
+        self._is_filling = room is not None
+        return self._read_buffer if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport when something was read."""
         if self._is_closing:
             return
         self._received_ns = now_ns = _monotonic_ns()
         http2 = self.http2
-        for event in http2.receive(data, now_ns):
+        if self._is_filling:
+            events = http2.fill(nbytes, now_ns)
+        else:
+            data = self._read_buffer[:nbytes]
+            events = http2.receive(bytes(data) if nbytes <= _BORROWED_BYTES else data, now_ns)
+        for event in events:
             if event.__class__ is DataReceived:
                 self._on_data(event)
             elif event.__class__ is RequestReceived:
                 self._on_request(event)
+            elif event.__class__ is DataPlaced:
+                self._on_placed(event)
             else:
                 self._on_event(event)
         if http2.has_output and not self._is_flush_due:
@@ -135,18 +154,29 @@ class GrpcConnection(asyncio.Protocol):
             delay_s = call_head.timeout_ns / 1e9
             call.timer = self._loop.call_later(delay_s, self._on_deadline, call)
         if event.end_stream:
-            self._feed(call, b"", end_stream=True)
+            self._on_data(DataReceived(stream_id, b"", end_stream=True))
 
     def _on_data(self, event: DataReceived) -> None:
         call = self._calls.get(event.stream_id)
-        if call is not None:
-            self._feed(call, event.data, end_stream=event.end_stream)
+        if call is None:
+            return
+        try:
+            call.on_data(event.data, end_stream=event.end_stream)
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
+
+    def _on_placed(self, event: DataPlaced) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is None:
+            return
+        try:
+            call.on_placed(event.size, end_stream=event.end_stream)
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, TrailersReceived):
-            call = self._calls.get(event.stream_id)
-            if call is not None:
-                self._feed(call, b"", end_stream=True)
+            self._on_data(DataReceived(event.stream_id, b"", end_stream=True))
         elif isinstance(event, StreamReset):
             call = self._calls.get(event.stream_id)
             if call is not None:
@@ -160,12 +190,6 @@ class GrpcConnection(asyncio.Protocol):
             if event.code is not ErrorCode.NO_ERROR:
                 logger.info("gRPC connection ended: %s", ascii(event.message))
             self._abandon_calls()
-
-    def _feed(self, call: Call, data: Buffer, *, end_stream: bool) -> None:
-        try:
-            call.on_data(data, end_stream=end_stream)
-        except Exception as error:  # noqa: BLE001  the client hears of it
-            self._fail(call, error)
 
     def _fail(self, call: Call, error: Exception) -> None:
         if isinstance(error, GrpcError):

@@ -10,8 +10,8 @@ from pytriton.errors import InternalError, ServerError, UnsupportedError
 from pytriton.server.grpc_call import UnaryCall
 from pytriton.server.http_infer import HeaderForwarding
 from pytriton.server.tracing import TraceSampling
-from pytriton.wire.grpc import CompressionLevel, encoding_for_level
-from pytriton.wire.kserve_pb import build_request, read_infer_form
+from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
+from pytriton.wire.kserve_pb import build_request, read_infer_form, read_start
 from pytriton.wire.kserve_pb_response import encode_infer_response
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytriton.wire.kserve_pb import BuiltRequest, InferForm
 
 _monotonic_ns = time.monotonic_ns
+_LARGE_MESSAGE_BYTES = 64 << 10
 
 
 class InferService:
@@ -42,6 +43,22 @@ class InferService:
     def encoding(self, head: CallHead) -> str:
         """How the responses of a call are compressed."""
         return encoding_for_level(self.compression, head.accepted_encodings)
+
+    def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
+        """What puts the request messages of a call together, large ones where they can stay."""
+        return MessageAssembler(max_bytes, head.encoding, self._find_memory)
+
+    def _find_memory(self, size: int, start: memoryview) -> memoryview | None:
+        """Memory of the model that a large message is for, such that its first tensor is aligned.
+
+        From there an instance can read it; from anywhere else it has to be copied.
+        """
+        if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
+            return None
+        model = self.engine.find(found.model_name, found.model_version)
+        if model is None or model.body_memory is None:
+            return None
+        return model.body_memory(size, found.raw_offset)
 
     def build(
         self,
@@ -76,6 +93,10 @@ class InferCall(UnaryCall):
         self._request: InferRequest | None = None
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
+
+    def make_assembler(self) -> MessageAssembler:
+        """What puts the request together."""
+        return self._service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_request(self, message: Buffer) -> None:
         """Hand the request to the engine."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest, InferResponse
     from pytriton.server.grpc_connection import GrpcConnection
     from pytriton.server.grpc_infer import InferService
-    from pytriton.wire.grpc import CallHead
+    from pytriton.wire.grpc import CallHead, MessageAssembler
     from pytriton.wire.kserve_pb import InferForm
 
 # With this many requests at work, what the client sends further is not acknowledged, so that the
@@ -65,6 +65,10 @@ class StreamInferCall(Call):
         self._turns: collections.deque[StreamedRequest] = collections.deque()  # of coupled models
 
     # What the client does
+
+    def make_assembler(self) -> MessageAssembler:
+        """What puts the requests together."""
+        return self.service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_message(self, message: Buffer) -> None:
         """Hand a request to the engine; whatever is wrong with it ends only that request."""

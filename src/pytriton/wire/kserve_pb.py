@@ -37,6 +37,7 @@ _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (
 )
 # From this size on a message's tensors are views of it; in a smaller one, copies cost less.
 _VIEW_BYTES = 16 << 10
+_MAX_START_BYTES = 4096  # in which the first raw tensor has to begin for `read_start`
 _MAX_KNOWN = 1024
 _MAX_KNOWN_BYTES = 512
 _INVALID = DataType(0, "<invalid>", "uint8", 1)
@@ -76,6 +77,33 @@ class BuiltRequest(msgspec.Struct, gc=False):
     request: InferRequest
     class_counts: dict[str, int] | None = None  # outputs that are wanted as classes
     wants_empty_final: bool = False
+
+
+class MessageStart(NamedTuple):
+    """What the beginning of a message tells of the rest."""
+
+    model_name: str
+    model_version: str
+    raw_offset: int  # of the bytes of its first raw tensor
+
+
+def read_start(start: Buffer) -> MessageStart | None:
+    """Look at the beginning of a message whose rest is still to come; None without raw tensors.
+
+    What it says is a guess: only `read_infer_form` can tell whether the message is a valid one.
+    """
+    start = start[:_MAX_START_BYTES]
+    texts = {_MODEL_NAME: "", _MODEL_VERSION: ""}
+    at = 0
+    while at < len(start):
+        tag = start[at]
+        size, content = _length(start, at + 1)
+        if tag == _RAW:
+            return MessageStart(texts[_MODEL_NAME], texts[_MODEL_VERSION], content)
+        at = content + size
+        if tag in texts:
+            texts[tag] = str(start[content:at], "utf-8", "replace")
+    return None
 
 
 def read_infer_form(message: Buffer) -> tuple[InferForm, Sequence[Buffer]]:

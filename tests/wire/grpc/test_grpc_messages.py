@@ -102,6 +102,78 @@ def test_declared_size_alone_allocates_nothing():
     assert peak < 10_000
 
 
+class Memory:
+    """Has memory for every message, and remembers what for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, bytes]] = []
+        self.buffers: list[bytearray] = []
+
+    def find(self, size: int, start: memoryview) -> memoryview:
+        self.asked.append((size, bytes(start)))
+        self.buffers.append(bytearray(size))
+        return memoryview(self.buffers[-1])
+
+
+def test_message_in_parts_is_put_into_the_memory_for_it():
+    memory = Memory()
+    assembler = MessageAssembler(LIMIT, find_memory=memory.find)
+
+    assert assembler.feed(framed(b"whole") + framed(b"begins and ends")[:11]) == [b"whole"]
+    (message,) = assembler.feed(b" and ends")
+
+    assert memory.asked == [(15, b"begins")]
+    assert message == b"begins and ends"
+    assert message.obj is memory.buffers[0]
+
+
+def test_rest_of_a_message_can_be_written_to_its_memory():
+    assembler = MessageAssembler(LIMIT, find_memory=Memory().find)
+    assembler.feed(framed(b"0123456789")[:8])
+
+    assembler.room[:3] = b"345"
+    assert assembler.fill(3) is None
+    assert not assembler.is_between_messages
+    assembler.room[:] = b"6789"
+
+    assert assembler.fill(4) == b"0123456789"
+    assert assembler.is_between_messages
+    assert assembler.room is None
+
+
+def test_memory_is_asked_for_once_a_message_shows_its_beginning():
+    memory = Memory()
+    assembler = MessageAssembler(LIMIT, find_memory=memory.find)
+
+    assembler.feed(message_prefix(10))
+    assert assembler.room is None
+    assembler.feed(b"012")
+    assembler.feed(b"345")
+
+    assert memory.asked == [(10, b"012")]
+    assert len(assembler.room) == 4
+
+
+def test_message_without_memory_grows_as_it_comes():
+    asked = []
+    assembler = MessageAssembler(LIMIT, find_memory=lambda *start: asked.append(start))
+
+    assert collect(assembler, *(framed(b"0123456789")[at : at + 1] for at in range(15))) == [
+        b"0123456789"
+    ]
+    assert assembler.room is None
+    assert len(asked) == 1
+
+
+def test_compressed_message_has_no_memory_of_its_own():
+    memory = Memory()
+    assembler = MessageAssembler(LIMIT, "gzip", memory.find)
+    wire = framed(gzip.compress(b"tensor" * 100), is_compressed=True)
+
+    assert collect(assembler, wire[:20], wire[20:]) == [b"tensor" * 100]
+    assert not memory.asked
+
+
 def test_too_large_message_is_refused_at_its_prefix():
     assembler = MessageAssembler(100)
     assert collect(assembler, framed(bytes(100))) == [bytes(100)]

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from pytriton.wire.grpc.compression import IDENTITY, decompress
 from pytriton.wire.grpc.status import GrpcError, Status
 
 Buffer = bytes | bytearray | memoryview
+# The memory for a message of so many bytes that begins like this; None where there is none.
+FindMemory = Callable[[int, memoryview], "memoryview | None"]
 
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")  # compressed flag, length
@@ -27,17 +30,30 @@ def message_prefix(size: int, *, is_compressed: bool = False) -> bytes:
 class MessageAssembler:
     """Puts the messages of one stream together.
 
-    A message that comes in parts is copied once, into a buffer that grows as they come: a declared
-    size alone allocates nothing.
+    A message that comes in parts is copied once: into the memory that `find_memory` knows for it,
+    else into a buffer that grows as they come. A declared size alone makes nobody touch memory.
     """
 
-    __slots__ = ("_encoding", "_is_compressed", "_left", "_max_bytes", "_message", "_prefix")
+    __slots__ = (
+        "_encoding",
+        "_find_memory",
+        "_is_compressed",
+        "_left",
+        "_max_bytes",
+        "_memory",
+        "_message",
+        "_prefix",
+    )
 
-    def __init__(self, max_bytes: int, encoding: str = IDENTITY) -> None:
+    def __init__(
+        self, max_bytes: int, encoding: str = IDENTITY, find_memory: FindMemory | None = None
+    ) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
+        self._find_memory = find_memory
         self._prefix = b""  # the part that has come of one
         self._message: bytearray | None = None  # the part that has come of one
+        self._memory: memoryview | None = None  # of all of it, where it was found
         self._left = 0  # of it
         self._is_compressed = False
 
@@ -45,6 +61,17 @@ class MessageAssembler:
     def is_between_messages(self) -> bool:
         """Whether the stream may end here."""
         return self._message is None and not self._prefix
+
+    @property
+    def room(self) -> memoryview | None:
+        """Where the rest of a message belongs, if that is known; see `fill`."""
+        memory = self._memory
+        return None if memory is None else memory[len(memory) - self._left :]
+
+    def fill(self, size: int) -> Buffer | None:
+        """So many bytes were written to `room`; the message, if it is complete."""
+        self._left -= size
+        return None if self._left else self._end_message()
 
     def feed(self, data: Buffer) -> list[Buffer]:
         """The messages that `data` completes.
@@ -55,7 +82,9 @@ class MessageAssembler:
         if self._message is None and not self._prefix and len(data) >= PREFIX_BYTES:
             is_compressed, size = _unpack_prefix(data)
             if size == len(data) - PREFIX_BYTES <= self._max_bytes and not is_compressed:
-                return [_own(data[PREFIX_BYTES:])]  # a unary call, nearly always
+                # A unary call, nearly always.
+                whole = memoryview(data) if size >= _MIN_VIEW_BYTES else data
+                return [_own(whole[PREFIX_BYTES:])]
         return self._feed_parts(data)
 
     def _feed_parts(self, data: Buffer) -> list[Buffer]:
@@ -65,7 +94,11 @@ class MessageAssembler:
             if self._message is None:
                 view = self._begin_message(view, messages)
             else:
-                view = self._continue_message(self._message, view, messages)
+                part = view[: self._left]
+                self._take_part(self._message, part)
+                view = view[len(part) :]
+                if not self._left:
+                    messages.append(self._end_message())
         return messages
 
     def _begin_message(self, view: memoryview, messages: list[Buffer]) -> memoryview:
@@ -91,16 +124,22 @@ class MessageAssembler:
         self._message = bytearray()
         return view
 
-    def _continue_message(
-        self, message: bytearray, view: memoryview, messages: list[Buffer]
-    ) -> memoryview:
-        part = view[: self._left]
-        message += part
+    def _take_part(self, message: bytearray, part: memoryview) -> None:
+        if not message and self._memory is None and not self._is_compressed:
+            # Its first part.
+            self._memory = self._find_memory(self._left, part) if self._find_memory else None
+        if self._memory is None:
+            message += part
+        else:
+            start = len(self._memory) - self._left
+            self._memory[start : start + len(part)] = part
         self._left -= len(part)
-        if not self._left:
-            self._message = None
-            messages.append(self._decode(message))
-        return view[len(part) :]
+
+    def _end_message(self) -> Buffer:
+        message = self._message if self._memory is None else self._memory
+        assert message is not None
+        self._message = self._memory = None
+        return self._decode(message)
 
     def _decode(self, message: Buffer) -> Buffer:
         if self._is_compressed:

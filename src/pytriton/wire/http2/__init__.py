@@ -7,6 +7,7 @@ from pytriton.wire.http2.connection import Connection
 from pytriton.wire.http2.errors import ErrorCode, LocalProtocolError
 from pytriton.wire.http2.events import (
     ConnectionTerminated,
+    DataPlaced,
     DataReceived,
     Event,
     GoAwayReceived,
@@ -23,6 +24,7 @@ from pytriton.wire.http2.limits import Limits
 __all__ = [
     "Connection",
     "ConnectionTerminated",
+    "DataPlaced",
     "DataReceived",
     "ErrorCode",
     "Event",

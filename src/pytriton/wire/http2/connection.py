@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.core import SHUTDOWN_PING, ConnectionCore
+from pytriton.wire.http2.data import MIN_ROOM_BYTES
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, LocalProtocolError
 from pytriton.wire.http2.events import WriteResumed
 from pytriton.wire.http2.limits import Limits
@@ -84,11 +85,12 @@ class Connection:
         stream = self._core.streams.open.get(stream_id)
         return 0 if stream is None else stream.queued_bytes
 
-    def receive(self, data: bytes, now_ns: int) -> list[Event]:
+    def receive(self, data: bytes | memoryview, now_ns: int) -> list[Event]:
         """Take bytes of the client.
 
         Args:
-            data: What came, cut anywhere. Events may hold views of it.
+            data: What came, cut anywhere. Events may hold views of bytes, but never of a
+                memoryview: the memory behind it may be used again at once.
             now_ns: The time, of a clock that never goes back.
 
         Returns:
@@ -101,6 +103,33 @@ class Connection:
         core.now_ns = now_ns
         try:
             self._receiver.receive(data)
+        except ConnectionViolation as violation:
+            core.terminate(violation.code, violation.message)
+        return self.take_events()
+
+    def place(self, stream_id: int, memory: memoryview) -> None:
+        """Have the data that comes next on a stream put into `memory` until that is full.
+
+        It is announced by `DataPlaced`; what comes after it, by `DataReceived` again.
+        """
+        stream = self._core.streams.open.get(stream_id)
+        if stream is not None and memory:
+            stream.place = memory
+
+    def room(self) -> memoryview | None:
+        """The memory that the bytes which come next belong in, where there is such: see `fill`."""
+        receiver = self._receiver
+        # Asked before every read, and answered with None nearly always.
+        return receiver.room() if receiver.reader.data_left >= MIN_ROOM_BYTES else None
+
+    def fill(self, size: int, now_ns: int) -> list[Event]:
+        """Like `receive`, for `size` bytes of the client that were written to `room` instead."""
+        core = self._core
+        if core.is_terminated:
+            return []
+        core.now_ns = now_ns
+        try:
+            self._receiver.fill(size)
         except ConnectionViolation as violation:
             core.terminate(violation.code, violation.message)
         return self.take_events()

@@ -20,11 +20,19 @@ class RequestReceived(msgspec.Struct, gc=False):
 class DataReceived(msgspec.Struct, gc=False):
     """A part of a request's body, to be given back with `Connection.acknowledge` once used.
 
-    Small frames of one `receive` come as one event. A memoryview keeps what `receive` got alive.
+    Frames in a row of one `receive` may share one. A memoryview keeps what `receive` got alive.
     """
 
     stream_id: int
     data: bytes | bytearray | memoryview
+    end_stream: bool
+
+
+class DataPlaced(msgspec.Struct, gc=False):
+    """A part of a request's body is in the memory that `Connection.place` gave; else as above."""
+
+    stream_id: int
+    size: int
     end_stream: bool
 
 
@@ -74,6 +82,7 @@ class ConnectionTerminated(msgspec.Struct, gc=False):
 Event = (
     RequestReceived
     | DataReceived
+    | DataPlaced
     | TrailersReceived
     | StreamReset
     | WriteResumed

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from pytriton.wire.http2.limits import Limits
 
-# Type, flags, stream id, payload, and the bytes of padding, which count for flow control only. Of a
-# DATA frame that comes in parts, only the last part has the END_STREAM flag.
+# Type, flags, stream id and payload. Of a DATA frame that comes in parts, only the last one has the
+# flags. A list is the payloads of large DATA frames in a row, with the same header and no flags:
+# most clients send 16 MiB in 1024 of them, which takes a third of the time if handled together.
 # A bare tuple, because one is made for every frame: 0.07 us, a NamedTuple 0.5 us.
-Frame = tuple[int, int, int, "bytes | memoryview", int]
+Frame = tuple[int, int, int, Any]  # the payload: bytes, a memoryview or a list of memoryviews
 
 # From this size on a payload is a view of the input, which costs 0.3 us; a copy of 4 KiB as much.
 VIEW_BYTES = 4096
@@ -27,13 +28,13 @@ class FrameReader:
 
     __slots__ = (
         "_data_flags",
-        "_data_left",
-        "_data_stream",
         "_has_preface",
         "_max_data",
         "_max_other",
         "_needed",
         "_pending",
+        "data_left",
+        "data_stream",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -42,11 +43,11 @@ class FrameReader:
         self._has_preface = False
         self._pending = bytearray()  # the beginning of a frame
         self._needed = 0  # length at which the pending bytes are worth another look
-        self._data_left = 0  # bytes to come of a DATA frame whose header was read
+        self.data_left = 0  # bytes to come of a DATA frame whose header was read
+        self.data_stream = 0
         self._data_flags = 0
-        self._data_stream = 0
 
-    def read(self, data: bytes) -> Iterator[Frame]:
+    def read(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The frames that `data` completes; to be iterated to the end.
 
         Raises:
@@ -56,8 +57,8 @@ class FrameReader:
             data = self._join_pending(data)
         end = len(data)
         at = 0
-        if self._data_left and end:
-            at = min(self._data_left, end)
+        if self.data_left and end:
+            at = min(self.data_left, end)
             yield self._data_part(data, 0, at)
         while end - at >= frames.HEADER_BYTES:
             length_and_kind, flags, stream_id = frames.unpack_header(data, at)
@@ -65,28 +66,34 @@ class FrameReader:
             kind = length_and_kind & 0xFF
             if length > self._max_other:
                 self._check_size(kind, length)
+            stream_id &= frames.MAX_STREAM_ID
             start = at + frames.HEADER_BYTES
             stop = start + length
             if stop > end:
                 if kind == frames.DATA and not flags & frames.PADDED:
-                    self._data_left = length
+                    self.data_left = length
+                    self.data_stream = stream_id
                     self._data_flags = flags
-                    self._data_stream = stream_id & frames.MAX_STREAM_ID
                     if start < end:
                         yield self._data_part(data, start, end)
                     return
                 break
-            payload = data[start:stop] if length < VIEW_BYTES else _payload(data, start, stop, kind)
-            padding = 0
-            if flags & frames.PADDED and kind == frames.DATA:
-                payload, padding = strip_padding(payload)
-            at = stop
-            yield kind, flags, stream_id & frames.MAX_STREAM_ID, payload, padding
+            if length < VIEW_BYTES:
+                at = stop
+                yield kind, flags, stream_id, data[start:stop]
+            else:
+                payload, at = _large_payload(data, at, stop, kind, flags)
+                yield kind, flags, stream_id, payload
         if at < end:
             self._pending += data[at:]
             self._needed = self._frame_bytes()
 
-    def _join_pending(self, data: bytes) -> bytes:
+    def pass_data(self, size: int) -> int:
+        """Count so many bytes of a DATA frame as read; the frame's flags if they are its last."""
+        self.data_left -= size
+        return 0 if self.data_left else self._data_flags
+
+    def _join_pending(self, data: bytes | memoryview) -> bytes:
         """What there is to read now: nothing until enough has come."""
         pending = self._pending
         pending += data
@@ -111,10 +118,9 @@ class FrameReader:
             return frames.HEADER_BYTES
         return frames.HEADER_BYTES + int.from_bytes(self._pending[:3], "big")
 
-    def _data_part(self, data: bytes, start: int, stop: int) -> Frame:
-        self._data_left -= stop - start
-        flags = self._data_flags if not self._data_left else 0
-        return frames.DATA, flags, self._data_stream, memoryview(data)[start:stop], 0
+    def _data_part(self, data: bytes | memoryview, start: int, stop: int) -> Frame:
+        flags = self.pass_data(stop - start)
+        return frames.DATA, flags, self.data_stream, memoryview(data)[start:stop]
 
     def _check_size(self, kind: int, length: int) -> None:
         largest = self._max_data if kind == frames.DATA else self._max_other
@@ -123,14 +129,20 @@ class FrameReader:
             raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
 
 
-def _payload(data: bytes, start: int, stop: int, kind: int) -> bytes | memoryview:
-    return memoryview(data)[start:stop] if kind == frames.DATA else data[start:stop]
-
-
-def strip_padding(payload: bytes | memoryview) -> tuple[bytes | memoryview, int]:
-    """A PADDED payload without its padding, and how many bytes that took away."""
-    if not payload or payload[0] >= len(payload):
-        message = f"expected padding shorter than the frame of {len(payload)} bytes"
-        raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
-    padding = payload[0] + 1
-    return payload[1 : len(payload) - padding + 1], padding
+def _large_payload(
+    data: bytes | memoryview, at: int, stop: int, kind: int, flags: int
+) -> tuple[bytes | memoryview | list[memoryview], int]:
+    """The payload of the frame from `at` to `stop`, and where it ends, which a list does later."""
+    start = at + frames.HEADER_BYTES
+    if kind != frames.DATA:
+        return data[start:stop], stop
+    view = memoryview(data)
+    if flags:
+        return view[start:stop], stop
+    header = frames.unpack_header(view, at)
+    size = stop - at
+    payloads = []
+    while at + size <= len(view) and frames.unpack_header(view, at) == header:
+        payloads.append(view[at + frames.HEADER_BYTES : at + size])
+        at += size
+    return payloads, at

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frames of the peer do to its streams; those for the connection are in `control`."""
+"""What the frames of the peer do to its streams.
+
+DATA is in `data`, frames for the connection as a whole are in `control`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.control import ControlFrames, check_length
+from pytriton.wire.http2.data import DataFrames, count_body, strip_padding
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
-from pytriton.wire.http2.events import DataReceived, RequestReceived, TrailersReceived
+from pytriton.wire.http2.events import RequestReceived, TrailersReceived
 from pytriton.wire.http2.header_decoding import HeaderDecoder
 from pytriton.wire.http2.header_rules import trailers_violation
-from pytriton.wire.http2.reader import FrameReader, strip_padding
+from pytriton.wire.http2.reader import FrameReader
 from pytriton.wire.http2.states import StreamInput, StreamState, next_state
 from pytriton.wire.http2.streams import Stream
 
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
 _PRIORITY_BYTES = 5
 _IDLE = StreamState.IDLE  # naming an enum's member costs 0.16 us on Python 3.11
 _RECV_HEADERS = (StreamInput.RECV_HEADERS, StreamInput.RECV_HEADERS_END)
-_RECV_DATA = (StreamInput.RECV_DATA, StreamInput.RECV_DATA_END)
 
 
 class Receiver:
@@ -29,9 +32,10 @@ class Receiver:
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
-        self._reader = FrameReader(core.limits)
+        self.reader = FrameReader(core.limits)
         self._decoder = HeaderDecoder(core.limits)
         self._control = ControlFrames(core)
+        self._data = DataFrames(core, self.reader)
         # Only one frame may come next: SETTINGS at first, CONTINUATION inside a header block.
         self._is_restricted = True
         self._block_stream = 0
@@ -39,20 +43,34 @@ class Receiver:
         self._block_bytes = 0
         self._block_end_stream = 0
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         """Apply all that `data` completes; ConnectionViolation ends the connection."""
-        for kind, flags, stream_id, payload, padding in self._reader.read(data):
+        self._data.is_borrowed = data.__class__ is memoryview
+        for kind, flags, stream_id, payload in self.reader.read(data):
             if self._is_restricted:
                 self._check_restriction(kind, flags, stream_id)
             try:
-                if kind == frames.DATA:
-                    self._on_data(flags, stream_id, payload, padding)
-                elif kind == frames.HEADERS:
+                if kind == frames.HEADERS:
                     self._on_headers(flags, stream_id, bytes(payload))
-                else:
+                elif kind != frames.DATA:
                     self._on_other(kind, flags, stream_id, bytes(payload))
+                elif payload.__class__ is list:
+                    self._data.on_run(stream_id, payload)
+                else:
+                    self._data.on_data(flags, stream_id, payload)
             except StreamViolation as violation:
                 self._core.reset_violated(violation)
+
+    def room(self) -> memoryview | None:
+        """See `Connection.room`."""
+        return None if self._is_restricted else self._data.room()
+
+    def fill(self, size: int) -> None:
+        """See `Connection.fill`; ConnectionViolation ends the connection."""
+        try:
+            self._data.fill(size)
+        except StreamViolation as violation:
+            self._core.reset_violated(violation)
 
     def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         match kind:
@@ -88,35 +106,6 @@ class Receiver:
             )
             raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
         self._is_restricted = bool(self._block_stream)
-
-    def _on_data(
-        self, flags: int, stream_id: int, payload: bytes | memoryview, padding: int
-    ) -> None:
-        core = self._core
-        size = len(payload)
-        is_end = flags & frames.END_STREAM
-        event = _RECV_DATA[is_end]
-        stream = core.streams.open.get(stream_id)
-        if stream is None:
-            core.inflow.take_unread(size + padding)
-            next_state(stream_id, core.streams.state_of(stream_id), event)
-            return
-        core.inflow.take(stream, size, padding)
-        stream.state = next_state(stream_id, stream.state, event)
-        if stream.body_left is not None:
-            _count_body(stream, stream.body_left - size, is_end=bool(is_end))
-        if not size and not is_end:
-            self._core.charge_idle_frame()
-            return
-        last = core.events[-1] if core.events else None
-        if (
-            last.__class__ is DataReceived
-            and last.stream_id == stream_id
-            and _extend(last, payload)
-        ):
-            last.end_stream = bool(is_end)
-        else:
-            core.events.append(DataReceived(stream_id, payload, bool(is_end)))
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
@@ -196,7 +185,7 @@ class Receiver:
         if violation is not None:
             raise StreamViolation(stream_id, ErrorCode.PROTOCOL_ERROR, violation)
         if stream.body_left is not None:
-            _count_body(stream, stream.body_left, is_end=True)
+            count_body(stream, stream.body_left, is_end=True)
         core.events.append(TrailersReceived(stream_id, tuple(fields)))
 
     def _on_priority(self, stream_id: int, payload: bytes) -> None:
@@ -250,23 +239,6 @@ def _header_fragment(flags: int, payload: bytes) -> bytes:
             raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
         payload = payload[_PRIORITY_BYTES:]
     return payload
-
-
-def _extend(event: DataReceived, payload: bytes | memoryview) -> bool:
-    """Make small frames in a row one event, so that a million of them stay cheap."""
-    if isinstance(payload, memoryview) or isinstance(event.data, memoryview):
-        return False
-    if isinstance(event.data, bytes):
-        event.data = bytearray(event.data)
-    event.data += payload
-    return True
-
-
-def _count_body(stream: Stream, left: int, *, is_end: bool) -> None:
-    stream.body_left = left
-    if left < 0 or (is_end and left):
-        message = f"the body differs from its content-length by {-left} bytes"
-        raise StreamViolation(stream.id, ErrorCode.PROTOCOL_ERROR, message)
 
 
 def _increment_error(window: int, increment: int) -> ErrorCode | None:

@@ -26,6 +26,7 @@ class Stream(msgspec.Struct, gc=False, eq=False):
     body_left: int | None = None  # of the announced content-length
     unacknowledged: int = 0  # bytes delivered, not yet given back by `Connection.acknowledge`
     credit: int = 0  # bytes given back, not yet announced to the peer
+    place: memoryview | None = None  # where the data that comes next is to be put
 
     is_head_sent: bool = False
     queue: deque[memoryview] | None = None  # data that waits for a window or for `take_output`

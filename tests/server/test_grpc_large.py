@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large messages: read into the memory of their model, without a copy that could be spared."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+
+from pytriton.protos import service_pb2
+from pytriton.wire.grpc import Status, message_prefix
+from tests.server.grpc_fakes import GrpcClient, framed
+from tests.wire.http2.frame_client import data
+
+TENSOR = np.arange(75_000, dtype=np.float32)
+
+
+class ModelMemory:
+    """What a model has for large bodies; keeps none of it alive."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.arrays: list[weakref.ref] = []
+
+    def body_memory(self, size: int, header_bytes: int) -> memoryview:
+        array = np.zeros(size, np.uint8)
+        self.asked.append((size, header_bytes))
+        self.arrays.append(weakref.ref(array))
+        return array.data
+
+
+@pytest.fixture
+def memory():
+    return ModelMemory()
+
+
+@pytest.fixture
+def client(memory):
+    client = GrpcClient()
+    for model in client.engine.loaded.values():
+        model.body_memory = memory.body_memory
+    return client
+
+
+def request(*tensors: np.ndarray, model: str = "coupled", request_id: str = "") -> bytes:
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for number, tensor in enumerate(tensors):
+        message.inputs.add(name=f"x{number}", datatype="FP32", shape=tensor.shape)
+        message.raw_input_contents.append(tensor.tobytes())
+    content: bytes = message.SerializeToString()
+    return content
+
+
+def frames_of(stream: int, content: bytes, size: int, *, end: bool = True) -> bytes:
+    starts = range(0, len(content), size)
+    return b"".join(
+        data(stream, content[at : at + size], end_stream=end and at == starts[-1]) for at in starts
+    )
+
+
+def tensors(client: GrpcClient, index: int = 0) -> list:
+    return [tensor.data for tensor in client.engine.requests[index].inputs.values()]
+
+
+@pytest.mark.parametrize("frame_bytes", [1000, 16_384, 100_000, 1 << 20])
+def test_large_message_is_read_into_the_memory_of_its_model(client, memory, frame_bytes):
+    content = request(TENSOR)
+    stream = client.open("ModelInfer")
+    wire = frames_of(stream, framed(content), frame_bytes)
+    for start in range(0, len(wire), 40_000):
+        client.receive(wire[start : start + 40_000])
+
+    (tensor,) = tensors(client)
+    assert tensor == TENSOR.tobytes()
+    assert tensor.obj is memory.arrays[0]()
+    assert memory.asked == [(len(content), len(content) - TENSOR.nbytes)]
+
+
+def test_large_message_is_not_copied_on_its_way(client):
+    stream = client.open("ModelInfer")
+    wire = frames_of(stream, framed(request(TENSOR)), 1 << 20)
+    client.receive(wire[:1000])
+
+    room = client.connection.get_buffer(-1)
+    room[:] = wire[1000:]
+    client.connection.buffer_updated(len(room))
+
+    (tensor,) = tensors(client)
+    assert tensor == TENSOR.tobytes()
+    assert tensor.obj is room.obj
+
+
+def test_every_message_of_a_stream_has_its_own_memory(client, memory):
+    stream = client.open("ModelStreamInfer")
+    content = b"".join(framed(request(TENSOR + n, request_id=str(n))) for n in range(3))
+    wire = frames_of(stream, content, 16_384, end=False)
+    for start in range(0, len(wire), 100_000):
+        client.receive(wire[start : start + 100_000])
+
+    assert [tensors(client, n)[0] for n in range(3)] == [(TENSOR + n).tobytes() for n in range(3)]
+    assert len(memory.asked) == 3
+
+
+@pytest.mark.parametrize("model", ["nobody", "coupled"])
+def test_large_message_without_memory_for_it_is_read_all_the_same(client, memory, model):
+    client.engine.loaded["coupled"].body_memory = None
+    stream = client.open("ModelInfer")
+    client.receive(frames_of(stream, framed(request(TENSOR, model=model)), 16_384))
+
+    assert not memory.asked
+    if model == "nobody":
+        assert client.response(stream).status == str(int(Status.NOT_FOUND))
+    else:
+        assert tensors(client) == [TENSOR.tobytes()]
+
+
+def test_model_that_has_no_memory_left_gets_a_copy(client):
+    client.engine.loaded["coupled"].body_memory = lambda size, header_bytes: None
+    stream = client.open("ModelInfer")
+    client.receive(frames_of(stream, framed(request(TENSOR)), 16_384))
+
+    assert tensors(client) == [TENSOR.tobytes()]
+
+
+def test_small_message_in_parts_takes_no_memory_of_the_model(client, memory):
+    stream = client.open("ModelInfer")
+    wire = frames_of(stream, framed(request(TENSOR[:1000])), 1000)
+    for start in range(0, len(wire), 500):
+        client.receive(wire[start : start + 500])
+
+    assert tensors(client) == [TENSOR[:1000].tobytes()]
+    assert not memory.asked
+
+
+def test_stream_that_ends_inside_a_large_message_is_refused(client, memory):
+    stream = client.open("ModelInfer")
+    wire = frames_of(stream, framed(request(TENSOR))[:-1], 16_384)
+    client.receive(wire[:50_000])
+    client.receive(wire[50_000:])
+
+    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert "whole message" in client.response(stream).text
+    assert len(memory.asked) == 1
+
+
+def test_broken_large_message_is_refused(client):
+    content = bytearray(framed(request(TENSOR)))
+    content[-TENSOR.nbytes - 4] = 0xFF
+    stream = client.open("ModelInfer")
+    wire = frames_of(stream, bytes(content), 16_384)
+    client.receive(wire[:50_000])
+    client.receive(wire[50_000:])
+
+    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).text == "Unable to parse request"
+
+
+@pytest.mark.parametrize("end", ["reset", "lost", "deadline"])
+def test_call_that_is_given_up_frees_its_memory_at_once(client, memory, end):
+    timeout = [("grpc-timeout", "1S")] if end == "deadline" else []
+    stream = client.open("ModelInfer", *timeout)
+    client.receive(frames_of(stream, framed(request(TENSOR))[:200_000], 16_384, end=False))
+    (array,) = memory.arrays
+    assert array() is not None
+
+    gc.disable()
+    try:
+        if end == "reset":
+            client.reset(stream)
+        elif end == "lost":
+            client.connection.connection_lost(None)
+            client.connection = None
+        else:
+            client.loop.advance(2)
+            client.run()
+
+        assert array() is None
+    finally:
+        gc.enable()
+
+
+def test_declared_size_alone_takes_no_memory_without_a_model(client):
+    start = request(TENSOR, model="nobody")[:500]
+    stream = client.open("ModelInfer")
+
+    tracemalloc.start()
+    client.receive(data(stream, message_prefix((1 << 31) - 1) + start))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 100_000
