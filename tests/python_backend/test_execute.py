@@ -312,12 +312,6 @@ class TritonPythonModel:
     assert error.startswith(PREFIX + r"ValueError: \udc80")
 
 
-def test_missing_execute_is_an_error_of_the_request(worker):
-    rig = worker("class TritonPythonModel: pass")
-    (error,) = rig.run({"x": X})
-    assert error == f"{PREFIX}Python model {rig.path} does not implement `execute` method."
-
-
 def test_failure_says_that_execute_returned(worker):
     rig = worker(returning("5"))
     batch = rig.execute({"x": X})

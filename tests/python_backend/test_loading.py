@@ -22,6 +22,7 @@ import helper
 import beside
 
 class TritonPythonModel:
+    def execute(self, requests): ...
     def initialize(self, args):
         assert (__name__, __package__) == ("1.model", "1"), (__name__, __package__)
         assert (relative.VALUE, helper.VALUE, beside.VALUE) == (1, 1, 2)
@@ -39,6 +40,7 @@ def test_file_may_be_imported_once_more(start_worker):
     rig = start_worker(
         """
 class TritonPythonModel:
+    def execute(self, requests): ...
     def initialize(self, args):
         import model
         assert model.TritonPythonModel is not TritonPythonModel
@@ -56,6 +58,7 @@ def test_version_may_be_a_package(start_worker, tmp_path):
 from . import VALUE
 
 class TritonPythonModel:
+    def execute(self, requests): ...
     def initialize(self, args):
         assert VALUE == 7
 """
@@ -67,6 +70,7 @@ def test_file_may_have_another_name(start_worker):
     rig = start_worker(
         """
 class TritonPythonModel:
+    def execute(self, requests): ...
     def initialize(self, args):
         assert __name__ == "1.other-name.v2", __name__
 """,
@@ -79,6 +83,7 @@ def test_code_of_a_backend_is_a_module_of_its_own(start_worker):
     rig = start_worker(
         """
 class TritonPythonModel:
+    def execute(self, requests): ...
     def initialize(self, args):
         assert (__name__, __package__) == ("backend", ""), (__name__, __package__)
         assert pb_utils.get_model_dir().endswith("/m/1"), pb_utils.get_model_dir()
@@ -94,6 +99,7 @@ def test_initialize_gets_its_arguments(start_worker):
         """
 import json
 class TritonPythonModel:
+    def execute(self, requests): ...
     def __init__(self):
         self.made = True
     def initialize(self, args):
@@ -104,6 +110,23 @@ class TritonPythonModel:
         }
         assert all(isinstance(value, str) for value in args.values())
         assert json.loads(args["model_config"])["max_batch_size"] == 8
+"""
+    )
+    assert rig.initialized().error == ""
+
+
+def test_file_without_execute_is_refused(start_worker):
+    rig = start_worker("class TritonPythonModel: pass")
+    expected = f"Python model {rig.path} does not implement `execute` method."
+    assert rig.initialized().error == expected
+
+
+def test_execute_may_be_set_by_initialize(start_worker):
+    rig = start_worker(
+        """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.execute = lambda requests: None
 """
     )
     assert rig.initialized().error == ""
@@ -239,6 +262,7 @@ def test_failure_in_finalize_is_logged(worker):
     rig = worker(
         """
 class TritonPythonModel:
+    def execute(self, requests): ...
     def finalize(self):
         raise ValueError("no")
 """

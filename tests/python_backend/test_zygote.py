@@ -178,6 +178,7 @@ def test_worker_is_started_by_itself(tmp_path, way):
     (tmp_path / "1" / "model.py").write_text(
         "import sys\nimport triton_python_backend_utils\n"
         "class TritonPythonModel:\n"
+        "    def execute(self, requests): ...\n"
         "    def initialize(self, args):\n"
         "        assert not any(path.endswith('python_backend') for path in sys.path)\n"
         "        assert '/fallback' in sys.path\n"
@@ -208,7 +209,9 @@ def test_python_without_what_a_worker_needs_says_so():
 
 def test_spawned_worker_ends_with_the_server(tmp_path):
     (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.py").write_text("class TritonPythonModel: pass")
+    (tmp_path / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests): ...\n"
+    )
     process, peer, door = spawn([sys.executable, "-m", "pytriton.python_backend"])
     peer.say(Initialize(str(tmp_path / "1" / "model.py"), "1", {"model_name": "m"}, []))
     peer.hear(Initialized)

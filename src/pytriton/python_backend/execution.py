@@ -40,8 +40,10 @@ class Execution:
         runtime: WorkerRuntime,
         coroutines: CoroutineThread,
     ) -> None:
-        self._execute = getattr(model, "execute", None)
-        self._model_path = model_path
+        # Triton finds that out with the first request; a model that cannot serve is not ready.
+        if not hasattr(model, "execute"):
+            raise RuleError(f"Python model {model_path} does not implement `execute` method.")
+        self._execute = model.execute
         self._desk = desk
         self._outbox = desk.outbox
         self._runtime = runtime
@@ -69,8 +71,6 @@ class Execution:
             self._answer(run, requests, result)
 
     def _call(self, batch: int, requests: Sequence[InferenceRequest]) -> Any:
-        if self._execute is None:
-            raise RuleError(f"Python model {self._model_path} does not implement `execute` method.")
         self._runtime.running_batch = batch
         try:
             return self._execute(requests)

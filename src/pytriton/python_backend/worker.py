@@ -113,7 +113,7 @@ class Worker:
         self._execution = Execution(model, frame.model_path, desk, self._runtime, self._coroutines)
         return Initialized(
             has_ready_check=self._prepare_ready_check(),
-            is_async=inspect.iscoroutinefunction(getattr(model, "execute", None)),
+            is_async=inspect.iscoroutinefunction(model.execute),
         )
 
     def _make_desk(self, frame: Initialize) -> RunDesk:
