@@ -186,6 +186,9 @@ class Zygote:
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             worker.kill()
+            # Its group, too, as the zygote would have done: processes that the model started.
+            with contextlib.suppress(OSError):
+                os.killpg(worker.pid, signal.SIGKILL)
             worker.exited.set_result("killed, as the process that had forked it ended")
 
 
