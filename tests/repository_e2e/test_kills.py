@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL of the server, of the process that forks workers, or of both: no process is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.http_client import is_port_free
+from tests.e2e.waiting import eventually
+from tests.repository_e2e.model_files import code, config, model
+
+TWO = config("instance_group [{ kind: KIND_CPU count: 2 }]")
+# What a model starts of its own ends with it.
+PARENT = code(
+    "print('busy'); time.sleep(0.2); y = x",
+    top="import subprocess",
+    initialize="self.child = subprocess.Popen(['sleep', '600'])",
+    finalize="self.child.kill(); self.child.wait()",
+)
+
+
+def repository():
+    return {"plain": model(settings=TWO), "parent": model(PARENT)}
+
+
+def is_gone(server):
+    return not server.descendants() and all(is_port_free(port) for port in server.ports)
+
+
+@pytest.mark.parametrize("who", ["server", "both"])
+def test_kill_leaves_no_process(start_server, who):
+    models = {"plain": model(settings=TWO)} if who == "both" else repository()
+    server = start_server(models).await_ready()
+    assert len(server.workers()) == (2 if who == "both" else 3)
+    zygote = server.zygote()
+
+    server.process.kill()
+    if who == "both":
+        zygote.kill()
+    server.process.wait()
+
+    assert eventually(lambda: is_gone(server)), server.descendants()
+
+
+def test_killed_zygote_is_replaced_with_all_its_workers(start_server):
+    server = start_server(repository()).await_ready()
+    zygote, workers = server.zygote(), server.workers()
+    family = server.descendants()
+
+    zygote.kill()
+
+    assert eventually(lambda: server.get("/v2/health/ready").status != 200)
+    assert eventually(lambda: server.get("/v2/health/ready").status == 200), server.output
+    assert server.infer("plain", 2.0) == [2.0]
+    assert server.infer("parent", 2.0) == [2.0]
+    assert eventually(lambda: not any(each.is_running() for each in (zygote, *workers)))
+    assert eventually(lambda: len(server.descendants()) == len(family)), server.descendants()
+    assert server.zombies() == []
+    assert server.end() == 0
+    assert eventually(lambda: is_gone(server)), server.descendants()
+
+
+def test_signal_leaves_no_process(start_server):
+    server = start_server(repository()).await_ready()
+    assert len(server.descendants()) == 5  # a zygote, three workers, what one of them started
+
+    assert server.end() == 0
+
+    assert eventually(lambda: is_gone(server)), server.descendants()
