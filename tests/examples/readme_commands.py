@@ -10,8 +10,12 @@ import sys
 
 from tests.snippets import snippets
 
-_DEFAULT_PORTS = ("8000", "8001")
-_SERVING = ("server.py", "binder.py")  # run until they are ended
+_DEFAULT_PORTS = ("8000", "8001", "8002")
+_SERVING = ("server.py", "binder.py", "tritonserver")  # run until they are ended
+_PROGRAMS = {
+    "python": sys.executable,
+    "tritonserver": str(pathlib.Path(sys.executable).with_name("tritonserver")),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +27,12 @@ class Command:
     @property
     def serves(self) -> bool:
         """Whether it goes on until it is ended."""
-        return self.arguments[1].endswith(_SERVING)
+        return any(argument.endswith(_SERVING) for argument in self.arguments[:2])
 
-    def on_ports(self, http_port: int, grpc_port: int) -> list[str]:
+    def on_ports(self, ports: list[int]) -> list[str]:
         """The command as it reaches a server that listens elsewhere."""
-        ports = dict(zip(_DEFAULT_PORTS, (str(http_port), str(grpc_port)), strict=True))
-        return [with_ports(argument, ports) for argument in self.arguments]
+        moved = dict(zip(_DEFAULT_PORTS, map(str, ports), strict=True))
+        return [with_ports(argument, moved) for argument in self.arguments]
 
 
 def with_ports(text: str, ports: dict[str, str]) -> str:
@@ -50,6 +54,6 @@ def commands(readme: pathlib.Path) -> list[Command]:
         if program == "export":
             environment |= dict(argument.split("=", 1) for argument in arguments)
         else:
-            program = sys.executable if program == "python" else program
+            program = _PROGRAMS.get(program, program)
             found.append(Command((program, *arguments), None, dict(environment)))
     return found

@@ -68,10 +68,10 @@ def test_commands_of_a_readme_do_what_it_says(server):
     with contextlib.ExitStack() as stack:
         for command in shown:
             if command.serves:
-                arguments = command.on_ports(*ports[:2])
+                arguments = command.on_ports(ports)
                 stack.enter_context(running(arguments, ports, command.environment))
         for question in questions:
-            command = question.on_ports(*ports[:2])
+            command = question.on_ports(ports)
             if shutil.which(command[0]) is None:
                 pytest.skip(f"{command[0]} is not installed")
             printed = output_of(command)
