@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend import mailbox
@@ -96,3 +97,63 @@ def test_idle_memory_is_given_back(monkeypatch):
     assert not connection.outbox.uses_memory
     server.close()
     connection.close()
+
+
+# Inputs that are passed on
+
+
+def passing(body):
+    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
+    return f"""
+class TritonPythonModel:
+    kept = []
+    def execute(self, requests):
+        x = requests[0].inputs()[0]
+{lines}
+"""
+
+
+ANSWER = "return [pb_utils.InferenceResponse([pb_utils.Tensor('y', x.as_numpy())])]"
+
+
+@pytest.mark.parametrize(
+    "body, is_passed_on",
+    [
+        (ANSWER, True),
+        ("return [pb_utils.InferenceResponse([pb_utils.Tensor('y', x.as_numpy()[:, 8:])])]", True),
+        (f"self.kept.append(x)\n{ANSWER}", False),
+        (f"self.kept.append(x.as_numpy())\n{ANSWER}", False),
+        (f"self.kept.append(x.as_numpy()[0, 5:9])\n{ANSWER}", False),
+        (f"self.kept.append(memoryview(x.as_numpy()))\n{ANSWER}", False),
+        (f"self.kept.append(x.to_dlpack())\n{ANSWER}", False),
+        (f"self.kept.append(np.from_dlpack(x))\n{ANSWER}", False),
+        (f"self.kept.append(requests)\n{ANSWER}", False),
+        (f"self.kept.append(requests[0])\n{ANSWER}", False),
+        (ANSWER.replace("return ", "self.kept = ") + "\nreturn self.kept", False),
+        (ANSWER.replace("return ", "self.kept = ") + "\nreturn list(self.kept)", False),
+    ],
+)
+def test_input_that_nobody_keeps_is_passed_on_without_a_copy(worker, body, is_passed_on):
+    rig = worker(passing(body))
+    large = np.arange(1 << 16, dtype=np.float32).reshape(1, -1)
+    for factor in (1, 2, 3):
+        rig.execute({"x": large * factor})
+        received = rig.hear(BatchResult)
+        (ref,) = received.frame.outputs
+        assert (ref.block < 0) is is_passed_on
+        expected = (large * factor)[:, large.shape[1] - ref.shape[1] :]
+        assert (received.array(ref) == expected).all()
+
+
+def test_input_that_is_passed_on_twice_is_copied(worker):
+    rig = worker(
+        passing(
+            "y, z = [pb_utils.Tensor(n, x.as_numpy()) for n in 'yz']\n"
+            "return [pb_utils.InferenceResponse([y, z])]"
+        ),
+        output_names=["y", "z"],
+    )
+    for factor in (1, 2):
+        (outputs,) = rig.run({"x": LARGE * factor})
+        assert (outputs["y"] == LARGE * factor).all()
+        assert (outputs["z"] == LARGE * factor).all()

@@ -9,7 +9,7 @@ from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.pb_utils.response import InferenceResponse
 from pytriton.python_backend.failure_text import RuleError, describe
-from pytriton.python_backend.placing import place, place_column
+from pytriton.python_backend.placing import place, place_column, place_only
 from pytriton.transport.frames import BatchResult, ResponseItem
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def columns_of(
     responses: Sequence[InferenceResponse | None],
     requests: Sequence[InferenceRequest],
     rows: Sequence[int],
-) -> list[Sequence[Tensor]] | None:
+) -> list[list[Tensor]] | None:
     """The outputs of a whole batch, by name, if they can be sent in one piece each; else None.
 
     They can where every request has a response with the same outputs, which differ in nothing but
@@ -104,12 +104,12 @@ def columns_of(
     width = len(table[0])
     if len(table) > 1 and any(len(tensors) != width for tensors in table):
         return None
-    columns: list[Sequence[Tensor]] = []
+    columns = []
     for column in zip(*table, strict=True):
         if len(column) > 1 and not _is_alike(column, rows):
             return None
         if column[0].name() in names:
-            columns.append(column)
+            columns.append(list(column))
     return columns
 
 
@@ -129,12 +129,12 @@ def make_batch_result(
     batch: int,
     rows: Sequence[int],
     times_ns: tuple[int, int],
-    columns: list[Sequence[Tensor]],
+    columns: list[list[Tensor]],
     payload: Payload,
 ) -> BatchResult:
     """One response to every request of a batch, outputs in one piece."""
     if len(rows) == 1:
-        refs = [place(payload, tensor) for (tensor,) in columns]
+        refs = [place_only(payload, column) for column in columns]
     else:
         row_count = sum(rows)
         refs = [place_column(payload, tensors, row_count) for tensors in columns]

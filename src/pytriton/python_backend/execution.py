@@ -17,7 +17,7 @@ from pytriton.python_backend.requests import make_requests
 from pytriton.transport.frames import BatchFailure, Execute, ResponseItem, Responses
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.response import InferenceResponse
@@ -27,6 +27,22 @@ if TYPE_CHECKING:
     from pytriton.transport.channel import Payload, Received
 
     _Answered = Sequence[tuple[int, InferenceResponse | None]]
+
+
+class _Call:
+    """A batch, what `execute` is given for it, and what it returned."""
+
+    __slots__ = ("requests", "result", "run")
+
+    def __init__(self, run: BatchRun) -> None:
+        self.run = run
+        self.requests: list[InferenceRequest] = []
+        self.result: Any = None
+
+    def clear(self) -> None:
+        """Let requests and result go."""
+        self.requests = []
+        self.result = None
 
 
 class Execution:
@@ -57,97 +73,96 @@ class Execution:
         """
         execute = received.frame
         assert isinstance(execute, Execute)
-        run = BatchRun(self._desk, execute, time.monotonic_ns())
-        requests: Sequence[InferenceRequest] = ()
+        call = _Call(BatchRun(self._desk, execute, time.monotonic_ns()))
         try:
-            requests = make_requests(received, run, self._desk)
-            result = self._call(execute.batch, requests)
+            call.requests = make_requests(received, call.run, self._desk)
+            self._call(call)
         except BaseException as error:  # noqa: BLE001  whatever the model raises is answered
-            self._fail(run, requests, error)
+            self._fail(call, error)
             return
-        if asyncio.iscoroutine(result):
-            self._start(run, requests, result)
+        if asyncio.iscoroutine(call.result):
+            self._start(call)
         else:
-            self._answer(run, requests, result)
+            self._answer(call)
 
-    def _call(self, batch: int, requests: Sequence[InferenceRequest]) -> Any:
-        self._runtime.running_batch = batch
+    def _call(self, call: _Call) -> None:
+        self._runtime.running_batch = call.run.execute.batch
         try:
-            return self._execute(requests)
+            # A list of its own, with which the model may do as it likes.
+            call.result = self._execute(call.requests[:])
         finally:
             self._runtime.running_batch = 0
 
-    def _start(
-        self,
-        run: BatchRun,
-        requests: Sequence[InferenceRequest],
-        coroutine: Coroutine[Any, Any, Any],
-    ) -> None:
+    def _start(self, call: _Call) -> None:
+        run = call.run
         if self._desk.is_decoupled:
             frame = Responses(
                 run.started_ns, time.monotonic_ns(), [], returned_batch=run.execute.batch
             )
             self._outbox.send(lambda _: frame)
             run.return_()
-        self._coroutines.submit(self._finish(run, requests, coroutine))
+        self._coroutines.submit(self._finish(call))
 
-    async def _finish(
-        self,
-        run: BatchRun,
-        requests: Sequence[InferenceRequest],
-        coroutine: Coroutine[Any, Any, Any],
-    ) -> None:
+    async def _finish(self, call: _Call) -> None:
         try:
             try:
-                result = await coroutine
+                call.result = await call.result
             except BaseException as error:  # noqa: BLE001  as in `run`
-                self._fail(run, requests, error)
+                self._fail(call, error)
             else:
-                self._answer(run, requests, result)
+                self._answer(call)
         except ConnectionError:
             pass  # the server is gone, which the model's thread hears, too
 
-    def _answer(self, run: BatchRun, requests: Sequence[InferenceRequest], result: Any) -> None:
+    def _answer(self, call: _Call) -> None:
         try:
-            self._send_answer(run, requests, result)
+            if self._desk.is_decoupled:
+                answers.check_decoupled_return(call.result, self._runtime.instance_name)
+                self._return(call, [None] * len(call.requests))
+            else:
+                self._answer_coupled(call)
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001  it broke a rule, or its tensors cannot be sent
-            self._fail(run, requests, error)
+            self._fail(call, error)
 
-    def _send_answer(
-        self, run: BatchRun, requests: Sequence[InferenceRequest], result: Any
-    ) -> None:
-        execute = run.execute
+    def _answer_coupled(self, call: _Call) -> None:
+        run, execute = call.run, call.run.execute
+        responses = answers.returned_responses(call.result, call.requests)
+        columns = answers.columns_of(responses, call.requests, execute.rows)
+        if columns is None:
+            self._return(call, responses)
+            return
+        # An output may now be all that is left of an input, which then needs no copy.
+        del responses
+        call.clear()
         times_ns = (run.started_ns, time.monotonic_ns())
-        responses: Sequence[InferenceResponse | None]
-        if self._desk.is_decoupled:
-            answers.check_decoupled_return(result, self._runtime.instance_name)
-            responses = [None] * len(requests)
-        else:
-            responses = answers.returned_responses(result, requests)
-            columns = answers.columns_of(responses, requests, execute.rows)
-            if columns is not None:
-                self._outbox.send(
-                    functools.partial(
-                        answers.make_batch_result, execute.batch, execute.rows, times_ns, columns
-                    )
-                )
-                run.end()
-                return
+        self._outbox.send(
+            functools.partial(
+                answers.make_batch_result, execute.batch, execute.rows, times_ns, columns
+            )
+        )
+        run.end()
+
+    def _return(self, call: _Call, responses: Sequence[InferenceResponse | None]) -> None:
+        """Send what there is, and say that `execute` returned."""
+        run = call.run
         answered = [
             (position, response)
-            for position, (request, response) in enumerate(zip(requests, responses, strict=True))
+            for position, (request, response) in enumerate(
+                zip(call.requests, responses, strict=True)
+            )
             if response is not None
             or (request.release_flags == RELEASE_RESCHEDULE and run.is_open(position))
         ]
-        returned_batch = 0 if run.is_returned else execute.batch
+        times_ns = (run.started_ns, time.monotonic_ns())
+        returned_batch = 0 if run.is_returned else run.execute.batch
         if answered or returned_batch:
             self._outbox.send(
                 functools.partial(self._make_responses, run, times_ns, answered, returned_batch)
             )
         for position, _ in answered:
-            _close(requests[position])
+            _close(call.requests[position])
         run.return_([position for position, _ in answered])
 
     def _make_responses(
@@ -168,14 +183,13 @@ class Execution:
         ]
         return Responses(*times_ns, items, returned_batch=returned_batch)
 
-    def _fail(
-        self, run: BatchRun, requests: Sequence[InferenceRequest], error: BaseException
-    ) -> None:
+    def _fail(self, call: _Call, error: BaseException) -> None:
         """Answer what is open of a batch with the error, but for responses that were sent."""
+        run = call.run
         times_ns = (run.started_ns, time.monotonic_ns())
         self._log(error)
         held = []
-        for position, request in enumerate(requests):
+        for position, request in enumerate(call.requests):
             if request.sender is not None:
                 response = request.sender.take_held()
                 if response is not None and run.is_open(position):

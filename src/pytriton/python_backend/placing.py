@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytriton.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
+from pytriton.pb_utils.tensor import Tensor
+from pytriton.transport.arena import find_unshared_remote_block
 from pytriton.transport.channel import INLINE_TENSOR_BYTES
 from pytriton.transport.frames import TensorRef
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytriton.pb_utils.tensor import Tensor
     from pytriton.transport.channel import Payload
 
 
@@ -31,6 +33,35 @@ def place(payload: Payload, tensor: Tensor) -> TensorRef:
         data, size = _bytes_of(array), array.nbytes
     block, offset = payload.add((data,), size)
     return TensorRef(tensor.name(), dtype.number, shape, offset, size, block)
+
+
+def place_only(payload: Payload, column: list[Tensor]) -> TensorRef:
+    """Like `place` for the only tensor of a list, which is taken out of it.
+
+    An input that the model passes on, and that nothing else refers to, is not copied: it is in the
+    server's memory already.
+    """
+    if column[0].as_numpy().nbytes <= INLINE_TENSOR_BYTES or (
+        _reference_count(column) > _SOLE_REFERENCE
+    ):
+        return place(payload, column[0])
+    name = column[0].name()
+    dtype, shape = column[0].to_wire()[:2]
+    arrays = {name: column.pop().as_numpy()}  # the tensor is gone then, and does not count
+    found = find_unshared_remote_block(arrays, name)
+    if found is None or dtype is BYTES or not arrays[name].flags.c_contiguous:
+        return place(payload, Tensor.from_array(name, arrays[name]))
+    remote, offset = found
+    block = payload.give_back(remote)
+    return TensorRef(name, dtype.number, shape, offset, arrays[name].nbytes, block)
+
+
+def _reference_count(column: list[Tensor]) -> int:
+    return sys.getrefcount(column[0])
+
+
+# Of a tensor that only its column has: interpreters differ.
+_SOLE_REFERENCE = _reference_count([Tensor.from_array("", np.empty(0, np.uint8))])
 
 
 def place_column(payload: Payload, tensors: Sequence[Tensor], row_count: int) -> TensorRef:
