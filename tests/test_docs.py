@@ -12,7 +12,7 @@ import pytest
 from tests.snippets import run_python_blocks, snippets
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
-FOLDERS = (".", "docs", "examples", "examples/*", "benchmarks")
+FOLDERS = (".", "docs", "examples", "examples/*", "examples/*/*", "benchmarks")
 PAGES = sorted(page for folder in FOLDERS for page in REPOSITORY.glob(f"{folder}/*.md"))
 PAGES_WITH_PYTHON = [page for page in PAGES if snippets(page, "python")]
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#\s]+)[^)]*\)")
