@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that die: requests hear why, readiness tells, they come back, and loops end."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.e2e.http_client import InferFailedError, infer
+from tests.e2e.waiting import eventually
+from tests.repository_e2e.model_files import DECOUPLED, code, config, decoupled_code, model
+
+CAUSES = {
+    "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "Killed by SIGKILL (9)."),
+    "segfault": ("os.kill(os.getpid(), signal.SIGSEGV)", "Killed by SIGSEGV (11)."),
+    "exit": ("os._exit(0)", "Exited with code 0."),
+}
+POISON = 666.0
+# A new instance waits as long as there is a file that says so.
+HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
+TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
+ALLOCATE = "np.ones(1 << 31, np.uint8)"
+# Little more memory than the process has by now.
+LIMIT = """
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + {spare}
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+"""
+LIMITED = LIMIT.format(spare=64 << 20)
+TIGHT = LIMIT.format(spare=1 << 20)
+
+
+def dying(how, **settings):
+    return code(f"if x[0, 0] == {POISON}: {how}\ny = x", **settings)
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server):
+    stream = f"send([x[0]])\nif x[0, 0] == {POISON}: os.kill(os.getpid(), signal.SIGKILL)"
+    repository = {
+        **{
+            name: model(dying(how, initialize=HOLD), config(TWO))
+            for name, (how, _) in CAUSES.items()
+        },
+        "mixed": model(dying("os._exit(3)"), config(TWO)),
+        "stream": model(decoupled_code(stream), config(DECOUPLED)),
+        "limited": model(dying(ALLOCATE, initialize=LIMITED)),
+        "tight": model(code(initialize=TIGHT)),
+        "other": model(),
+    }
+    return start_module_server(repository).await_ready()
+
+
+@pytest.fixture(scope="module")
+def explicit_server(start_module_server):
+    repository = {
+        "m": model(dying("os._exit(3)")),
+        "greedy": model(code(initialize=f"{LIMITED}\n{ALLOCATE}")),
+    }
+    return start_module_server(repository, flags=["--model-control-mode=explicit"]).await_ready()
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def is_healthy(server):
+    """What the health protocol says of the server: 1 serves, 2 does not."""
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        return channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20) == b"\x08\x01"
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server, name):
+    hold = server.repository / name / "1" / "hold"
+    hold.touch()
+    with server.grpc_client() as client:
+        assert client.is_model_ready(name)
+        assert is_healthy(server)
+
+        with pytest.raises(InferFailedError) as failed:
+            server.infer(name, POISON)
+
+        assert failed.value.status == 500
+        assert failed.value.text.startswith(f"Stub process '{name}_0_")
+        assert failed.value.text.endswith(f"' is not healthy. {CAUSES[name][1]}")
+        assert server.get(f"/v2/models/{name}/ready").status == 400
+        assert not client.is_model_ready(name)
+        assert not client.is_server_ready()
+        assert not is_healthy(server)
+        assert server.infer(name, 5.0) == [5.0]  # by the other instance
+        assert server.infer("other", 5.0) == [5.0]
+        hold.unlink()
+        assert eventually(lambda: client.is_model_ready(name))
+        assert client.is_server_ready()
+        assert is_healthy(server)
+    assert server.zombies() == []
+    assert f"{name}_0_" in server.stderr
+
+
+def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explicit_server):
+    server = explicit_server
+    assert server.load("m").status == 200
+
+    def crash():
+        with pytest.raises(InferFailedError):
+            server.infer("m", POISON)
+        return server.index()["m"]["state"] == "UNAVAILABLE"
+
+    assert eventually(crash)
+
+    row = server.index()["m"]
+    assert row["reason"].startswith("its instances ended 5 times within ")
+    assert row["reason"].endswith("the last time: exited with code 3")
+    assert server.get("/v2/models/m/ready").status == 400
+    assert eventually(lambda: server.workers() == [])
+    assert server.load("m").status == 200
+    assert server.infer("m", 2.0) == [2.0]
+    assert server.zombies() == []
+
+
+def test_poison_fails_nobody_else(server, threads):
+    def ask(number):
+        value = POISON if number in {30, 60, 90} else float(number)
+        try:
+            return server.infer("mixed", value)[0]
+        except InferFailedError as error:
+            return error.text
+
+    answers = list(threads.map(ask, range(150)))
+
+    failed = {number for number, answer in enumerate(answers) if isinstance(answer, str)}
+    assert failed == {30, 60, 90}
+    assert eventually(lambda: server.serves("mixed"))
+
+
+def test_stream_of_a_dead_instance_gets_one_error_that_is_final(server):
+    request = service_pb2.ModelInferRequest(model_name="stream", id="7")
+    tensor = request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+    tensor.contents.fp32_contents.append(POISON)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        first, second = list(stub.ModelStreamInfer(iter([request]), timeout=20))
+
+    assert first.error_message == ""
+    assert second.error_message.endswith("is not healthy. Killed by SIGKILL (9).")
+    assert second.infer_response.id == "7"
+    assert second.infer_response.parameters["triton_final_response"].bool_param
+    assert eventually(lambda: server.serves("stream"))
+
+
+def test_model_out_of_memory_fails_its_request_only(server):
+    with pytest.raises(InferFailedError, match="MemoryError"):
+        server.infer("limited", POISON)
+
+    assert server.infer("limited", 2.0) == [2.0]
+    assert server.infer("other", 2.0) == [2.0]
+
+
+def test_model_out_of_memory_in_initialize_is_unavailable(explicit_server):
+    answer = explicit_server.load("greedy")
+
+    row = explicit_server.index()["greedy"]
+    assert answer.status == 400
+    assert row["state"] == "UNAVAILABLE"
+    assert "MemoryError" in row["reason"]
+
+
+def test_request_that_does_not_fit_into_the_model_is_answered(server):
+    x = np.zeros((1, 16 << 20), np.float32)
+
+    with pytest.raises(InferFailedError):
+        infer(server.http_port, "tight", {"X": x})
+
+    assert server.infer("other", 2.0) == [2.0]
+    assert eventually(lambda: server.serves("tight"))
+    assert server.infer("tight", 2.0) == [2.0]
