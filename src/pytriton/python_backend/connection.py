@@ -78,6 +78,7 @@ class Connection:
 
     def close(self) -> None:
         """End it."""
+        self.mailbox.end()
         self.outbox.close()
         self.outbox.channel.close()
 

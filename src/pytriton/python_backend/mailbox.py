@@ -106,11 +106,20 @@ class Mailbox:
             while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
                 self._hand_out(received)
         except EOFError:
-            self._end()
+            self.end()
         finally:
             with self._lock:
                 self._is_led = False
             self._wake_successor()
+
+    def end(self) -> None:
+        """Nothing is read any more: whoever waits is told so."""
+        with self._lock:
+            self._is_over = True
+            gates = [gate for gates in self._sleepers.values() for gate in gates]
+            self._sleepers.clear()
+        for gate in gates:
+            gate.release()
 
     def _take_lead(self, waiter: Waiter) -> bool:
         is_heir = self._heir is waiter
@@ -156,7 +165,7 @@ class Mailbox:
                 if gives_way or waiter.has_news():
                     return
         except EOFError:
-            self._end()
+            self.end()
             raise
         finally:
             with self._lock:
@@ -209,11 +218,3 @@ class Mailbox:
             if not gates:
                 del self._sleepers[self._heir]
         gate.release()
-
-    def _end(self) -> None:
-        with self._lock:
-            self._is_over = True
-            gates = [gate for gates in self._sleepers.values() for gate in gates]
-            self._sleepers.clear()
-        for gate in gates:
-            gate.release()
