@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC: small and large ModelInfer calls, with h2load so that no Python client is measured."""
+"""gRPC: small and large ModelInfer calls, with h2load or a raw socket, not a client library."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from benchmarks import http2
 from benchmarks.http_loads import CONCURRENCIES, LARGE_TENSORS
+from benchmarks.large_grpc_client import METHOD, LargeCallClient
 from benchmarks.measurement import Measurement
 from benchmarks.servers import RunningServer
 
-METHOD = "/inference.GRPCInferenceService/ModelInfer"
 ANY_LENGTH = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -50,20 +51,46 @@ def small(server: RunningServer, seconds: float) -> list[Measurement]:
 
 
 def large(server: RunningServer) -> list[Measurement]:
-    """One call at a time, with windows that never close, so that nothing waits for credit."""
+    """One call at a time, in the largest frames both sides take, and in those that h2load sends."""
     figures = []
     for mebibytes, calls in LARGE_TENSORS:
         x = np.random.default_rng(0).random((1, mebibytes * 2**18), dtype=np.float32)
         request = checked_request(server, "Ident", {"x": x}, {"y": x})
-        with tempfile.NamedTemporaryFile("r") as log:
-            load = ["-c1", f"-n{calls}", "-w30", "-W30", f"--log-file={log.name}"]
-            report = _h2load(server, request, load, answer_bytes=x.nbytes)
-            times_us = [int(line.split("\t")[2]) for line in log]
-        if not calls == report.succeeded == len(times_us):
-            raise RuntimeError(f"expected {calls} calls to succeed, got {report.succeeded}")
-        rate = 2 * mebibytes / (statistics.median(times_us) / 1e6)
-        figures.append(Measurement(f"gRPC identity {mebibytes} MiB", rate, "MiB/s"))
+        row = f"gRPC identity {mebibytes} MiB"
+        for title, times_s in (
+            (row, _raw_times_s(server, request, x.tobytes(), calls)),
+            (f"{row}, 16 KiB frames", _h2load_times_s(server, request, x.nbytes, calls)),
+        ):
+            figures.append(Measurement(title, 2 * mebibytes / statistics.median(times_s), "MiB/s"))
     return figures
+
+
+def _raw_times_s(server: RunningServer, request: bytes, tensor: bytes, calls: int) -> list[float]:
+    """What each call took after a first one, whose answers all have to be the tensor."""
+    times_s = []
+    with http2.connect(server.grpc_port) as connection:
+        client = LargeCallClient(connection, len(tensor))
+        client.open()
+        for _ in range(1 + calls):
+            elapsed_s, message = client.call(request)
+            times_s.append(elapsed_s)
+            answer = service_pb2.ModelInferResponse.FromString(message)
+            if list(answer.raw_output_contents) != [tensor]:
+                raise RuntimeError("the identity model returned other bytes than it was sent")
+    return times_s[1:]
+
+
+def _h2load_times_s(
+    server: RunningServer, request: bytes, answer_bytes: int, calls: int
+) -> list[float]:
+    """The same with windows that never close, so that nothing waits for credit."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        load = ["-c1", f"-n{calls}", "-w30", "-W30", f"--log-file={log.name}"]
+        report = _h2load(server, request, load, answer_bytes)
+        times_s = [int(line.split("\t")[2]) / 1e6 for line in log]
+    if not calls == report.succeeded == len(times_s):
+        raise RuntimeError(f"expected {calls} calls to succeed, got {report.succeeded}")
+    return times_s
 
 
 def checked_request(
@@ -102,7 +129,7 @@ def _h2load(
         body.flush()
         command = ["h2load", "-m1", "-t1", *load, "-d", body.name]
         command += ["-H", "te: trailers", "-H", "content-type: application/grpc"]
-        command.append(f"http://127.0.0.1:{server.grpc_port}{METHOD}")
+        command.append(f"http://127.0.0.1:{server.grpc_port}{http2.SERVICE}/{METHOD}")
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     report = parse_report(output)
     # To h2load a refused gRPC call is a success, since its HTTP status is 200, but it has no data.

@@ -8,25 +8,30 @@ call is over.
 from __future__ import annotations
 
 import socket
-import struct
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import hpack
 
-METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
-TIMEOUT_S = 120.0
+from benchmarks import http2
+from benchmarks.http2 import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD,
+    HEADERS,
+    INITIAL_MAX_FRAME,
+    INITIAL_WINDOW,
+    PING,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    messages,
+)
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-FRAME_HEAD = struct.Struct(">IBI")  # length and type, flags, stream
-DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
-ACK = END_STREAM = 1
-END_HEADERS = 4
+METHOD = "ModelStreamInfer"
 STREAM = 1
-INITIAL_WINDOW = 65_535
-INITIAL_MAX_FRAME = 16_384
-LARGEST_WINDOW = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,6 @@ class StreamResult:
     responses: int
     first_s: float
     last_s: float
-
-
-def connect(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
 
 
 class StreamCall:
@@ -56,25 +55,9 @@ class StreamCall:
         self._is_over = False
 
     def open(self) -> None:
-        """Sends the headers; the windows are opened so wide that responses never wait for credit.
-
-        Once the server's settings are here, the connection is set up on both sides.
-        """
-        headers = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", METHOD),
-            (":authority", "127.0.0.1"),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-        ]
-        window = struct.pack(">I", LARGEST_WINDOW - INITIAL_WINDOW)
-        self._socket.sendall(
-            PREFACE
-            + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, LARGEST_WINDOW))
-            + frame(WINDOW_UPDATE, 0, 0, window)
-            + frame(HEADERS, END_HEADERS, STREAM, hpack.Encoder().encode(headers))
-        )
+        """Sends the headers; once the server's settings are here, both sides are set up."""
+        headers = hpack.Encoder().encode(http2.call_headers(METHOD))
+        self._socket.sendall(http2.opening() + frame(HEADERS, END_HEADERS, STREAM, headers))
         while not self._is_open:
             self._receive()
 
@@ -93,19 +76,9 @@ class StreamCall:
         while not self._is_over:
             self._receive()
         last = time.perf_counter()
-        self._check_status()
+        http2.check_status(hpack.Decoder(), self._header_blocks)
         responses = list(messages(self._data))
         return StreamResult(len(responses), first - begin, last - begin), responses
-
-    def _check_status(self) -> None:
-        decoder = hpack.Decoder()
-        headers = {
-            str(name): str(value)
-            for block in self._header_blocks
-            for name, value in decoder.decode(block)
-        }
-        if headers.get("grpc-status") != "0":
-            raise RuntimeError(f"expected the stream to end with grpc-status 0, got {headers}")
 
     def _receive(self) -> None:
         chunk = self._socket.recv(2**20)
@@ -137,18 +110,3 @@ class StreamCall:
             self._socket.sendall(frame(PING, ACK, 0, bytes(payload)))
         elif kind not in (SETTINGS, PING, WINDOW_UPDATE):
             raise ConnectionError(f"got a frame of type {kind} with flags {flags}: {payload!r}")
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return FRAME_HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
-
-
-def messages(data: bytearray) -> Iterator[bytes]:
-    """Splits the content of DATA frames into gRPC's messages."""
-    at = 0
-    while at < len(data):
-        is_compressed, length = struct.unpack_from(">BI", data, at)
-        at += 5 + length
-        if is_compressed or at > len(data):
-            raise RuntimeError("expected whole messages that are not compressed")
-        yield bytes(data[at - length : at])

@@ -14,8 +14,9 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from benchmarks.grpc_loads import framed
+from benchmarks.http2 import connect
 from benchmarks.measurement import Measurement
-from benchmarks.stream_client import StreamCall, StreamResult, connect
+from benchmarks.stream_client import StreamCall, StreamResult
 
 RUNS = 5
 
