@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In mode explicit clients load and unload, over HTTP and gRPC, also what they send along."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.waiting import eventually
+from tests.repository_e2e.model_files import code, config, model
+
+PROTOCOLS = ["http", "grpc"]
+OVERRIDE = {
+    "backend": "python",
+    "max_batch_size": 2,
+    "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": ["-1"]}],
+    "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": ["-1"]}],
+    "instance_group": [{"kind": "KIND_CPU", "count": 3}],
+}
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server):
+    repository = {"at_start": model(), "later": model(code("y = x + 1")), "never": model()}
+    flags = ["--model-control-mode=explicit", "--load-model=at_start"]
+    return start_module_server(repository, flags=flags).await_ready()
+
+
+class Control:
+    """One of the official clients."""
+
+    def __init__(self, client, *, is_http):
+        self.client = client
+        self.is_http = is_http
+
+    def index(self):
+        index = self.client.get_model_repository_index()
+        if not self.is_http:
+            return {row.name: (row.version, row.state, row.reason) for row in index.models}
+        return {
+            row["name"]: tuple(row.get(key, "") for key in ("version", "state", "reason"))
+            for row in index
+        }
+
+    def config(self, name):
+        config = self.client.get_model_config(name)
+        return (
+            config if self.is_http else self.client.get_model_config(name, as_json=True)["config"]
+        )
+
+
+@pytest.fixture(params=PROTOCOLS)
+def control(request, server):
+    is_http = request.param == "http"
+    with server.http_client() if is_http else server.grpc_client() as client:
+        made = Control(client, is_http=is_http)
+        yield made
+        client.unload_model("later")
+
+
+def test_only_what_was_named_is_loaded_at_start(control):
+    index = control.index()
+
+    assert index["at_start"] == ("1", "READY", "")
+    assert index["never"] == ("", "", "")
+
+
+def test_model_is_loaded_and_unloaded(server, control):
+    control.client.load_model("later")
+    loaded = control.index()["later"]
+    answer = server.infer("later", 1.0)
+    control.client.unload_model("later")
+
+    assert loaded == ("1", "READY", "")
+    assert answer == [2.0]
+    assert eventually(lambda: control.index()["later"] == ("1", "UNAVAILABLE", "unloaded"))
+    assert not control.client.is_model_ready("later")
+    assert control.client.is_server_ready()
+
+
+def test_config_may_be_sent_along(server, control):
+    control.client.load_model("later", config=json.dumps(OVERRIDE))
+
+    settings = control.config("later")
+    assert settings["max_batch_size"] == 2
+    titles = " ".join(title for worker in server.workers() for title in worker.cmdline())
+    assert "later_0_2" in titles
+    assert server.infer("later", 1.0) == [2.0]
+
+
+def test_files_may_be_sent_along(server, control):
+    files = {"file:7/model.py": code("y = x * 10").encode()}
+
+    control.client.load_model("later", config=json.dumps(OVERRIDE), files=files)
+
+    assert control.index()["later"] == ("7", "READY", "")
+    assert server.infer("later", 2.0) == [20.0]
+    control.client.load_model("later")  # the repository's own again
+    assert server.infer("later", 2.0) == [3.0]
+
+
+def test_unknown_model_of_which_files_are_sent_is_loaded(server, control):
+    files = {"file:1/model.py": code("y = x * 3").encode()}
+
+    control.client.load_model("sent", config=json.dumps(OVERRIDE), files=files)
+
+    assert server.infer("sent", 2.0) == [6.0]
+    control.client.unload_model("sent", unload_dependents=True)
+    assert eventually(lambda: not server.serves("sent"))
+
+
+@pytest.mark.parametrize(
+    "name, options, text",
+    [
+        ("missing", {}, "failed to load 'missing', failed to poll from model repository"),
+        ("later", {"files": {"file:1/model.py": b""}}, "'config' must be specified"),
+        (
+            "later",
+            {"config": json.dumps(OVERRIDE), "files": {"file:../model.py": b""}},
+            "must stay within model directory",
+        ),
+        ("later", {"config": "{"}, "Invalid config override"),
+        ("later", {"config": '{"colour": "blue"}'}, "colour"),
+        ("..", {}, "path traversal"),
+    ],
+)
+def test_bad_load_is_refused(control, name, options, text):
+    with pytest.raises(InferenceServerException) as refused:
+        control.client.load_model(name, **options)
+
+    assert text in refused.value.message()
+
+
+def test_unload_of_an_unknown_model_succeeds(control):
+    control.client.unload_model("missing", unload_dependents=True)
+
+    assert "missing" not in control.index()
+
+
+@pytest.mark.parametrize(
+    "action, parameters, text",
+    [
+        ("load", {"colour": "blue"}, "unexpected error on creating Triton parameter"),
+        ("load", {"config": 7}, "attempt to access JSON non-string as string"),
+        ("load", {"file:1/model.py": "@@@"}, "file:1/model.py"),
+        ("unload", {"unload_dependents": "yes"}, "attempt to access JSON non-boolean as boolean"),
+    ],
+)
+def test_bad_parameter_is_refused_in_tritons_words(server, action, parameters, text):
+    answer = server.post(f"/v2/repository/models/later/{action}", {"parameters": parameters})
+
+    assert answer.status in {400, 500}
+    assert text in answer.error
+
+
+def test_index_lists_only_what_serves_if_asked(server):
+    rows = server.post("/v2/repository/index", {"ready": True}).json
+
+    assert [row["name"] for row in rows] == ["at_start"]
+
+
+def test_config_with_another_name_is_refused(server):
+    server.write("renamed", model(settings='name: "other"\n' + config()))
+
+    answer = server.load("renamed")
+
+    assert "directory name must equal model name" in answer.error
+    assert "directory name must equal model name" in server.index()["renamed"]["reason"]
