@@ -76,7 +76,7 @@ def test_unload_gives_up_what_is_being_loaded(scene, repository):
     it.unload()
 
     for load in loads:
-        with pytest.raises(UnavailableError, match="'m': it was unloaded before it was loaded"):
+        with pytest.raises(UnavailableError, match="'m': it was given up"):
             it.run(load)
     assert it.rows("m") == [IndexEntry("m", "1", "UNAVAILABLE", "unloaded")]
     assert it.engine.is_ready()

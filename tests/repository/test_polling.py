@@ -121,6 +121,43 @@ def test_repository_that_cannot_be_read_takes_no_model_away(polled, repository):
     assert polled.rows() == [IndexEntry("m", "1", "READY")]
 
 
+def test_model_that_hangs_while_it_is_loaded_is_loaded_anew_when_its_files_change(
+    polled, repository
+):
+    write_model(repository, "slow")
+    polled.loader.gates["slow"] = asyncio.Event()
+    first = polled.task(polled.manager.poll_once())
+    polled.until(lambda: polled.loader.running["slow"])
+    poll(polled)
+    assert polled.loader.asked == [("slow", 1)]
+
+    polled.loader.gates.clear()
+    write_code(repository / "slow")
+    poll(polled)
+
+    polled.run(first)
+    assert polled.engine.is_model_ready("slow")
+    assert polled.loader.asked == [("slow", 1), ("slow", 1)]
+    assert not polled.loader.running["slow"]
+
+
+def test_poller_looks_again_while_a_look_does_not_end():
+    looks = asyncio.Queue()
+
+    async def look():
+        looks.put_nowait("look")
+        await asyncio.Event().wait()
+
+    async def scenario():
+        poller = Poller(0.0, look)
+        poller.start()
+        for _ in range(2):
+            await looks.get()
+        await poller.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
 def test_poller_looks_after_each_interval_whatever_a_look_ends_in(caplog):
     turns, looks = asyncio.Queue(), asyncio.Queue()
     failures = [InternalError("no such directory"), ZeroDivisionError()]

@@ -203,7 +203,8 @@ class RepositoryManager:
     async def poll_once(self) -> None:
         """Load models that are new or changed, unload those that are gone.
 
-        A model that could not be loaded is tried again when its files change.
+        A model that could not be loaded is tried again when its files change, and so is one that
+        is still being loaded: it may hang.
 
         Raises:
             InternalError: A repository cannot be read; nothing was changed.
@@ -213,6 +214,8 @@ class RepositoryManager:
         changed = await asyncio.to_thread(
             lambda: [name for name in places if known.get(name) != look_at(places[name])]
         )
+        for name in changed:
+            self._keeper(name).give_up_loading()
         gone = [name for name, seen in known.items() if seen is not None and name not in places]
         await asyncio.gather(*(self._keepers[name].unload() for name in gone))
         await self._load_all({name: places[name] for name in changed})

@@ -59,7 +59,7 @@ class ModelKeeper:
 
         Raises:
             ServerError: It cannot be read or loaded; what served before still does.
-            UnavailableError: It was unloaded meanwhile.
+            UnavailableError: It was given up meanwhile.
         """
         attempt = asyncio.ensure_future(self._load(places, override, is_limited=is_limited))
         self._attempts.add(attempt)
@@ -69,7 +69,8 @@ class ModelKeeper:
             if attempt in self._attempts:  # who waits for it was cancelled
                 raise
             raise UnavailableError(
-                f"load failed for model '{self.name}': it was unloaded before it was loaded"
+                f"load failed for model '{self.name}': it was given up, "
+                "as the model was unloaded or its files changed"
             ) from None
         finally:
             self._attempts.discard(attempt)
@@ -92,9 +93,7 @@ class ModelKeeper:
 
         Loads that were asked for before are given up: one that hangs can be ended by this.
         """
-        attempts, self._attempts = self._attempts, set()
-        for attempt in attempts:
-            attempt.cancel()
+        self.give_up_loading()
         async with self._turn:
             source, self._source = self._source, None
             leaving, self._loaded = self._loaded, {}
@@ -102,6 +101,12 @@ class ModelKeeper:
             self._context.table.set_problem(self.name, "")
             self._withdraw(self._waiting)
             self._retire(leaving, source)
+
+    def give_up_loading(self) -> None:
+        """End the loads that run or wait; what served before still does."""
+        attempts, self._attempts = self._attempts, set()
+        for attempt in attempts:
+            attempt.cancel()
 
     async def stop(self, timeout_s: float | None) -> None:
         """End all versions; what is not finished in time is answered with an error."""
