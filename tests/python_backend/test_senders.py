@@ -7,56 +7,17 @@ import numpy as np
 import pytest
 
 from pytriton.transport.frames import (
-    RESPONSE_WINDOW,
-    RESPONSE_WINDOW_BYTES,
     BatchFailure,
     Cancel,
-    Credit,
     Responses,
 )
+from tests.python_backend.sender_models import decoupled, items_until, model, value
 from tests.python_backend.worker_rig import answer_of
 
 X = np.array([[1.0]], np.float32)
 PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "
 MORE_THAN_ONE = "Unable to send response. Non-decoupled model cannot send more than one response."
 CLOSED = "Unable to send response. Response sender has been closed."
-
-
-def model(body):
-    """A model whose `execute` has these lines, with a few helpers."""
-    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
-    return f"""
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-def response(value=1.0, size=1):
-    return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full((1, size), value, np.float32))])
-
-def wait_until(condition):
-    while not condition():
-        time.sleep(0.001)
-
-class TritonPythonModel:
-    def execute(self, requests):
-        senders = [each.get_response_sender() for each in requests]
-        sender = senders[0]
-{lines}
-"""
-
-
-def items_until(rig, count):
-    """So many response items, with their values, and the batches that returned meanwhile."""
-    items, returned = [], []
-    while len(items) < count:
-        received = rig.hear(Responses)
-        items += [(item, answer_of(received, item)) for item in received.frame.items]
-        if received.frame.returned_batch:
-            returned.append(received.frame.returned_batch)
-    assert len(items) == count
-    return items, returned
-
-
-def value(answer):
-    return answer["y"].flat[0].item()
 
 
 # Models that are not decoupled
@@ -189,10 +150,6 @@ class TritonPythonModel:
 # Decoupled models
 
 
-def decoupled(worker, body):
-    return worker(model(body), is_decoupled=True)
-
-
 def test_decoupled_model_sends_any_number_of_responses(worker):
     rig = decoupled(
         worker,
@@ -309,136 +266,3 @@ raise ValueError("stop")
     rig.hear(BatchFailure)
     rig.execute({"x": X})
     assert CLOSED in rig.hear(BatchFailure).frame.error
-
-
-# Credit and cancellation
-
-
-def test_send_waits_for_the_client(worker):
-    rig = decoupled(
-        worker,
-        """
-for number in range(200):
-    sender.send(response(number))
-sender.send(flags=FINAL)
-""",
-    )
-    batch = rig.execute({"x": X})
-
-    items, _ = items_until(rig, RESPONSE_WINDOW)
-    assert rig.hears_nothing()
-    rig.say(Credit(batch, 0, 10))
-    items, _ = items_until(rig, 10)
-    assert value(items[-1][1]) == RESPONSE_WINDOW + 9
-    assert rig.hears_nothing()
-    rig.say(Credit(batch, 0, 1000))
-    items, _ = items_until(rig, RESPONSE_WINDOW)
-    rig.say(Credit(batch, 0, 1000))
-    items, _ = items_until(rig, 200 - 2 * RESPONSE_WINDOW - 10 + 1)
-    assert items[-1][0].is_final
-
-
-def test_send_waits_for_large_responses_to_be_taken(worker):
-    size = RESPONSE_WINDOW_BYTES // 8
-    rig = decoupled(worker, f"for number in range(4): sender.send(response(number, {size}))")
-    batch = rig.execute({"x": X})
-
-    items_until(rig, 2)
-    assert rig.hears_nothing()
-    rig.say(Credit(batch, 0, 1))
-    items_until(rig, 1)
-
-
-def test_threads_wait_for_their_clients_while_batches_run(worker):
-    rig = decoupled(
-        worker,
-        """
-def stream(sender):
-    for number in range(100):
-        sender.send(response(number))
-    sender.send(flags=FINAL)
-
-for each in senders:
-    threading.Thread(target=stream, args=(each,)).start()
-""",
-    )
-    slow = rig.execute({"x": X})
-    items, returned = items_until(rig, RESPONSE_WINDOW)
-    if not returned:
-        rig.hear(Responses)
-    quick = rig.execute({"x": X})
-    counts = {slow: len(items), quick: 0}
-    while counts[quick] < 101:
-        frame = rig.hear(Responses).frame
-        for item in frame.items:
-            counts[item.batch] += 1
-            rig.say(Credit(quick, 0, 1))
-    assert counts[slow] == RESPONSE_WINDOW
-    rig.say(Credit(slow, 0, 64))
-    while counts[slow] < 101:
-        counts[slow] += len(rig.hear(Responses).frame.items)
-
-
-def test_cancelled_request_waits_for_nobody(worker):
-    rig = decoupled(
-        worker,
-        """
-for number in range(200):
-    sender.send(response(number))
-sender.send(flags=FINAL)
-""",
-    )
-    batch = rig.execute({"x": X})
-    items_until(rig, RESPONSE_WINDOW)
-    rig.say(Cancel(batch, 0))
-    items, _ = items_until(rig, 200 - RESPONSE_WINDOW + 1)
-    assert items[-1][0].is_final
-
-
-def test_model_hears_of_cancellation_while_it_runs(worker):
-    rig = worker(
-        model("wait_until(requests[1].is_cancelled)\nreturn [response() for _ in senders]")
-    )
-    batch = rig.execute({"x": X}, {"x": X})
-    rig.say(Cancel(batch, 1))
-    first, _ = rig.answers(batch, 2)
-    assert value(first) == 1
-
-
-def test_only_the_cancelled_request_is_cancelled(worker):
-    rig = worker(
-        model(
-            """
-wait_until(senders[1].is_cancelled)
-assert not senders[0].is_cancelled()
-return [response() for _ in senders]
-"""
-        )
-    )
-    batch = rig.execute({"x": X}, {"x": X})
-    rig.say(Cancel(batch, 1))
-    assert value(rig.answers(batch, 2)[0]) == 1
-
-
-# Rescheduling
-
-
-def test_request_asks_to_be_executed_again(worker):
-    rig = worker(model("requests[0].set_release_flags(2)\nreturn [None, response()]"))
-    first, second = rig.run({"x": X}, {"x": X})
-    assert (first, value(second)) == ("rescheduled", 1)
-
-
-def test_decoupled_request_is_answered_and_executed_again(worker):
-    rig = decoupled(worker, "sender.send(response())\nrequests[0].set_release_flags(2)")
-    batch = rig.execute({"x": X})
-
-    ((item, answer), (last, _)), returned = items_until(rig, 2)
-    assert (value(answer), item.is_final) == (1, False)
-    assert (last.is_rescheduled, last.is_final, returned) == (True, True, [batch])
-
-
-def test_failed_request_is_not_executed_again(worker):
-    rig = worker(model("requests[0].set_release_flags(2)\nraise ValueError()"))
-    rig.execute({"x": X})
-    rig.hear(BatchFailure)
