@@ -89,6 +89,22 @@ def test_stream_brings_any_number_of_responses_in_order(serve, count):
     assert values(call) == list(range(count))
 
 
+@pytest.mark.parametrize("size", [16, 6000, 100_000])
+def test_response_is_what_the_array_held_when_it_was_yielded(serve, size):
+    def steps(requests):
+        array = np.zeros((1, size), np.float32)
+        for value in range(100):
+            array[:] = value
+            yield [{"y": array} for _ in requests]
+        array[:] = -1
+
+    (call,) = serve(steps).infer(number(0))
+
+    assert [np.unique(response["y"]).tolist() for response in call.responses] == [
+        [value] for value in range(100)
+    ]
+
+
 def test_every_request_of_a_batch_gets_every_response(serve):
     def steps(requests):
         for value in range(3):

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Up to here copying an array out is cheaper than exposing its memory.
-_SMALL_ARRAY_BYTES = 4096
-
 
 class ModelCall:
     """Knows how to call one inference callable with a batch."""
@@ -231,7 +228,8 @@ def _place(
         array = convert_output(name, array, dtype)
     size = array.nbytes
     data: bytes | memoryview
-    if size <= _SMALL_ARRAY_BYTES or not array.flags.c_contiguous:
+    # What travels inside a message may wait for others, and the model change its array meanwhile.
+    if size <= INLINE_TENSOR_BYTES or not array.flags.c_contiguous:
         data = array.tobytes()
     else:
         data = array.reshape(-1).view(np.uint8).data
