@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures every available system in turn and prints one table: python -m benchmarks --help."""
+"""Measures every available system in turn and prints tables: python -m benchmarks --help."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ import msgspec
 
 from benchmarks import loads, servers, table
 from benchmarks.measurement import Measurement
+from benchmarks.table import Comparison
+
+SYSTEMS = "ours,pytriton,repository,triton"
+COMPARISONS = [
+    Comparison("Bound functions", servers.OURS, peers=(servers.NVIDIA_PYTRITON, servers.TRITON)),
+    Comparison(
+        "Model repositories: tritonserver against tritonserver",
+        servers.OUR_TRITONSERVER,
+        peers=(servers.TRITON,),
+    ),
+]
 
 EPILOG = """
 What our own client adds to a call is measured apart, beside bare tritonclient:
@@ -24,7 +35,9 @@ python -m benchmarks.client_overhead [SECONDS]. benchmarks/README.md says what e
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__, epilog=EPILOG)
-    parser.add_argument("--systems", default="ours,pytriton,triton", help="which, comma-separated")
+    parser.add_argument(
+        "--systems", default=SYSTEMS, help="which, comma-separated (default: %(default)s)"
+    )
     parser.add_argument(
         "--rows",
         type=chosen_rows,
@@ -76,7 +89,7 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(msgspec.to_builtins(rounds), indent=1) + "\n")
     results = {title: table.median_of_rounds(figures) for title, figures in rounds.items()}
-    print(table.render(results, subject="pytriton (this project)"))
+    print(table.render_all(results, COMPARISONS))
     return 0
 
 

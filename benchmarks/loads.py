@@ -6,23 +6,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from benchmarks import grpc_loads, http_loads, processes, servers, stream_loads
+from benchmarks import grpc_loads, http_loads, many_models, processes, servers, stream_loads
 from benchmarks.measurement import Measurement
 from benchmarks.servers import RunningServer, System
 
-ROWS = ("start", "idle", "memory", "http", "grpc", "large", "stream", "cache")
+ROWS = ("start", "idle", "memory", "http", "grpc", "large", "stream", "models", "cache")
 TOOLS = {"http": "wrk", "cache": "wrk", "grpc": "h2load", "large": "h2load"}
+OWN_SERVER_ROWS = {"models", "cache"}
 SETTLE_S = 10  # for all systems alike; allocators and pools give memory back late
 
 Load = Callable[[RunningServer, float], list[Measurement]]
 
 
 def measure(system: System, port: int, rows: Collection[str], seconds: float) -> list[Measurement]:
-    """Starts a system, measures the chosen rows, and stops it."""
+    """Starts a system, measures the chosen rows, and stops it; some rows start it once more."""
     figures: list[Measurement] = []
-    if set(rows) != {"cache"}:
+    if not set(rows) <= OWN_SERVER_ROWS:
         with servers.running(system, port) as server:
             figures += _measure_running(server, rows, seconds)
+    if "models" in rows and system.repository is not None:
+        figures += many_models.measure(system, port)
     if "cache" in rows and system.key == "ours":
         with servers.running(servers.cached_system(port), port) as server:
             figures += http_loads.cache_miss(server, seconds)

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import urllib.error
@@ -19,19 +20,33 @@ from dataclasses import dataclass, field
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = ("AddSub", "Ident", "repeat_int32")
 CACHE_MODELS = ("AddSub", "AddSubCached")
+OURS = "pytriton (this project)"
+OUR_TRITONSERVER = "tritonserver (this project)"
+NVIDIA_PYTRITON = "NVIDIA PyTriton"
+TRITON = "Triton + python_backend"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 40.0
 
 
 @dataclass(frozen=True)
 class System:
-    """A server that can be measured: what to run, and under which name it appears in the table."""
+    """A server that can be measured: what to run, and under which name it appears in the table.
+
+    `repository` is the folder of a `tritonserver`, theirs or ours; the others bind functions.
+    """
 
     key: str
     title: str
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     models: tuple[str, ...] = MODELS
+    repository: pathlib.Path | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        if self.repository is None:
+            return self.command
+        return [*self.command, f"--model-repository={self.repository}"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +72,12 @@ class RunningServer:
 
 
 def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
-    """Ours first, then the peers that are installed under `peers`."""
+    """Ours first, as either of the two is used, then the peers that are under `peers`."""
     serve = str(HERE / "serve_models.py")
-    systems = [System("ours", "pytriton (this project)", [sys.executable, serve, str(port)])]
+    systems = [
+        System("ours", OURS, [sys.executable, serve, str(port)]),
+        _tritonserver("repository", OUR_TRITONSERVER, [_our_tritonserver()], port),
+    ]
     python = peers / "venv" / "bin" / "python" if peers else None
     if peers is None or python is None or not python.exists():
         return systems
@@ -68,7 +86,7 @@ def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
         "VIRTUAL_ENV": str(python.parent.parent),
     }
     systems.append(
-        System("pytriton", "NVIDIA PyTriton", [str(python), serve, str(port)], environment)
+        System("pytriton", NVIDIA_PYTRITON, [str(python), serve, str(port)], environment)
     )
     systems.append(_triton(peers, python, port, environment))
     return systems
@@ -90,14 +108,24 @@ def _triton(
     command = [
         str(packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"),
         f"--backend-directory={peers / 'backends'}",
-        f"--model-repository={HERE / 'model_repository'}",
-        f"--http-port={port}",
-        f"--grpc-port={port + 1}",
-        f"--metrics-port={port + 2}",
     ]
     libraries = f"{packages / 'nvidia_pytriton.libs'}:/usr/lib/x86_64-linux-gnu"
     extra = {"PYTHONPATH": str(packages), "LD_LIBRARY_PATH": libraries}
-    return System("triton", "Triton + python_backend", command, {**environment, **extra})
+    return _tritonserver("triton", TRITON, command, port, {**environment, **extra})
+
+
+def _our_tritonserver() -> str:
+    """The command that installing this package put beside the interpreter."""
+    return str(pathlib.Path(sysconfig.get_path("scripts")) / "tritonserver")
+
+
+def _tritonserver(
+    key: str, title: str, command: list[str], port: int, environment: dict[str, str] | None = None
+) -> System:
+    """Both are started with the same options."""
+    ports = [f"--http-port={port}", f"--grpc-port={port + 1}", f"--metrics-port={port + 2}"]
+    repository = HERE / "model_repository"
+    return System(key, title, [*command, *ports], environment or {}, repository=repository)
 
 
 @contextlib.contextmanager
@@ -107,7 +135,7 @@ def running(system: System, port: int) -> Iterator[RunningServer]:
     with tempfile.TemporaryFile() as log:
         begin = time.perf_counter()
         process = subprocess.Popen(
-            system.command,
+            system.arguments,
             env={**environment, **system.environment},
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the figures of all systems as one Markdown table with ratios."""
+"""Prints the figures of systems that do the same as Markdown tables with ratios."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from collections.abc import Mapping, Sequence
 from benchmarks.measurement import Measurement
 
 Rounds = Sequence[Sequence[Measurement]]
+Results = Mapping[str, Mapping[str, Measurement]]  # figures by row, for each system's title
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A table: the title of the system whose ratios it has, and those of its peers."""
+
+    heading: str
+    subject: str
+    peers: tuple[str, ...]
 
 
 def median_of_rounds(rounds: Rounds) -> dict[str, Measurement]:
@@ -28,7 +38,28 @@ def _median(figures: Sequence[Measurement]) -> Measurement:
     return dataclasses.replace(figures[0], value=median, spread=spread)
 
 
-def render(results: Mapping[str, Mapping[str, Measurement]], subject: str) -> str:
+def render_all(results: Results, comparisons: Sequence[Comparison]) -> str:
+    """A table for each comparison whose subject was measured, and one for whatever is left then."""
+    tables, shown = [], set()
+    for comparison in comparisons:
+        subject = results.get(comparison.subject)
+        if subject is None:
+            continue
+        titles = [title for title in results if title in (comparison.subject, *comparison.peers)]
+        shown.update(titles)
+        # A peer that is in several tables has rows of all of them.
+        like_with_like = {
+            title: {row: figure for row, figure in results[title].items() if row in subject}
+            for title in titles
+        }
+        table = render(like_with_like, comparison.subject)
+        tables.append(f"## {comparison.heading}\n\n{table}")
+    if left := {title: figures for title, figures in results.items() if title not in shown}:
+        tables.append(render(left, subject=""))
+    return "\n\n".join(tables)
+
+
+def render(results: Results, subject: str) -> str:
     """The table: a row for each measurement, a column for each system, then `subject`'s ratios.
 
     The last column, where there were several rounds, is the largest spread of any system in a row.

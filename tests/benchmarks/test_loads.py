@@ -5,19 +5,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import pathlib
 import socket
 
 import numpy as np
 import pytest
 
-from benchmarks import grpc_loads, http_loads, loads, processes, servers, stream_loads
+from benchmarks import (
+    grpc_loads,
+    http_loads,
+    loads,
+    many_models,
+    processes,
+    servers,
+    stream_loads,
+)
 from benchmarks.__main__ import chosen_rows
 from benchmarks.measurement import Measurement
 from benchmarks.servers import RunningServer, System
 from tests.free_ports import free_ports
 
 OURS = System("ours", "ours", ["serve"])
-PEER = System("triton", "Triton", ["tritonserver"])
+PEER = System("triton", "Triton", ["tritonserver"], repository=pathlib.Path("models"))
 
 
 @pytest.fixture
@@ -44,6 +53,7 @@ def events(monkeypatch):
     monkeypatch.setattr(servers, "running", running)
     monkeypatch.setattr(processes, "memory", memory)
     monkeypatch.setattr(http_loads, "cache_miss", load("cache"))
+    monkeypatch.setattr(many_models, "measure", load("models"))
     monkeypatch.setattr(loads, "LOADS", {row: load(row) for row in loads.LOADS})
     monkeypatch.setattr(loads.time, "sleep", lambda s: events.append(f"wait {s} s"))
     return events
@@ -89,6 +99,24 @@ def test_cache_of_a_peer_is_not_measured(events):
     assert events == []
 
 
+def test_many_models_are_measured_after_the_server_of_the_other_rows(events):
+    figures = loads.measure(PEER, 1, ["models", "http"], 1)
+
+    assert events == ["start triton", "http", "models"]
+    assert names(figures) == ["http", "models"]
+
+
+def test_many_models_alone_start_no_other_server(events):
+    loads.measure(PEER, 1, ["models", "cache"], 1)
+
+    assert events == ["models"]
+
+
+def test_many_models_need_a_model_repository(events):
+    assert loads.measure(OURS, 1, ["models"], 1) == []
+    assert events == []
+
+
 def test_every_row_can_be_chosen():
     assert chosen_rows(",".join(loads.ROWS)) == list(loads.ROWS)
 
@@ -112,9 +140,10 @@ def is_free(port: int) -> bool:
 
 
 @pytest.mark.e2e
-def test_measured_models_give_the_right_answers():
+@pytest.mark.parametrize("key", ["ours", "repository"])
+def test_measured_models_give_the_right_answers(key):
     port = first_of_three_ports()
-    (system,) = servers.known_systems(None, port)
+    (system,) = (system for system in servers.known_systems(None, port) if system.key == key)
     x = np.arange(8, dtype=np.float32).reshape(1, 8)
 
     with servers.running(system, port) as server:
@@ -133,3 +162,16 @@ def test_models_of_the_cache_are_served():
 
     with servers.running(servers.cached_system(port), port) as server:
         http_loads.check_add_sub(server)
+
+
+@pytest.mark.e2e
+def test_many_models_become_ready(monkeypatch):
+    port = first_of_three_ports()
+    (system,) = (one for one in servers.known_systems(None, port) if one.repository)
+    monkeypatch.setattr(many_models, "MODELS", 3)
+
+    ready, memory = many_models.measure(system, port)
+
+    assert ready.row == "3 models of one instance, ready"
+    assert ready.value > 0
+    assert memory.value > 0

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from benchmarks.measurement import Measurement
-from benchmarks.table import median_of_rounds, render
+from benchmarks.table import Comparison, median_of_rounds, render, render_all
 
 RATE = "HTTP AddSub c=1"
 START = "start to ready"
@@ -81,3 +83,66 @@ def test_zero_is_never_divided_by():
     results = {"ours": {START: start(0)}, "peer": {START: start(2)}}
 
     assert cells(render(results, subject="ours"), START)[-1] == "-"
+
+
+COMPARISONS = [
+    Comparison("Functions", subject="ours", peers=("PyTriton", "Triton")),
+    Comparison("Repositories", subject="our server", peers=("Triton",)),
+]
+
+
+def headings_and_columns(tables: str) -> list[tuple[str, list[str]]]:
+    """Of each table its heading, if it has one, and the first cells of its columns."""
+    found, heading = [], ""
+    lines = tables.splitlines()
+    for line, next_line in itertools.pairwise(lines):
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        if next_line.startswith("| -"):
+            found.append((heading, [cell.strip() for cell in line.strip("|").split("|")][1:]))
+            heading = ""
+    return found
+
+
+def test_each_system_is_compared_with_those_that_do_the_same():
+    titles = ["ours", "PyTriton", "our server", "Triton"]
+    results = {title: {RATE: rate(10)} for title in titles}
+
+    tables = render_all(results, COMPARISONS)
+
+    assert headings_and_columns(tables) == [
+        ("Functions", ["ours", "PyTriton", "Triton", "vs PyTriton", "vs Triton"]),
+        ("Repositories", ["our server", "Triton", "vs Triton"]),
+    ]
+
+
+def test_row_that_only_another_comparison_has_is_left_out():
+    results = {
+        "ours": {RATE: rate(10)},
+        "our server": {RATE: rate(10), START: start(1)},
+        "Triton": {RATE: rate(5), START: start(2)},
+    }
+
+    functions, repositories = render_all(results, COMPARISONS).split("## Repositories")
+
+    assert START not in functions
+    assert cells(repositories, START) == [f"{START} [s]", "1", "2", "2x"]
+
+
+def test_comparison_without_its_subject_is_left_out():
+    results = {"our server": {RATE: rate(10)}, "Triton": {RATE: rate(5)}}
+
+    tables = render_all(results, COMPARISONS)
+
+    assert headings_and_columns(tables) == [("Repositories", ["our server", "Triton", "vs Triton"])]
+
+
+def test_system_without_a_comparison_is_shown_all_the_same():
+    results = {"our server": {RATE: rate(10)}, "PyTriton": {RATE: rate(5)}}
+
+    tables = render_all(results, COMPARISONS)
+
+    assert headings_and_columns(tables) == [
+        ("Repositories", ["our server"]),
+        ("", ["PyTriton"]),
+    ]
