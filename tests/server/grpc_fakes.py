@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 import hpack
@@ -15,7 +16,6 @@ from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
 from pytriton.server.bound_control import BoundControl
 from pytriton.server.grpc_api import GrpcApi
-from pytriton.server.grpc_connection import GrpcConnection
 from pytriton.server.options import ServerOptions
 from pytriton.wire.grpc import message_prefix
 from pytriton.wire.grpc.status import percent_decode
@@ -117,9 +117,27 @@ class FakeTransport:
     """Keeps what was written; closes when it is told to."""
 
     def __init__(self) -> None:
+        self.protocol: Any = None
         self.written: list[bytes] = []
         self.is_closed = False
         self.is_aborted = False
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def deliver(self, content: bytes, read_buffer: memoryview) -> None:
+        """Read bytes that came; what is in the common buffer is gone afterwards."""
+        while content:
+            if isinstance(self.protocol, asyncio.Protocol):
+                self.protocol.data_received(content)
+                return
+            buffer = self.protocol.get_buffer(-1)
+            size = min(len(buffer), len(content))
+            buffer[:size] = content[:size]
+            self.protocol.buffer_updated(size)
+            if buffer is read_buffer:
+                buffer[:size] = bytes(size)
+            content = content[size:]
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed, "written after the end"
@@ -172,6 +190,7 @@ class GrpcClient:
         self.api = GrpcApi(self.engine, options or ServerOptions(), self.loop, control)
         self.transport = FakeTransport()
         self.connection = self.api.make_connection()
+        self.transport.set_protocol(self.connection)
         self.connection.connection_made(self.transport)
         self._encoder = hpack.Encoder()
         self._decoder = hpack.Decoder()
@@ -188,7 +207,7 @@ class GrpcClient:
         self.sent += parse_frames(b"".join(written))
 
     def receive(self, content: bytes) -> None:
-        deliver(self.connection, content, self.api.read_buffer)
+        self.transport.deliver(content, self.api.read_buffer)
         self.run()
 
     def head(self, path: str, *fields: tuple[str, str], **options: Any) -> bytes:
@@ -244,18 +263,6 @@ class GrpcClient:
 
     def goaways(self) -> list[Any]:
         return [sent for sent in self.sent if sent.kind == frames.GOAWAY]
-
-
-def deliver(connection: GrpcConnection, content: bytes, read_buffer: memoryview) -> None:
-    """Do what a transport does with bytes that came; nobody may look at its buffer later."""
-    while content:
-        buffer = connection.get_buffer(-1)
-        size = min(len(buffer), len(content))
-        buffer[:size] = content[:size]
-        connection.buffer_updated(size)
-        if buffer is read_buffer:
-            buffer[:size] = bytes(size)
-        content = content[size:]
 
 
 def framed(message: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.errors import CancelledError, InternalError
 from pytriton.wire.http2 import frames
-from tests.server.grpc_fakes import SERVICE, GrpcClient, deliver, framed, infer_request
+from tests.server.grpc_fakes import SERVICE, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data, rst_stream, window_update
 
 METHODS = ("ModelInfer", "ModelStreamInfer", "ServerLive", "ModelConfig", "Nothing")
@@ -119,7 +119,7 @@ def test_client_that_speaks_http_1_is_told_and_cut_off():
     client = GrpcClient()
     other = client.api.make_connection()
     other.connection_made(client.transport)
-    deliver(other, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", client.api.read_buffer)
+    other.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     client.run()
 
     assert client.goaways()
@@ -129,8 +129,7 @@ def test_client_that_speaks_http_1_is_told_and_cut_off():
 def test_many_calls_at_once_are_bounded():
     client = GrpcClient()
     for _ in range(2100):
-        content = client.head(f"{SERVICE}/ModelInfer")
-        deliver(client.connection, content, client.api.read_buffer)
+        client.connection.data_received(client.head(f"{SERVICE}/ModelInfer"))
     client.run()
 
     refused = [sent for sent in client.sent if sent.kind == frames.RST_STREAM]

@@ -84,9 +84,9 @@ def test_large_message_is_not_copied_on_its_way(client):
     wire = frames_of(stream, framed(request(TENSOR)), 1 << 20)
     client.receive(wire[:1000])
 
-    room = client.connection.get_buffer(-1)
+    room = client.transport.protocol.get_buffer(-1)
     room[:] = wire[1000:]
-    client.connection.buffer_updated(len(room))
+    client.transport.protocol.buffer_updated(len(room))
 
     (tensor,) = tensors(client)
     assert tensor == TENSOR.tobytes()
@@ -102,6 +102,37 @@ def test_every_message_of_a_stream_has_its_own_memory(client, memory):
 
     assert [tensors(client, n)[0] for n in range(3)] == [(TENSOR + n).tobytes() for n in range(3)]
     assert len(memory.asked) == 3
+
+
+def test_transport_reads_for_large_messages_only_as_long_as_they_come(client):
+    transport = client.transport
+    for _ in range(2):
+        stream = client.open("ModelInfer")
+        wire = frames_of(stream, framed(request(TENSOR)), 16_384)
+        assert transport.protocol is client.connection
+
+        client.receive(wire[:100_000])
+        assert transport.protocol is not client.connection
+        client.receive(wire[100_000:])
+        client.call("ServerLive")
+
+        assert transport.protocol is client.connection
+
+
+def test_connection_hears_of_everything_while_a_large_message_comes(client):
+    stream = client.open("ModelInfer")
+    client.receive(frames_of(stream, framed(request(TENSOR)), 1 << 20)[:100_000])
+    reader = client.transport.protocol
+
+    reader.pause_writing()
+    client.connection.begin_shutdown()
+    client.run()
+    assert not client.goaways()
+    reader.resume_writing()
+    client.run()
+
+    assert client.goaways()
+    assert not reader.eof_received()
 
 
 @pytest.mark.parametrize("model", ["nobody", "coupled"])
@@ -171,7 +202,8 @@ def test_call_that_is_given_up_frees_its_memory_at_once(client, memory, end):
         if end == "reset":
             client.reset(stream)
         elif end == "lost":
-            client.connection.connection_lost(None)
+            client.transport.protocol.connection_lost(None)
+            client.transport.set_protocol(None)
             client.connection = None
         else:
             client.loop.advance(2)

@@ -20,10 +20,11 @@ from pytriton.protos import service_pb2
 from pytriton.server import grpc_health, grpc_reflection
 from pytriton.server.authorization import Authorization, Protocol
 from pytriton.server.grpc_call import UnaryCall
-from pytriton.server.grpc_connection import READ_BYTES, GrpcConnection
+from pytriton.server.grpc_connection import GrpcConnection
 from pytriton.server.grpc_documents import DocumentService
 from pytriton.server.grpc_infer import InferCall, InferService
 from pytriton.server.grpc_keepalive import ping_intervals_ns, tick_s
+from pytriton.server.grpc_reading import READ_BYTES
 from pytriton.server.grpc_repository import GrpcRepository
 from pytriton.server.grpc_stream import StreamInferCall
 from pytriton.server.readiness import Readiness

@@ -18,7 +18,7 @@ from pytriton.wire.grpc import (
     encode_trailers_only,
     message_prefix,
 )
-from pytriton.wire.grpc.messages import PREFIX_BYTES
+from pytriton.wire.grpc.messages import PREFIX_BYTES, pack_prefix
 from pytriton.wire.kserve_pb_response import message_size
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Call:
                 self.on_message(message)
         room = assembler.room
         if room is not None:
-            self.connection.http2.place(self.stream_id, room)
+            self.connection.place(self.stream_id, room)
         self._end_part(assembler, len(data), end_stream=end_stream)
 
     def on_placed(self, size: int, *, end_stream: bool) -> None:
@@ -176,7 +176,7 @@ class UnaryCall(Call):
             end_stream
             and isinstance(data, bytes)
             and 0 <= size <= self.connection.max_message_bytes
-            and data.startswith(message_prefix(size))
+            and data.startswith(pack_prefix(False, size))
             and self._assembler is None
         ):
             self.on_request(data[PREFIX_BYTES:])
@@ -201,7 +201,7 @@ def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]
     """A message with its prefix; the parts of a large one are gathered."""
     if encoding == IDENTITY:
         size = message_size(parts)
-        framed = [message_prefix(size), *parts]
+        framed = [pack_prefix(False, size), *parts]
         return framed if size <= _JOINED_BYTES else gather(framed)
     compressed = compress(b"".join(parts), encoding)
     return [message_prefix(message_size([compressed]), is_compressed=True), compressed]

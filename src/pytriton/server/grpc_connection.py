@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import ServerError
 from pytriton.server.grpc_keepalive import Action, Keepalive
+from pytriton.server.grpc_reading import LargeMessageReader
 from pytriton.server.status import GRPC_STATUS
 from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
-READ_BYTES = 256 << 10
-_BORROWED_BYTES = 32 << 10  # up to here, one copy of a read is cheaper than one of each frame
 _JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
 _KEEPALIVE_PING = b"keepaliv"
 UNEXPECTED = "unexpected error in the server, its log says more"
@@ -54,7 +53,7 @@ class CallHandler(Protocol):
     http2_limits: Limits
     keepalive: KeepaliveOptions
     max_message_bytes: int
-    read_buffer: memoryview  # of all connections: what is read is used before the next read
+    read_buffer: memoryview
     tasks: TaskKeeper
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
@@ -64,18 +63,17 @@ class CallHandler(Protocol):
         """Call `connection.flush` in the next round of the event loop."""
 
 
-class GrpcConnection(asyncio.BufferedProtocol):
+class GrpcConnection(asyncio.Protocol):
     """The protocol object of one client's connection."""
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         self.http2 = Connection(handler.http2_limits)
         self.max_message_bytes = handler.max_message_bytes
         self._handler = handler
-        self._read_buffer = handler.read_buffer
         self._loop = loop
         self._transport: Any = None
+        self._large_reader: LargeMessageReader | None = None  # while it reads instead of this
         self._calls: dict[int, Call] = {}
-        self._is_filling = False  # the next read goes straight to its place
         self._is_flush_due = False
         self._is_writing_paused = False
         self._is_closing = False
@@ -94,6 +92,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport when the connection is gone."""
         self._is_closing = True
+        self._large_reader = None
         self._handler.connections.discard(self)
         self._abandon_calls()
         if self._on_lost is not None:
@@ -103,34 +102,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Called by the transport when the client sends no more: it is taken as gone."""
         return False
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the transport: where to read to."""
-        room = self.http2.room()
-        self._is_filling = room is not None
-        return self._read_buffer if room is None else room
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Called by the transport when something was read."""
-        if self._is_closing:
-            return
-        self._received_ns = now_ns = _monotonic_ns()
-        http2 = self.http2
-        if self._is_filling:
-            events = http2.fill(nbytes, now_ns)
-        else:
-            data = self._read_buffer[:nbytes]
-            events = http2.receive(bytes(data) if nbytes <= _BORROWED_BYTES else data, now_ns)
-        for event in events:
-            if event.__class__ is DataReceived:
-                self._on_data(event)
-            elif event.__class__ is RequestReceived:
-                self._on_request(event)
-            elif event.__class__ is DataPlaced:
-                self._on_placed(event)
-            else:
-                self._on_event(event)
-        if http2.has_output and not self._is_flush_due:
-            self.flush_soon()
+        now_ns = _monotonic_ns()
+        self.handle(self.http2.receive(data, now_ns), now_ns)
 
     def pause_writing(self) -> None:
         """Called by the transport when the client takes answers slower than they come."""
@@ -141,7 +116,39 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_writing_paused = False
         self.flush()
 
+    # Large messages
+
+    def place(self, stream_id: int, memory: memoryview) -> None:
+        """Have what comes next of a large message put into its memory."""
+        self.http2.place(stream_id, memory)
+        if self._large_reader is None:
+            self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
+            self._transport.set_protocol(self._large_reader)
+        self._large_reader.is_needed = True
+
+    def end_large_reads(self) -> None:
+        """Read as before, for no large message comes any more."""
+        self._large_reader = None
+        self._transport.set_protocol(self)
+
     # Events
+
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Do what follows from what was read."""
+        if self._is_closing:
+            return
+        self._received_ns = received_ns
+        for event in events:
+            if event.__class__ is DataReceived:
+                self._on_data(event)
+            elif event.__class__ is RequestReceived:
+                self._on_request(event)
+            elif event.__class__ is DataPlaced:
+                self._on_placed(event)
+            else:
+                self._on_event(event)
+        if self.http2.has_output and not self._is_flush_due:
+            self.flush_soon()
 
     def _on_request(self, event: RequestReceived) -> None:
         stream_id = event.stream_id

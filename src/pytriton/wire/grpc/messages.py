@@ -16,7 +16,7 @@ FindMemory = Callable[[int, memoryview], "memoryview | None"]
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")  # compressed flag, length
 _unpack_prefix = _PREFIX.unpack_from
-_pack_prefix = _PREFIX.pack
+pack_prefix = _PREFIX.pack
 
 # A smaller message is copied out of the chunk it came in, which it would otherwise keep alive.
 _MIN_VIEW_BYTES = 64 << 10
@@ -24,7 +24,7 @@ _MIN_VIEW_BYTES = 64 << 10
 
 def message_prefix(size: int, *, is_compressed: bool = False) -> bytes:
     """What precedes a message of `size` bytes."""
-    return _pack_prefix(is_compressed, size)
+    return pack_prefix(is_compressed, size)
 
 
 class MessageAssembler:

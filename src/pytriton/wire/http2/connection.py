@@ -68,7 +68,8 @@ class Connection:
     @property
     def has_output(self) -> bool:
         """Whether `take_output` would return anything."""
-        return self._core.outbox.has_output()
+        outbox = self._core.outbox
+        return bool(outbox.frames or (outbox.turns and outbox.window > 0))
 
     @property
     def should_close(self) -> bool:

@@ -37,13 +37,13 @@ class Outbox:
         "_limits",
         "_needs_table_update",
         "_pending_replies",
-        "_turns",
         "activity",
         "ended",
         "frames",
         "inline_waiting",
         "max_frame",
         "resumed",
+        "turns",
         "window",
     )
 
@@ -54,15 +54,11 @@ class Outbox:
         self.max_frame = frames.DEFAULT_MAX_FRAME
         self.activity = 0  # counts HEADERS and DATA sent, for the ping policy
         self.inline_waiting = 0  # bytes of DATA in `frames`
+        self.turns: deque[Stream] = deque()  # streams with queued data and an open window
         self.ended: list[Stream] = []  # streams whose last queued frame went out
         self.resumed: list[Stream] = []  # streams whose writer may go on
-        self._turns: deque[Stream] = deque()  # streams with queued data and an open window
         self._pending_replies = 0
         self._needs_table_update = False
-
-    def has_output(self) -> bool:
-        """Whether `take` would return anything."""
-        return bool(self.frames) or (bool(self._turns) and self.window > 0)
 
     def reply(self, frame: bytes) -> None:
         """Add a frame that the peer made us send; a peer that reads none of them is cut off."""
@@ -154,7 +150,7 @@ class Outbox:
         """Give the stream a turn if it has something to send and may."""
         if stream.queue and stream.send_window > 0 and not stream.is_scheduled:
             stream.is_scheduled = True
-            self._turns.append(stream)
+            self.turns.append(stream)
 
     def take(self, max_bytes: int) -> list[Buffer]:
         """What to write now: all finished frames, and at most `max_bytes` of queued data."""
@@ -162,7 +158,7 @@ class Outbox:
         self.frames = []
         self._pending_replies = 0
         self.inline_waiting = 0
-        turns = self._turns
+        turns = self.turns
         while turns and self.window > 0 and max_bytes > 0:
             stream = turns.popleft()
             stream.is_scheduled = False
