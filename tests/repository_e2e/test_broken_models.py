@@ -118,7 +118,8 @@ def test_unload_ends_a_load_that_hangs(server):
     assert unloaded.status == 200
     assert answers[0].status == 503
     assert answers[0].error == (
-        f"load failed for model '{name}': it was unloaded before it was loaded"
+        f"load failed for model '{name}': it was given up, "
+        "as the model was unloaded or its files changed"
     )
     assert server.index()[name]["reason"] == "unloaded"
     assert eventually(

@@ -32,6 +32,17 @@ MEMORY = code(
     """,
     initialize="self.seen = []",
 )
+AUTO_COMPLETED = code(
+    "y = x + 1",
+    methods="""
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(16)
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
+        return config
+    """,
+)
 FILE_DATA = np.array([1, 2, 3, 4], np.float32)
 
 
@@ -79,19 +90,6 @@ def server(start_module_server):
     return start_module_server(repository, flags=flags).await_ports()
 
 
-AUTO_COMPLETED = code(
-    "y = x + 1",
-    methods="""
-    @staticmethod
-    def auto_complete_config(config):
-        config.set_max_batch_size(16)
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
-        return config
-    """,
-)
-
-
 def test_labels_name_the_classes(server):
     tensor = triton_http.InferInput("X", [1, 3], "FP32")
     tensor.set_data_from_numpy(np.array([[0.1, 0.7, 0.2]], np.float32))
@@ -112,7 +110,7 @@ def test_optional_input_may_be_left_out(server):
     assert both["Y"].item() == 3.0
     assert one["Y"].item() == 2.0
     assert refused.status == 400
-    assert "'Z'" in refused.error or "1 or 2" in refused.error or "expected" in refused.error
+    assert "missing required input(s) ['Z']" in refused.error
 
 
 def test_model_without_batching_gets_tensors_as_they_are(server):

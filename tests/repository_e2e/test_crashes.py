@@ -22,6 +22,9 @@ CAUSES = {
 POISON = 666.0
 # A new instance waits as long as there is a file that says so.
 HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
+BATCHES_OF_FOUR = """
+dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000 }
+"""
 TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
 ALLOCATE = "np.ones(1 << 31, np.uint8)"
 # Little more memory than the process has by now.
@@ -46,6 +49,7 @@ def server(start_module_server):
             name: model(dying(how, initialize=HOLD), config(TWO))
             for name, (how, _) in CAUSES.items()
         },
+        "batched": model(dying("os._exit(3)"), config(BATCHES_OF_FOUR)),
         "mixed": model(dying("os._exit(3)"), config(TWO)),
         "stream": model(decoupled_code(stream), config(DECOUPLED)),
         "limited": model(dying(ALLOCATE, initialize=LIMITED)),
@@ -102,6 +106,15 @@ def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server
         assert is_healthy(server)
     assert server.zombies() == []
     assert f"{name}_0_" in server.stderr
+
+
+def test_death_fails_all_requests_of_its_batch(server, threads):
+    values = [1.0, 2.0, 3.0, POISON]
+    asked = [threads.submit(server.infer, "batched", value) for value in values]
+
+    texts = {failed.exception().text for failed in asked}
+
+    assert texts == {"Stub process 'batched_0_0' is not healthy. Exited with code 3."}
 
 
 def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explicit_server):
@@ -174,10 +187,12 @@ def test_model_out_of_memory_in_initialize_is_unavailable(explicit_server):
 
 
 def test_request_that_does_not_fit_into_the_model_is_answered(server):
-    x = np.zeros((1, 16 << 20), np.float32)
+    x = np.zeros((1, 8 << 20), np.float32)
 
-    with pytest.raises(InferFailedError):
+    with pytest.raises(InferFailedError) as failed:
         infer(server.http_port, "tight", {"X": x})
+
+    assert failed.value.text == "Stub process 'tight_0_0' is not healthy. Exited with code 1."
 
     assert server.infer("other", 2.0) == [2.0]
     assert eventually(lambda: server.serves("tight"))

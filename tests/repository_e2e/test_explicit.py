@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tritonclient.utils import InferenceServerException
@@ -23,7 +25,12 @@ OVERRIDE = {
 
 @pytest.fixture(scope="module")
 def server(start_module_server):
-    repository = {"at_start": model(), "later": model(code("y = x + 1")), "never": model()}
+    repository = {
+        "at_start": model(),
+        "later": model(code("y = x + 1")),
+        "never": model(),
+        "slow": model(code("print('busy'); time.sleep(1); y = x")),
+    }
     flags = ["--model-control-mode=explicit", "--load-model=at_start"]
     return start_module_server(repository, flags=flags).await_ready()
 
@@ -153,6 +160,37 @@ def test_bad_parameter_is_refused_in_tritons_words(server, action, parameters, t
 
     assert answer.status in {400, 500}
     assert text in answer.error
+
+
+def test_unload_lets_requests_in_flight_finish(server):
+    server.load("slow")
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(server.infer, "slow", 5.0)
+        assert eventually(lambda: "busy" in server.stdout)
+
+        unloaded = server.unload("slow")
+        row = server.index()["slow"]
+        refused = server.get("/v2/models/slow/ready").status
+
+        assert answer.result() == [5.0]
+    assert unloaded.status == 200
+    assert row["state"] == "UNLOADING"
+    assert refused == 400
+    assert eventually(lambda: server.index()["slow"]["state"] == "UNAVAILABLE")
+
+
+def test_files_that_were_sent_are_gone_after_the_end(start_server, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    flags = ["--model-control-mode=explicit"]
+    server = start_server({}, flags=flags, environment={"TMPDIR": str(temporary)}).await_ready()
+    sent = {"file:1/model.py": base64.b64encode(code().encode()).decode()}
+    assert server.load("sent", config=json.dumps(OVERRIDE), **sent).status == 200
+    assert list(temporary.iterdir())
+
+    assert server.end() == 0
+
+    assert list(temporary.iterdir()) == []
 
 
 def test_index_lists_only_what_serves_if_asked(server):

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
+from pytriton.executor.launcher import START_SETTING
 from tests.e2e.http_client import is_port_free
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model
@@ -21,6 +23,13 @@ PARENT = code(
 
 def repository():
     return {"plain": model(settings=TWO), "parent": model(PARENT)}
+
+
+def is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def is_gone(server):
@@ -58,6 +67,19 @@ def test_killed_zygote_is_replaced_with_all_its_workers(start_server):
     assert server.zombies() == []
     assert server.end() == 0
     assert eventually(lambda: is_gone(server)), server.descendants()
+
+
+@pytest.mark.parametrize("ending", ["terminate", "kill"])
+def test_workers_that_nobody_forked_end_with_the_server(start_server, ending):
+    server = start_server({"plain": model()}, environment={START_SETTING: "spawn"}).await_ready()
+    workers = psutil.Process(server.pid).children(recursive=True)
+    assert len(workers) == 1
+
+    getattr(server.process, ending)()
+
+    server.exit_code()
+    assert eventually(lambda: not any(map(is_alive, workers)))
+    assert is_gone(server)
 
 
 def test_signal_leaves_no_process(start_server):

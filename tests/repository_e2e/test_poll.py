@@ -33,6 +33,7 @@ def test_repository_is_followed(server):
     """One story: each look takes a second, so what can be done at once is."""
     server.write("added", numbered(2))
     server.write("broken", model("raise RuntimeError('not yet')"))
+    server.write("hanging", model(code(initialize="threading.Event().wait()")))
     server.write("first", numbered(3))
 
     assert eventually(lambda: answers(server, "added", 2.0))
@@ -40,10 +41,12 @@ def test_repository_is_followed(server):
     assert eventually(lambda: "not yet" in server.index()["broken"].get("reason", ""))
     shutil.rmtree(server.repository / "added")
     server.write("broken", numbered(4))
+    server.write("hanging", numbered(5))
     assert eventually(lambda: answers(server, "broken", 4.0))
+    assert eventually(lambda: answers(server, "hanging", 5.0))
     assert eventually(lambda: not server.serves("added"))
     assert answers(server, "first", 3.0)
-    assert eventually(lambda: len(server.workers()) == 2)
+    assert eventually(lambda: len(server.workers()) == 3)
     assert eventually(lambda: server.get("/v2/health/ready").status == 200)
 
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tritonclient.grpc.aio as triton_grpc_aio
@@ -13,6 +15,7 @@ import tritonclient.http.aio as triton_http_aio
 from tritonclient.grpc import InferInput as GrpcInput
 from tritonclient.http import InferInput as HttpInput
 
+from tests.e2e.http_client import infer_json
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model
 
@@ -90,6 +93,35 @@ def test_reloads_lose_no_request_and_leave_no_process(start_server):
     assert len(set(clients.values)) > RELOADS / 2  # most of them served somebody
     assert eventually(lambda: len(server.descendants()) == process_count)
     assert server.zombies() == []
+
+
+def test_loads_unloads_requests_and_lists_may_come_at_once(start_server):
+    """Whatever the order, each is answered in words, and in the end the model can be loaded."""
+    server = start_server({"m": numbered(1)}, flags=["--model-control-mode=explicit"]).await_ready()
+    process_count = len(server.descendants())
+    actions = [
+        lambda: server.load("m").status,
+        lambda: server.unload("m").status,
+        lambda: server.post("/v2/repository/index").status,
+        lambda: infer_json(server.http_port, "m", {"X": X}).status,
+    ]
+
+    def act(number):
+        if number % 20 == 0:
+            server.write("m", numbered(1))
+        return actions[random.Random(number).randrange(len(actions))]()
+
+    with ThreadPoolExecutor(8) as threads:
+        statuses = set(threads.map(act, range(200)))
+
+    assert 200 in statuses
+    # Not found, not ready, or a load that an unload gave up.
+    assert statuses <= {200, 400, 404, 503}
+    assert server.load("m").status == 200
+    assert server.infer("m") == [1.0]
+    assert server.unload("m").status == 200
+    assert eventually(lambda: server.workers() == []), server.workers()
+    assert len(server.descendants()) <= max(process_count, 1)
 
 
 def test_reload_that_fails_keeps_the_old_model_serving(start_server):

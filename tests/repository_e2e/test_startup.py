@@ -105,6 +105,14 @@ def test_broken_model_ends_the_command(start_server):
     assert all(is_port_free(port) for port in server.ports)
 
 
+def test_model_to_load_that_is_not_there_ends_the_command(start_server):
+    flags = ["--model-control-mode=explicit", "--load-model=missing"]
+    server = start_server({"m": model()}, flags=flags)
+
+    assert server.exit_code() == 1
+    assert "model not found in any model repository" in server.stderr
+
+
 def test_broken_model_beside_others_with_exit_on_error_off(start_server):
     server = start_server({"good": model(), "bad": BROKEN}, flags=["--exit-on-error=false"])
     server.await_ports()

@@ -33,10 +33,15 @@ def server(start_module_server):
                 "configs/other.pbtxt": config(max_batch_size=7),
             },
         ),
+        "incomplete": {"1/model.py": code()},
         ".hidden": model("raise RuntimeError('nobody loads this')"),
     }
     second = {"twice": model(), "second": model(code("y = x + 2"))}
-    flags = ["--exit-on-error=false", "--model-config-name=large"]
+    flags = [
+        "--exit-on-error=false",
+        "--model-config-name=large",
+        "--disable-auto-complete-config",
+    ]
     return start_module_server(first, second, flags=flags).await_ports()
 
 
@@ -100,6 +105,14 @@ def test_models_of_all_repositories_serve(server):
 def test_named_configuration_is_used_where_there_is_one(server):
     assert server.get("/v2/models/configured/config").json["max_batch_size"] == 64
     assert server.get("/v2/models/second/config").json["max_batch_size"] == 8
+
+
+def test_model_needs_a_configuration_where_none_is_completed(server):
+    row = server.index()["incomplete"]
+
+    assert row["state"] == "UNAVAILABLE"
+    assert "failed to open text file for read" in row["reason"]
+    assert "incomplete/config.pbtxt" in row["reason"]
 
 
 def test_hidden_directory_is_no_model(server):
