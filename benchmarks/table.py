@@ -53,7 +53,7 @@ def render_all(results: Results, comparisons: Sequence[Comparison]) -> str:
             for title in titles
         }
         table = render(like_with_like, comparison.subject)
-        tables.append(f"## {comparison.heading}\n\n{table}")
+        tables.append(f"### {comparison.heading}\n\n{table}")
     if left := {title: figures for title, figures in results.items() if title not in shown}:
         tables.append(render(left, subject=""))
     return "\n\n".join(tables)

@@ -96,8 +96,8 @@ def headings_and_columns(tables: str) -> list[tuple[str, list[str]]]:
     found, heading = [], ""
     lines = tables.splitlines()
     for line, next_line in itertools.pairwise(lines):
-        if line.startswith("## "):
-            heading = line.removeprefix("## ")
+        if line.startswith("### "):
+            heading = line.removeprefix("### ")
         if next_line.startswith("| -"):
             found.append((heading, [cell.strip() for cell in line.strip("|").split("|")][1:]))
             heading = ""
@@ -123,7 +123,7 @@ def test_row_that_only_another_comparison_has_is_left_out():
         "Triton": {RATE: rate(5), START: start(2)},
     }
 
-    functions, repositories = render_all(results, COMPARISONS).split("## Repositories")
+    functions, repositories = render_all(results, COMPARISONS).split("### Repositories")
 
     assert START not in functions
     assert cells(repositories, START) == [f"{START} [s]", "1", "2", "2x"]
