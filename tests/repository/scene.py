@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A repository on disk, a loader without processes, and a manager between them."""
+"""A repository on disk, a loader without processes, and what decides between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.errors import ServerError
 from pytriton.repository.loading import VersionPlan
-from pytriton.repository.manager import RepositoryManager
+from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
@@ -102,7 +102,7 @@ class FakeLoader:
 
 
 class Scene:
-    """Everything around a manager, driven from plain test functions."""
+    """Everything around `ModelRepositories`, driven from plain test functions."""
 
     def __init__(self, *repositories: Path, mode: str = "explicit", **settings: Any) -> None:
         self.loop = asyncio.new_event_loop()
@@ -112,10 +112,10 @@ class Scene:
         self.settings = RepositorySettings(
             repositories=repositories, control_mode=ControlMode(mode), **settings
         )
-        self.manager = RepositoryManager(self.settings, self.engine, self.loader, self.loop)
+        self.models = ModelRepositories(self.settings, self.engine, self.loader, self.loop)
 
     def close(self) -> None:
-        self.run(self.manager.stop(0.0))
+        self.run(self.models.stop(0.0))
         self.run(self.loop.shutdown_default_executor())
         self.loop.close()
 
@@ -135,7 +135,7 @@ class Scene:
         self.loop.run_until_complete(wait())
 
     def load(self, name: str = "m", config: str | None = None, files: Any = ()) -> None:
-        self.run(self.manager.load(name, config, dict(files)))
+        self.run(self.models.load(name, config, dict(files)))
 
     def refusal(self, name: str = "m", config: str | None = None, files: Any = ()) -> ServerError:
         try:
@@ -145,10 +145,10 @@ class Scene:
         raise AssertionError(f"{name} was loaded")
 
     def unload(self, name: str = "m") -> None:
-        self.run(self.manager.unload(name))
+        self.run(self.models.unload(name))
 
     def rows(self, name: str | None = None) -> list[IndexEntry]:
-        return [row for row in self.manager.index() if name is None or row.name == name]
+        return [row for row in self.models.index() if name is None or row.name == name]
 
     def submit(self, name: str = "m", version: str = "") -> RecordingSink:
         """A request; it runs until the version's instance is told to finish it."""

@@ -74,7 +74,7 @@ def test_bad_config_override_is_refused_and_changes_nothing(scene, repository, c
         f"failed to load 'm', failed to poll from model repository: {detail}"
     )
     assert it.rows() == [IndexEntry("m")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
 
 
 def test_config_override_of_an_unknown_model_is_refused(scene, repository):
@@ -143,7 +143,7 @@ def test_stop_removes_sent_files(scene, repository, temporary):
     it = scene()
     it.load("m", JSON, FILES)
 
-    it.run(it.manager.stop(0.0))
+    it.run(it.models.stop(0.0))
 
     assert list(temporary.iterdir()) == []
 

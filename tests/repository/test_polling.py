@@ -19,13 +19,13 @@ def polled(scene, repository):
     """A scene whose model `m` serves."""
     write_model(repository)
     it = scene(mode="poll")
-    it.run(it.manager.start())
+    it.run(it.models.start())
     it.loader.asked.clear()
     return it
 
 
 def poll(it) -> None:
-    it.run(it.manager.poll_once())
+    it.run(it.models.poll_once())
 
 
 def test_poll_of_unchanged_models_loads_nothing(polled):
@@ -46,7 +46,7 @@ def test_poll_finds_new_changed_and_removed_models(polled, repository):
     shutil.rmtree(repository / "new")
     poll(polled)
     assert polled.rows("new") == [IndexEntry("new", "1", "UNAVAILABLE", "unloaded")]
-    assert polled.manager.is_ready()
+    assert polled.models.is_ready()
 
     write_model(repository, "new")
     poll(polled)
@@ -72,25 +72,25 @@ def test_model_that_fails_is_tried_again_only_after_a_change(polled, repository)
     poll(polled)
     poll(polled)
     assert polled.loader.asked == [("half", 1)]
-    assert not polled.manager.is_ready()
+    assert not polled.models.is_ready()
 
     write_code(repository / "half")
     poll(polled)
 
     assert polled.engine.is_model_ready("half")
-    assert polled.manager.is_ready()
+    assert polled.models.is_ready()
 
 
 def test_broken_model_that_is_removed_is_forgotten(polled, repository):
     write_model(repository, "bad", config="foo: 1")
     poll(polled)
-    assert not polled.manager.is_ready()
+    assert not polled.models.is_ready()
 
     shutil.rmtree(repository / "bad")
     poll(polled)
 
     assert polled.rows("bad") == []
-    assert polled.manager.is_ready()
+    assert polled.models.is_ready()
 
 
 def test_name_that_a_second_repository_takes_keeps_its_model(scene, repository, tmp_path, caplog):
@@ -98,7 +98,7 @@ def test_name_that_a_second_repository_takes_keeps_its_model(scene, repository, 
     other.mkdir()
     write_model(repository)
     it = scene(other, mode="poll")
-    it.run(it.manager.start())
+    it.run(it.models.start())
     write_model(other)
 
     poll(it)
@@ -126,7 +126,7 @@ def test_model_that_hangs_while_it_is_loaded_is_loaded_anew_when_its_files_chang
 ):
     write_model(repository, "slow")
     polled.loader.gates["slow"] = asyncio.Event()
-    first = polled.task(polled.manager.poll_once())
+    first = polled.task(polled.models.poll_once())
     polled.until(lambda: polled.loader.running["slow"])
     poll(polled)
     assert polled.loader.asked == [("slow", 1)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seam between deciding what to load and doing it: plans go in, served versions come out.
 
-`RepositoryManager` makes plans and asks a `VersionLoader`; it knows neither processes nor channels.
+`ModelRepositories` makes plans and asks a `VersionLoader`; it knows neither processes nor channels.
 """
 
 from __future__ import annotations

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING
 from pytriton.engine.control import IndexEntry
 
 if TYPE_CHECKING:
-    from pytriton.repository.manager import RepositoryManager
+    from pytriton.repository.model_repositories import ModelRepositories
 
 
 class NestedControl:
-    """Passes on what models ask of the repository manager. See `ModelControl`."""
+    """Passes on what models ask of the repositories. See `ModelControl`."""
 
-    def __init__(self, manager: RepositoryManager) -> None:
-        self._manager = manager
+    def __init__(self, models: ModelRepositories) -> None:
+        self._models = models
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """See `ModelControl`."""
-        return self._manager.index(ready=ready)
+        return self._models.index(ready=ready)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """See `ModelControl`."""
-        await self._manager.load_nested(name, config, files)
+        await self._models.load_nested(name, config, files)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See `ModelControl`."""
-        await self._manager.unload(name, unload_dependents=unload_dependents)
+        await self._models.unload(name, unload_dependents=unload_dependents)
 
     def is_ready(self) -> bool:
         """See `ModelControl`."""
-        return self._manager.is_ready()
+        return self._models.is_ready()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timer around looking for changes; what a look does is the manager's."""
+"""The timer around looking for changes; what a look does is for `ModelRepositories`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class ControlMode(enum.Enum):
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a repository manager; the defaults are Triton's."""
+    """The settings of model repositories; the defaults are Triton's."""
 
     repositories: tuple[Path, ...]
     control_mode: ControlMode = ControlMode.NONE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of model repositories, put together: engine, workers, repository manager, front ends."""
+"""A server of model repositories, put together: engine, workers, repositories, front ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytriton.engine.model import ModelState
 from pytriton.executor.launcher import WorkerLauncher
 from pytriton.repository.custom_metrics import CustomMetrics
 from pytriton.repository.loader import PythonLoader
-from pytriton.repository.manager import RepositoryManager
+from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.services import ModelServices, SharedServices
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from pytriton.server.devices import visible_gpu_ids
@@ -60,16 +60,16 @@ class RepositoryServing:
             exit_timeout_s=options.exit_timeout_s,
         )
         settings = repository_settings(options.repository, gpu_ids)
-        self._manager = RepositoryManager(settings, engine, self._loader, loop)
+        self._models = ModelRepositories(settings, engine, self._loader, loop)
         metrics = CustomMetrics(server_family_names())
-        shared = SharedServices(engine, self._manager.for_models, metrics, loop)
+        shared = SharedServices(engine, self._models.for_models, metrics, loop)
         self._server = Server(
-            options, loop, engine, cache, self._manager, partial(custom_families, metrics)
+            options, loop, engine, cache, self._models, partial(custom_families, metrics)
         )
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
         """Load what the control mode says should serve."""
-        await self._manager.start(
+        await self._models.start(
             lambda finished, total, loading: report(LoadProgress(finished, total, loading))
         )
 
@@ -81,7 +81,7 @@ class RepositoryServing:
 
     def index(self) -> Sequence[IndexEntry]:
         """Every model version that should serve, with its state."""
-        return self._manager.index()
+        return self._models.index()
 
     def backends(self) -> Sequence[Backend]:
         """What runs models."""
@@ -106,7 +106,7 @@ class RepositoryServing:
         """Take no new requests, finish those in flight, end everything; True if all did in time."""
         end = self._loop.time() + timeout_s
         self._server.refuse_requests()
-        ending = asyncio.ensure_future(self._manager.stop(timeout_s))
+        ending = asyncio.ensure_future(self._models.stop(timeout_s))
         is_in_time = bool((await asyncio.wait({ending}, timeout=timeout_s + _KILL_S))[0])
         if is_in_time:
             ending.result()
@@ -117,7 +117,7 @@ class RepositoryServing:
 
 
 def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> RepositorySettings:
-    """What the repository manager is told of the server's options."""
+    """What model repositories are told of the server's options."""
     return RepositorySettings(
         repositories=tuple(Path(path) for path in options.paths),
         control_mode=ControlMode(options.model_control_mode),

@@ -23,7 +23,7 @@ def test_loads_of_the_same_model_run_one_after_the_other(scene, repository):
 
     it.loader.on_load = change
 
-    it.run(_gather(it.manager.load("m", None, {}) for _ in range(5)))
+    it.run(_gather(it.models.load("m", None, {}) for _ in range(5)))
 
     assert it.loader.asked == [("m", 1)] * 5
     assert it.loader.most_of_one == 1
@@ -36,7 +36,7 @@ def test_loads_of_different_models_run_side_by_side_up_to_the_limit(scene, repos
     it = scene(load_limit=3)
     gate = asyncio.Event()
     it.loader.gates = dict.fromkeys(names, gate)
-    loads = it.task(_gather(it.manager.load(name, None, {}) for name in names))
+    loads = it.task(_gather(it.models.load(name, None, {}) for name in names))
     it.until(lambda: it.loader.running.total() == 3)
 
     gate.set()
@@ -53,16 +53,16 @@ def test_model_that_loads_another_one_does_not_wait_for_its_own_turn(scene, repo
 
     async def load_inner(plan):
         if plan.name == "outer":
-            await it.manager.for_models.load("inner", None, {})
+            await it.models.for_models.load("inner", None, {})
 
     it.loader.on_load = load_inner
 
     it.load("outer")
 
     assert [row.state for row in it.rows()] == ["READY", "READY"]
-    assert it.manager.for_models.index() == it.manager.index()
-    assert it.manager.for_models.is_ready()
-    it.run(it.manager.for_models.unload("inner"))
+    assert it.models.for_models.index() == it.models.index()
+    assert it.models.for_models.is_ready()
+    it.run(it.models.for_models.unload("inner"))
     assert it.engine.find("inner") is None
 
 
@@ -70,7 +70,7 @@ def test_unload_gives_up_what_is_being_loaded(scene, repository):
     write_model(repository)
     it = scene()
     it.loader.gates["m"] = asyncio.Event()
-    loads = [it.task(it.manager.load("m", None, {})) for _ in range(2)]
+    loads = [it.task(it.models.load("m", None, {})) for _ in range(2)]
     it.until(lambda: it.loader.running["m"])
 
     it.unload()
@@ -92,7 +92,7 @@ def test_unload_gives_up_a_reload_and_takes_what_served_out_of_service(scene, re
     it.load()
     write_code(directory)
     it.loader.gates["m"] = asyncio.Event()
-    reload = it.task(it.manager.load("m", None, {}))
+    reload = it.task(it.models.load("m", None, {}))
     it.until(lambda: it.loader.running["m"])
 
     it.unload()
@@ -107,7 +107,7 @@ def test_load_goes_on_when_who_asked_is_gone(scene, repository):
     write_model(repository)
     it = scene()
     it.loader.gates["m"] = asyncio.Event()
-    load = it.task(it.manager.load("m", None, {}))
+    load = it.task(it.models.load("m", None, {}))
     it.until(lambda: it.loader.running["m"])
 
     load.cancel()
@@ -122,7 +122,7 @@ def test_failed_load_that_nobody_waits_for_is_no_unheard_exception(scene, reposi
     it = scene()
     it.loader.gates["m"] = asyncio.Event()
     it.loader.failures["m", 1] = [InternalError("boom")]
-    load = it.task(it.manager.load("m", None, {}))
+    load = it.task(it.models.load("m", None, {}))
     it.until(lambda: it.loader.running["m"])
 
     load.cancel()
@@ -151,9 +151,9 @@ def test_random_loads_and_unloads_end_in_a_state_that_adds_up(scene, repository)
         try:
             if rng.random() < 0.6:
                 write_code(directories[name])
-                await it.manager.load(name, None, {})
+                await it.models.load(name, None, {})
             else:
-                await it.manager.unload(name)
+                await it.models.unload(name)
         except ServerError as error:
             assert "boom" in error.message  # noqa: PT017  nothing else may fail
 
@@ -161,7 +161,7 @@ def test_random_loads_and_unloads_end_in_a_state_that_adds_up(scene, repository)
         it.run(_gather(act() for _ in range(6)))
 
     assert it.loader.most_of_one == 1
-    ready = {row.name for row in it.manager.index(ready=True)}
+    ready = {row.name for row in it.models.index(ready=True)}
     it.until(lambda: len(it.loader.alive) == len(ready))
     assert {version.plan.name for version in it.loader.alive} == ready
     assert all(it.engine.lookup(name) in [v.model for v in it.loader.alive] for name in ready)
@@ -178,7 +178,7 @@ def test_start_loads_all_models(scene, repository, mode):
     it = scene(mode=mode)
     reports = []
 
-    it.run(it.manager.start(lambda *report: reports.append(report)))
+    it.run(it.models.start(lambda *report: reports.append(report)))
 
     assert [row.state for row in it.rows()] == ["READY"] * 3
     assert reports[-1] == (3, 3, [])
@@ -191,9 +191,9 @@ def test_start_with_clients_in_control_loads_what_it_is_told(scene, repository, 
     write_model(repository, "b")
     it = scene(startup_models=startup)
 
-    it.run(it.manager.start())
+    it.run(it.models.start())
 
-    assert [row.name for row in it.manager.index(ready=True)] == expected
+    assert [row.name for row in it.models.index(ready=True)] == expected
 
 
 def test_start_serves_the_others_when_one_model_fails(scene, repository):
@@ -202,25 +202,25 @@ def test_start_serves_the_others_when_one_model_fails(scene, repository):
     it = scene(mode="none")
 
     with pytest.raises(InternalError) as caught:
-        it.run(it.manager.start())
+        it.run(it.models.start())
 
     assert caught.value.message == "failed to load all models"
     assert it.engine.is_model_ready("good")
-    assert not it.manager.is_ready()
+    assert not it.models.is_ready()
 
 
 def test_start_fails_for_an_unknown_model(scene, repository):
     it = scene(startup_models=("nobody",))
 
     with pytest.raises(InternalError, match="failed to load all models"):
-        it.run(it.manager.start())
+        it.run(it.models.start())
 
 
 def test_start_fails_for_a_missing_repository(scene, repository, tmp_path):
     it = scene(tmp_path / "nowhere", mode="none")
 
     with pytest.raises(InternalError) as caught:
-        it.run(it.manager.start())
+        it.run(it.models.start())
 
     assert caught.value.message == f"failed to stat file {tmp_path}/nowhere"
     assert it.rows() == []
@@ -235,17 +235,17 @@ def test_stop_gives_up_loads_and_ends_all_models(scene, repository):
     it = scene()
     it.load("loaded")
     it.loader.gates["loading"] = asyncio.Event()
-    load = it.task(it.manager.load("loading", None, {}))
+    load = it.task(it.models.load("loading", None, {}))
     it.until(lambda: it.loader.running["loading"])
 
-    it.run(it.manager.stop(1.0))
+    it.run(it.models.stop(1.0))
 
     with pytest.raises(UnavailableError, match="Server exiting"):
         it.run(load)
     assert not it.loader.alive
     with pytest.raises(UnavailableError, match="Server exiting"):
         it.load("loaded")
-    it.run(it.manager.stop(1.0))
+    it.run(it.models.stop(1.0))
 
 
 def test_stop_ends_what_still_works_on_requests_when_the_time_is_over(scene, repository):
@@ -255,7 +255,7 @@ def test_stop_ends_what_still_works_on_requests_when_the_time_is_over(scene, rep
     sink = it.submit()
     it.unload()
 
-    it.run(it.manager.stop(0.0))
+    it.run(it.models.stop(0.0))
 
     assert not it.loader.alive
     assert len(sink.errors) == 1

@@ -28,7 +28,7 @@ ALL_MODELS = "*"
 Report = Callable[[int, int, Sequence[str]], None]  # finished, of how many, being loaded now
 
 
-class RepositoryManager:
+class ModelRepositories:
     """Loads and unloads models. Implements `ModelControl`; all on the event loop."""
 
     def __init__(
@@ -222,6 +222,6 @@ class RepositoryManager:
 
     def __repr__(self) -> str:
         return (
-            f"<RepositoryManager {self._settings.control_mode.value}: "
+            f"<ModelRepositories {self._settings.control_mode.value}: "
             f"{len(self._keepers)} models, {len(self._operations)} operations>"
         )

@@ -31,7 +31,7 @@ def test_load_serves_a_model_and_the_index_shows_it(scene, repository, caplog):
 
     assert it.engine.is_model_ready("m", "1")
     assert it.rows() == [IndexEntry("m", "1", "READY"), IndexEntry("other")]
-    assert it.manager.index(ready=True) == [IndexEntry("m", "1", "READY")]
+    assert it.models.index(ready=True) == [IndexEntry("m", "1", "READY")]
     assert "loading: m:1" in caplog.messages
     assert "successfully loaded 'm'" in caplog.messages
 
@@ -75,7 +75,7 @@ def test_reload_switches_without_a_gap_and_lets_the_old_one_finish(scene, reposi
     sink = it.submit()
     write_code(directory)
     it.loader.gates["m"] = asyncio.Event()
-    load = it.task(it.manager.load("m", None, {}))
+    load = it.task(it.models.load("m", None, {}))
     it.until(lambda: it.loader.running["m"])
     assert it.engine.lookup("m") is old.model
     assert it.rows("m") == [IndexEntry("m", "1", "READY")]
@@ -128,7 +128,7 @@ def test_failed_reload_keeps_the_old_one_ready(scene, repository):
         "Internal: ValueError: boom;\n"
     )
     assert it.rows("m") == [IndexEntry("m", "1", "READY")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
     it.load()
     assert len(it.loader.loaded) == 2
 
@@ -142,14 +142,14 @@ def test_failure_is_kept_in_the_index_until_a_load_mends_it(scene, repository, c
 
     assert it.rows() == [IndexEntry("m", "1", "UNAVAILABLE", "Internal: boom")]
     assert "failed to load 'm' version 1: Internal: boom" in caplog.messages
-    assert not it.manager.is_ready()
+    assert not it.models.is_ready()
     with pytest.raises(UnavailableError, match="'m' version 1 is not at ready state"):
         it.engine.lookup("m", "1")
     with pytest.raises(NotFoundError, match="'m' has no available versions"):
         it.engine.lookup("m")
     it.load()
     assert it.rows() == [IndexEntry("m", "1", "READY")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
     assert it.engine.is_ready()
 
 
@@ -219,7 +219,7 @@ def test_model_says_how_long_its_load_may_take(scene, repository):
     write_model(repository, "wrong", CONFIG + limit % "soon")
     it = scene(load_timeout_s=0.02)
     it.loader.gates.update(quick=asyncio.Event(), slow=asyncio.Event())
-    slow = it.task(it.manager.load("slow", None, {}))
+    slow = it.task(it.models.load("slow", None, {}))
 
     assert "not loaded within 0.01 s" in it.refusal("quick").message
     assert (
@@ -280,7 +280,7 @@ def test_changed_policy_loads_and_unloads_only_what_it_has_to(scene, repository)
         ("3", "UNAVAILABLE", "unloaded"),
     ]
     assert it.engine.lookup("m").spec.version == 2
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
 
 
 def test_changed_or_touched_config_loads_all_versions_again(scene, repository):
@@ -308,7 +308,7 @@ def test_failed_version_that_is_taken_away_is_no_failure_any_more(scene, reposit
     it.load()
 
     assert [row.state for row in it.rows()] == ["READY", "UNAVAILABLE"]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
 
 
 def test_model_that_gave_up_is_loaded_again(scene, repository):
@@ -317,7 +317,7 @@ def test_model_that_gave_up_is_loaded_again(scene, repository):
     it.load()
     it.loader.loaded[0].instance.die("signal 11")
     assert it.rows() == [IndexEntry("m", "1", "UNAVAILABLE", "instance i is gone, signal 11")]
-    assert not it.manager.is_ready()
+    assert not it.models.is_ready()
 
     it.load()
 
@@ -343,7 +343,7 @@ def test_unload_refuses_new_requests_at_once_and_finishes_the_others(scene, repo
     it.until(lambda: version.is_retired)
     assert len(sink.responses) == 1
     assert it.rows() == [IndexEntry("m", "1", "UNAVAILABLE", "unloaded")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
     it.until(lambda: "successfully unloaded 'm' version 1" in caplog.messages)
     it.load()
     assert it.rows() == [IndexEntry("m", "1", "READY")]
@@ -367,12 +367,12 @@ def test_unload_of_a_failed_model_makes_the_server_ready_again(scene, repository
     else:
         it.loader.failures["m", 1] = [InternalError("boom")]
         it.refusal()
-    assert not it.manager.is_ready()
+    assert not it.models.is_ready()
 
     it.unload()
 
     assert it.rows() == [IndexEntry("m", "1", "UNAVAILABLE", "unloaded")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
     assert it.engine.is_ready()
 
 
@@ -451,11 +451,11 @@ def test_models_without_a_version_say_so(scene, repository):
     assert isinstance(error, InvalidArgumentError)
     assert error.message == f"load failed for model 'm': {text}\n"
     assert it.rows() == [IndexEntry("m", "", "UNAVAILABLE", f"Invalid argument: {text}")]
-    assert not it.manager.is_ready()
+    assert not it.models.is_ready()
     write_code(directory)
     it.load()
     assert it.rows() == [IndexEntry("m", "1", "READY")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
 
 
 def test_unreadable_config_keeps_the_old_one_and_its_place_is_named(scene, repository):
@@ -473,10 +473,10 @@ def test_unreadable_config_keeps_the_old_one_and_its_place_is_named(scene, repos
         'Message type "inference.ModelConfig" has no field named "foo".'
     )
     assert it.rows() == [IndexEntry("m", "1", "READY")]
-    assert it.manager.is_ready()
+    assert it.models.is_ready()
     it.unload()
     it.refusal()
     (row,) = [row for row in it.rows() if not row.version]
     assert row.state == "UNAVAILABLE"
     assert row.reason.startswith("Invalid argument: failed to read text proto")
-    assert not it.manager.is_ready()
+    assert not it.models.is_ready()
