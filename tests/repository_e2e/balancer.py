@@ -18,7 +18,7 @@ class Balancer:
 
     def __init__(self, ports):
         self.ready: list[int] = []  # of the last look
-        self._ports = ports
+        self.ports = ports  # of all servers; a test may set others
         self._turns = itertools.count()
         self._has_started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
@@ -39,9 +39,9 @@ class Balancer:
         self.port = listener.sockets[0].getsockname()[1]
         async with listener:
             while not self._is_over.is_set():
-                asked = [asyncio.to_thread(is_ready, port) for port in self._ports]
-                answers = await asyncio.gather(*asked)
-                self.ready = [p for p, good in zip(self._ports, answers, strict=True) if good]
+                ports = self.ports
+                answers = await asyncio.gather(*(asyncio.to_thread(is_ready, p) for p in ports))
+                self.ready = [p for p, good in zip(ports, answers, strict=True) if good]
                 self._has_started.set()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._is_over.wait(), CHECK_INTERVAL_S)

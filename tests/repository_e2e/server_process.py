@@ -39,6 +39,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         ports: Sequence[int] = (),
     ) -> None:
+        self.folder = folder  # the working directory
         self.repository = repositories[0]
         self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
         self._stdout_path, self._stderr_path = folder / "stdout", folder / "stderr"

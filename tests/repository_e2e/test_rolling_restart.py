@@ -60,11 +60,14 @@ def test_rolling_restart_loses_no_request(start_server):
     with Balancer([server.http_port for server in servers]) as balancer:
         assert eventually(lambda: len(balancer.ready) == 2)
         with Clients(balancer.port) as clients:
-            for number in range(ROUNDS):
-                old = servers[number % 2]
-                assert old.end() == 0
-                servers[number % 2] = start_server(repository, flags=flags, ports=old.ports)
-                assert eventually(lambda: len(balancer.ready) == 2), servers[number % 2].output
+            for _ in range(ROUNDS):
+                old, other = servers
+                old.signal()
+                new = start_server(repository, flags=flags)
+                assert old.exit_code() == 0
+                servers = [other, new]
+                balancer.ports = [server.http_port for server in servers]
+                assert eventually(lambda: len(balancer.ready) == 2), servers[1].output
             count = clients.answer_count
             assert eventually(lambda: clients.answer_count > count + 10 or clients.errors)
 

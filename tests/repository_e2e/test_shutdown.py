@@ -18,10 +18,35 @@ from tests.repository_e2e.streams import open_stream
 SLOW = model(code("print('busy'); time.sleep(2); y = x"))
 HANGING = model(code("print('busy'); threading.Event().wait(); y = x"))
 HANGING_FINALIZE = model(code(finalize="threading.Event().wait()"))
+MARK = "open(os.path.join(os.path.dirname(__file__), 'finalized'), 'w').close()"
+FINALIZING = model(code(finalize=MARK))
 # A response, and after two seconds another one.
 STREAMING = model(
     decoupled_code("send([x[0]]); time.sleep(2); send([x[0] + 1])"), config(DECOUPLED)
 )
+
+
+ONE_SECOND = ["--exit-timeout-secs=1"]
+SERVERS = {
+    "SIGTERM": ({"slow": SLOW, "stream": STREAMING}, []),
+    "SIGINT": ({"slow": SLOW, "stream": STREAMING}, []),
+    "idle": ({"m": model()}, []),
+    "event stream": ({"stream": STREAMING}, []),
+    "second": ({"m": HANGING}, []),
+    "timeout": ({"m": HANGING}, ONE_SECOND),
+    "finalize": ({"m": HANGING_FINALIZE}, ONE_SECOND),
+    "finalizing": ({"m": FINALIZING}, []),
+    "loading": ({"m": model(code(initialize="threading.Event().wait()"))}, []),
+}
+
+
+@pytest.fixture(scope="module")
+def servers(start_module_server):
+    """A server for each test, all of them started at once."""
+    return {
+        name: start_module_server(*models, flags=flags)
+        for name, (*models, flags) in SERVERS.items()
+    }
 
 
 @pytest.fixture
@@ -36,8 +61,8 @@ def assert_gone(server):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_lets_requests_in_flight_finish(start_server, threads, number):
-    server = start_server({"slow": SLOW, "stream": STREAMING}).await_ready()
+def test_signal_lets_requests_in_flight_finish(servers, threads, number):
+    server = servers[number.name].await_ready()
     answer = threads.submit(server.infer, "slow", 5.0)
     with open_stream(server) as stream:
         stream.send("stream", 1.0)
@@ -54,8 +79,8 @@ def test_signal_lets_requests_in_flight_finish(start_server, threads, number):
     assert_gone(server)
 
 
-def test_idle_connections_do_not_delay_the_end(start_server):
-    server = start_server({"m": model()}).await_ready()
+def test_idle_connections_do_not_delay_the_end(servers):
+    server = servers["idle"].await_ready()
     with contextlib.ExitStack() as stack:
         silent, kept = (
             stack.enter_context(socket.create_connection(("127.0.0.1", server.http_port), 20))
@@ -72,8 +97,8 @@ def test_idle_connections_do_not_delay_the_end(start_server):
     assert "Timeout 28" not in server.stdout
 
 
-def test_event_stream_is_ended_in_order(start_server):
-    server = start_server({"stream": STREAMING}).await_ready()
+def test_event_stream_is_ended_in_order(servers):
+    server = servers["event stream"].await_ready()
     with socket.create_connection(("127.0.0.1", server.http_port), 20) as client:
         body = b'{"X": 1.0}'
         client.sendall(
@@ -93,8 +118,8 @@ def test_event_stream_is_ended_in_order(start_server):
     assert server.exit_code() == 0
 
 
-def test_second_signal_ends_everything_at_once(start_server, threads):
-    server = start_server({"m": HANGING}).await_ready()
+def test_second_signal_ends_everything_at_once(servers, threads):
+    server = servers["second"].await_ready()
     answer = threads.submit(server.infer, "m")
     assert eventually(lambda: "busy" in server.stdout)
     server.signal()
@@ -107,8 +132,8 @@ def test_second_signal_ends_everything_at_once(start_server, threads):
     assert_gone(server)
 
 
-def test_exit_timeout_gives_up_what_is_not_finished(start_server, threads):
-    server = start_server({"m": HANGING}, flags=["--exit-timeout-secs=1"]).await_ready()
+def test_exit_timeout_gives_up_what_is_not_finished(servers, threads):
+    server = servers["timeout"].await_ready()
     answer = threads.submit(server.infer, "m")
     assert eventually(lambda: "busy" in server.stdout)
 
@@ -120,8 +145,8 @@ def test_exit_timeout_gives_up_what_is_not_finished(start_server, threads):
     assert_gone(server)
 
 
-def test_finalize_that_hangs_gets_the_exit_timeout(start_server):
-    server = start_server({"m": HANGING_FINALIZE}, flags=["--exit-timeout-secs=1"]).await_ready()
+def test_finalize_that_hangs_gets_the_exit_timeout(servers):
+    server = servers["finalize"].await_ready()
 
     server.signal()
     server.exit_code()
@@ -130,18 +155,16 @@ def test_finalize_that_hangs_gets_the_exit_timeout(start_server):
     assert_gone(server)
 
 
-def test_signal_gives_loading_up(start_server):
-    server = start_server({"m": model(code(initialize="threading.Event().wait()"))})
+def test_signal_gives_loading_up(servers):
+    server = servers["loading"]
     assert eventually(server.workers)
 
     assert server.end() == 0
     assert_gone(server)
 
 
-def test_finalize_runs_before_the_end(start_server, tmp_path):
-    mark = tmp_path / "finalized"
-    server = start_server({"m": model(code(finalize=f"open({str(mark)!r}, 'w').close()"))})
-    server.await_ready()
+def test_finalize_runs_before_the_end(servers):
+    server = servers["finalizing"].await_ready()
 
     assert server.end() == 0
-    assert mark.exists()
+    assert (server.repository / "m" / "1" / "finalized").exists()

@@ -19,9 +19,33 @@ from tests.repository_e2e.server_process import COMMAND
 BROKEN = model("raise RuntimeError('no weights')")
 
 
+CHATTY = model(code("y = x + 1", initialize="pb_utils.Logger.log_verbose('chatty')"))
+EXPLICIT = "--model-control-mode=explicit"
+TOLERANT = "--exit-on-error=false"
+SERVERS = {
+    "good": ({"add": CHATTY}, []),
+    "verbose": ({"add": CHATTY}, ["--log-verbose=1"]),
+    "broken": ({"good": model(), "bad": BROKEN}, []),
+    "missing": ({}, ["--model-repository=there/is/none"]),
+    "unknown": ({"m": model()}, [EXPLICIT, "--load-model=unknown"]),
+    "tolerant": ({"good": model(), "bad": BROKEN}, [TOLERANT]),
+    "lenient": ({"bad": BROKEN}, [TOLERANT, "--strict-readiness=false"]),
+    "file": ({"m": model(), "bad": BROKEN}, [TOLERANT, "--log-file=server.log"]),
+}
+
+
 @pytest.fixture(scope="module")
-def server(start_module_server):
-    return start_module_server({"add": model(code("y = x + 1"))}).await_ready()
+def servers(start_module_server):
+    """A server for each way to start, all of them started at once."""
+    return {
+        name: start_module_server(models, flags=flags) for name, (models, flags) in SERVERS.items()
+    }
+
+
+@pytest.fixture
+def server(servers):
+    """The one without a fault."""
+    return servers["good"].await_ready()
 
 
 def test_log_has_the_tables_of_triton(server):
@@ -76,12 +100,11 @@ def test_ports_stay_closed_until_models_are_loaded(start_server, tmp_path):
     assert server.await_ready().infer("slow") == [1.0]
 
 
-def test_missing_repository_ends_the_command(start_server, tmp_path):
-    missing = tmp_path / "missing"
-    server = start_server({}, flags=[f"--model-repository={missing}"])
+def test_missing_repository_ends_the_command(servers):
+    server = servers["missing"]
 
     assert server.exit_code() == 1
-    expected = f"error: creating server: Internal - failed to stat file {missing}"
+    expected = "error: creating server: Internal - failed to stat file there/is/none"
     assert server.stderr.splitlines()[-1] == expected
 
 
@@ -94,8 +117,8 @@ def test_no_repository_at_all_ends_the_command():
     )
 
 
-def test_broken_model_ends_the_command(start_server):
-    server = start_server({"good": model(), "bad": BROKEN})
+def test_broken_model_ends_the_command(servers):
+    server = servers["broken"]
 
     assert server.exit_code() == 1
     last = "error: creating server: Internal - failed to load all models"
@@ -105,17 +128,15 @@ def test_broken_model_ends_the_command(start_server):
     assert all(is_port_free(port) for port in server.ports)
 
 
-def test_model_to_load_that_is_not_there_ends_the_command(start_server):
-    flags = ["--model-control-mode=explicit", "--load-model=missing"]
-    server = start_server({"m": model()}, flags=flags)
+def test_model_to_load_that_is_not_there_ends_the_command(servers):
+    server = servers["unknown"]
 
     assert server.exit_code() == 1
     assert "model not found in any model repository" in server.stderr
 
 
-def test_broken_model_beside_others_with_exit_on_error_off(start_server):
-    server = start_server({"good": model(), "bad": BROKEN}, flags=["--exit-on-error=false"])
-    server.await_ports()
+def test_broken_model_beside_others_with_exit_on_error_off(servers):
+    server = servers["tolerant"].await_ports()
 
     assert server.infer("good", 7.0) == [7.0]
     assert server.get("/v2/health/ready").status == 400
@@ -123,9 +144,8 @@ def test_broken_model_beside_others_with_exit_on_error_off(start_server):
     assert "no weights" in server.index()["bad"]["reason"]
 
 
-def test_server_is_ready_without_strict_readiness_although_a_model_failed(start_server):
-    flags = ["--exit-on-error=false", "--strict-readiness=false"]
-    server = start_server({"bad": BROKEN}, flags=flags).await_ports()
+def test_server_is_ready_without_strict_readiness_although_a_model_failed(servers):
+    server = servers["lenient"].await_ports()
 
     assert server.get("/v2/health/ready").status == 200
     assert server.get("/v2/models/bad/ready").status == 400
@@ -156,11 +176,9 @@ def test_unknown_flag_is_refused_with_the_one_that_was_meant():
     assert "--model-repository" in done.stderr
 
 
-def test_log_file_takes_all(start_server, tmp_path):
-    log = tmp_path / "server.log"
-    server = start_server(
-        {"m": model(), "bad": BROKEN}, flags=[f"--log-file={log}", "--exit-on-error=false"]
-    )
+def test_log_file_takes_all(servers):
+    server = servers["file"]
+    log = server.folder / "server.log"
     assert eventually(lambda: log.exists() and "Started Metrics" in log.read_text())
 
     text = log.read_text()
@@ -169,12 +187,6 @@ def test_log_file_takes_all(start_server, tmp_path):
     assert server.output == ""
 
 
-def test_log_verbose_reaches_models(start_server):
-    say = "pb_utils.Logger.log_verbose('chatty')"
-    repository = {"m": model(code(initialize=say))}
-    verbose, quiet = (
-        start_server(repository, flags=[f"--log-verbose={level}"]) for level in (1, 0)
-    )
-
-    assert "chatty" in verbose.await_ready().stdout
-    assert "chatty" not in quiet.await_ready().output
+def test_log_verbose_reaches_models(servers):
+    assert "chatty" in servers["verbose"].await_ready().stdout
+    assert "chatty" not in servers["good"].await_ready().output
