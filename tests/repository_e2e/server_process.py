@@ -141,6 +141,9 @@ class ServerProcess:
     def zombies(self) -> list[psutil.Process]:
         return [each for each in self.descendants() if each.status() == psutil.STATUS_ZOMBIE]
 
+    def descriptor_count(self) -> int:
+        return psutil.Process(self.pid).num_fds()
+
     # Clients
 
     def get(self, path: str) -> Answer:

@@ -120,6 +120,7 @@ def test_death_fails_all_requests_of_its_batch(server, threads):
 def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explicit_server):
     server = explicit_server
     assert server.load("m").status == 200
+    descriptor_count = server.descriptor_count()
 
     def crash():
         with pytest.raises(InferFailedError):
@@ -136,6 +137,7 @@ def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explici
     assert server.load("m").status == 200
     assert server.infer("m", 2.0) == [2.0]
     assert server.zombies() == []
+    assert eventually(lambda: server.descriptor_count() <= descriptor_count)
 
 
 def test_poison_fails_nobody_else(server, threads):

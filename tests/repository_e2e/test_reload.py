@@ -79,6 +79,7 @@ def test_reloads_lose_no_request_and_leave_no_process(start_server):
     flags = ["--model-control-mode=explicit", "--load-model=m"]
     server = start_server({"m": numbered(0)}, flags=flags).await_ready()
     process_count = len(server.descendants())
+    descriptor_count = server.descriptor_count()
 
     with SteadyClients(server, "m") as clients:
         for number in range(1, RELOADS + 1):
@@ -92,6 +93,7 @@ def test_reloads_lose_no_request_and_leave_no_process(start_server):
     assert server.infer("m") == [RELOADS]
     assert len(set(clients.values)) > RELOADS / 2  # most of them served somebody
     assert eventually(lambda: len(server.descendants()) == process_count)
+    assert eventually(lambda: server.descriptor_count() <= descriptor_count)
     assert server.zombies() == []
 
 
