@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
+# What to look at first of a large read: memory may be found in it for the rest.
+_START_BYTES = 32 << 10
 _JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
 _KEEPALIVE_PING = b"keepaliv"
 UNEXPECTED = "unexpected error in the server, its log says more"
@@ -102,9 +104,13 @@ class GrpcConnection(asyncio.Protocol):
         """Called by the transport when the client sends no more: it is taken as gone."""
         return False
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         """Called by the transport when something was read."""
         now_ns = _monotonic_ns()
+        if len(data) > _START_BYTES and not self.http2.has_places:
+            view = memoryview(data)
+            self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
+            data = view[_START_BYTES:]
         self.handle(self.http2.receive(data, now_ns), now_ns)
 
     def pause_writing(self) -> None:
@@ -124,7 +130,6 @@ class GrpcConnection(asyncio.Protocol):
         if self._large_reader is None:
             self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
             self._transport.set_protocol(self._large_reader)
-        self._large_reader.is_needed = True
 
     def end_large_reads(self) -> None:
         """Read as before, for no large message comes any more."""

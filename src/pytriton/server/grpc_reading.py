@@ -11,8 +11,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.wire.http2 import DataPlaced
-
 if TYPE_CHECKING:
     from pytriton.server.grpc_connection import GrpcConnection
 
@@ -26,7 +24,6 @@ class LargeMessageReader(asyncio.BufferedProtocol):
         self._connection = connection
         self._read_buffer = read_buffer  # of all connections: used up before the next read
         self._is_filling = False  # the next read goes to where its bytes belong
-        self.is_needed = True  # there is memory for what comes
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the transport: where to read to."""
@@ -37,14 +34,13 @@ class LargeMessageReader(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport when something was read."""
         connection = self._connection
-        now_ns = time.monotonic_ns()
         if self._is_filling:
+            now_ns = time.monotonic_ns()
             connection.handle(connection.http2.fill(nbytes, now_ns), now_ns)
             return
-        events = connection.http2.receive(self._read_buffer[:nbytes], now_ns)
-        self.is_needed = any(isinstance(event, DataPlaced) for event in events)
-        connection.handle(events, now_ns)
-        if not self.is_needed:  # and `handle` has not changed that
+        had_places = connection.http2.has_places
+        connection.data_received(self._read_buffer[:nbytes])
+        if not had_places and not connection.http2.has_places:
             connection.end_large_reads()
 
     # What does not concern reading

@@ -117,6 +117,11 @@ class Connection:
         if stream is not None and memory:
             stream.place = memory
 
+    @property
+    def has_places(self) -> bool:
+        """Whether there is memory for what comes next on any stream."""
+        return any(stream.place is not None for stream in self._core.streams.open.values())
+
     def room(self) -> memoryview | None:
         """The memory that the bytes which come next belong in, where there is such: see `fill`."""
         receiver = self._receiver
