@@ -25,6 +25,7 @@ HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): t
 BATCHES_OF_FOUR = """
 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000 }
 """
+LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "1" } }'
 TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
 ALLOCATE = "np.ones(1 << 31, np.uint8)"
 # Little more memory than the process has by now.
@@ -49,6 +50,7 @@ def server(start_module_server):
             name: model(dying(how, initialize=HOLD), config(TWO))
             for name, (how, _) in CAUSES.items()
         },
+        "stuck": model(dying("os._exit(3)", initialize=HOLD), config(LOAD_LIMIT)),
         "batched": model(dying("os._exit(3)"), config(BATCHES_OF_FOUR)),
         "mixed": model(dying("os._exit(3)"), config(TWO)),
         "stream": model(decoupled_code(stream), config(DECOUPLED)),
@@ -115,6 +117,19 @@ def test_death_fails_all_requests_of_its_batch(server, threads):
     texts = {failed.exception().text for failed in asked}
 
     assert texts == {"Stub process 'batched_0_0' is not healthy. Exited with code 3."}
+
+
+def test_restart_that_hangs_is_tried_again(server):
+    hold = server.repository / "stuck" / "1" / "hold"
+    hold.touch()
+    with pytest.raises(InferFailedError):
+        server.infer("stuck", POISON)
+
+    assert eventually(lambda: "stuck_0_0 ended, it was not loaded within 1 s" in server.stderr)
+    hold.unlink()
+
+    assert eventually(lambda: server.serves("stuck"))
+    assert server.infer("stuck", 2.0) == [2.0]
 
 
 def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explicit_server):

@@ -6,25 +6,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import ModelSpec
-from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.errors import ServerError
+from pytriton.repository.load_limit import load_within
 from pytriton.repository.source import ModelSource, make_plan
 from pytriton.repository.states import StateTable
 
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
-    from pytriton.repository.loading import LoadedVersion, VersionLoader, VersionPlan
+    from pytriton.repository.loading import LoadedVersion, VersionLoader
     from pytriton.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)
-
-LOAD_TIMEOUT = "LOAD_TIMEOUT_SECS"  # a model's parameter, in place of the server's setting
 
 
 class LoadContext:
@@ -81,21 +79,10 @@ class LoadContext:
     async def _try_version(self, source: ModelSource, version: int) -> LoadedVersion | str:
         logger.info("loading: %s:%d", source.name, version)
         try:
-            timeout_s = load_timeout_s(source.config, self.settings.load_timeout_s)
             plan = await asyncio.to_thread(make_plan, source, version, self.settings)
-            return await self._load_within(timeout_s, plan)
+            return await load_within(plan.load_timeout_s, self._loader.load(plan))
         except Exception as error:  # noqa: BLE001  whatever it was, it is the version's state
             return failure_text(error)
-
-    async def _load_within(self, timeout_s: float, plan: VersionPlan) -> LoadedVersion:
-        if not timeout_s:
-            return await self._loader.load(plan)
-        try:
-            return await asyncio.wait_for(self._loader.load(plan), timeout_s)
-        except asyncio.TimeoutError:
-            raise UnavailableError(
-                f"it was not loaded within {timeout_s:g} s, and its processes were ended"
-            ) from None
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
@@ -127,27 +114,6 @@ class LoadContext:
         self.engine.add(model)
         self.table.put(name, version, model)
         return model
-
-
-def load_timeout_s(config: Any, default_s: float) -> float:
-    """How long a version of the model may take to load; 0 is as long as it takes.
-
-    Raises:
-        InvalidArgumentError: The model's parameter is no such number.
-    """
-    if LOAD_TIMEOUT not in config.parameters:
-        return default_s
-    text = config.parameters[LOAD_TIMEOUT].string_value
-    try:
-        timeout_s = float(text)
-    except ValueError:
-        timeout_s = -1.0
-    if not 0.0 <= timeout_s < math.inf:
-        raise InvalidArgumentError(
-            f"expected a number of seconds as parameter {LOAD_TIMEOUT} of model "
-            f"'{config.name}', got '{text}'"
-        )
-    return timeout_s
 
 
 def failure_text(error: Exception) -> str:

@@ -67,7 +67,7 @@ class PythonLoader:
         model = Model(spec_from_config(config, plan.version, plan.labels), self._loop, self._cache)
         model.config_json = config_to_json(config)
         launch = _Launch(self, plan, model, model_path, environment)
-        version = PythonVersion(model, launch.start, self._loop)
+        version = PythonVersion(model, launch.start, self._loop, plan.load_timeout_s)
         await self._start_all(version, plan)
         return version
 

@@ -54,6 +54,7 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, tuple[str, ...]] = {}  # names of the classes, by output
     instances: tuple[InstancePlan, ...]
     warmup: tuple[WarmupSample, ...] = ()
+    load_timeout_s: float = 0.0  # also for each restart of an instance; 0: as long as it takes
 
 
 class LoadedVersion(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from pytriton.engine.model import ModelState
 from pytriton.errors import ServerError
+from pytriton.repository.load_limit import load_within
 from pytriton.repository.supervisor import GiveUp, RestartPolicy
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class PythonVersion:
         model: Model,
         start: Callable[[InstancePlan], Awaitable[PythonInstance]],
         loop: asyncio.AbstractEventLoop,
+        restart_timeout_s: float = 0.0,
         policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
         self._start = start
         self._loop = loop
+        self._restart_timeout_s = restart_timeout_s  # 0: as long as it takes
         self._policy = policy or RestartPolicy()
         self._clock = clock
         self._plans: dict[PythonInstance, InstancePlan] = {}  # of those that live
@@ -105,7 +108,7 @@ class PythonVersion:
     async def _replace(self, plan: InstancePlan, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         try:
-            await self.add(plan)
+            await load_within(self._restart_timeout_s, self.add(plan))
         except ServerError as error:
             self._restart(plan, error.message)
         except Exception as error:  # a bug here must not leave the model without instances

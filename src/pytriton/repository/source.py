@@ -19,6 +19,7 @@ from pytriton.repository.layout import (
     take_snapshot,
     version_directories,
 )
+from pytriton.repository.load_limit import load_timeout_s
 from pytriton.repository.loading import VersionPlan
 from pytriton.repository.overrides import Override, remove_files, write_files
 from pytriton.repository.settings import RepositorySettings
@@ -142,4 +143,5 @@ def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -
         labels=read_labels(source.place, config),
         instances=plan_instances(config, settings.visible_devices),
         warmup=build_warmup(source.place, config),
+        load_timeout_s=load_timeout_s(config, settings.load_timeout_s),
     )
