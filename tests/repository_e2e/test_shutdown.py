@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -60,15 +61,18 @@ def assert_gone(server):
     assert all(is_port_free(port) for port in server.ports)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_lets_requests_in_flight_finish(servers, threads, number):
+# A terminal sends its signal to all processes of the group.
+@pytest.mark.parametrize(
+    "number, send", [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)], ids=["TERM", "INT"]
+)
+def test_signal_lets_requests_in_flight_finish(servers, threads, number, send):
     server = servers[number.name].await_ready()
     answer = threads.submit(server.infer, "slow", 5.0)
     with open_stream(server) as stream:
         stream.send("stream", 1.0)
         assert eventually(lambda: stream.values and "busy" in server.stdout)
 
-        server.signal(number)
+        send(server.pid, number)
 
         assert eventually(lambda: f"Signal ({number:d}) received." in server.stdout)
         stream.await_end()
