@@ -241,3 +241,11 @@ def test_very_long_message_is_cut_to_what_clients_accept():
     fields = dict(decode(encode_trailers(Status.INTERNAL, "x\n" * 100_000)))
 
     assert 7000 < len(fields["grpc-message"]) <= 7168
+
+
+@pytest.mark.parametrize("field", [(b"grpc-timeout", b"soon"), (b"grpc-encoding", b"snappy")])
+def test_refused_call_keeps_nothing_alive(field):
+    error = parse_call(head(field)).error
+
+    assert error is not None
+    assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)

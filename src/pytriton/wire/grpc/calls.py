@@ -55,7 +55,9 @@ def _parse(head: RequestHead) -> CallHead:
             metadata=parse_metadata(head.fields),
         )
     except GrpcError as error:
-        return CallHead(head.path, error=error)
+        # Not the one that was raised: its traceback leads to `head`, which will refer to it, and
+        # the garbage collector does not follow such records.
+        return CallHead(head.path, error=GrpcError(error.status, error.message))
 
 
 def _is_grpc(content_type: bytes) -> bool:
