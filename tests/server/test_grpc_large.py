@@ -135,6 +135,21 @@ def test_connection_hears_of_everything_while_a_large_message_comes(client):
     assert not reader.eof_received()
 
 
+def test_message_that_ends_in_the_read_in_which_it_began_leaves_no_room(client):
+    first, second = (client.open("ModelStreamInfer") for _ in range(2))
+    whole = framed(request(TENSOR[:20_000], request_id="whole"))
+    client.receive(
+        data(first, whole[:2000])
+        + data(second, b"\0")
+        + data(first, whole[2000:])
+        + data(second, framed(request(TENSOR[:9], request_id="small"))[1:])
+    )
+    client.receive(data(first, framed(request(TENSOR[:5], request_id="next"))))
+
+    ids = [sent.id for sent in client.engine.requests]
+    assert sorted(ids) == ["next", "small", "whole"]
+
+
 @pytest.mark.parametrize("model", ["nobody", "coupled"])
 def test_large_message_without_memory_for_it_is_read_all_the_same(client, memory, model):
     client.engine.loaded["coupled"].body_memory = None

@@ -68,9 +68,7 @@ class Call:
         for message in assembler.feed(data):
             if self.is_open:
                 self.on_message(message)
-        room = assembler.room
-        if room is not None:
-            self.connection.place(self.stream_id, room)
+        self.connection.place(self.stream_id, assembler.room)
         self._end_part(assembler, len(data), end_stream=end_stream)
 
     def on_placed(self, size: int, *, end_stream: bool) -> None:

@@ -124,12 +124,13 @@ class GrpcConnection(asyncio.Protocol):
 
     # Large messages
 
-    def place(self, stream_id: int, memory: memoryview) -> None:
-        """Have what comes next of a large message put into its memory."""
-        self.http2.place(stream_id, memory)
-        if self._large_reader is None:
+    def place(self, stream_id: int, memory: memoryview | None) -> None:
+        """Have what comes next of a large message put into its memory, if it has some."""
+        if memory is not None and self._large_reader is None:
             self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
             self._transport.set_protocol(self._large_reader)
+        if self._large_reader is not None:
+            self.http2.place(stream_id, memory)
 
     def end_large_reads(self) -> None:
         """Read as before, for no large message comes any more."""

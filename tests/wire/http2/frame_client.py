@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import hpack
@@ -54,6 +55,22 @@ class FrameClient:
 
     def send(self, *data: bytes) -> list[Event]:
         return self.connection.receive(b"".join(data), self.now_ns)
+
+    def deliver(self, data: bytes) -> Iterator[list[Event]]:
+        """Do what a transport does that reads into memory: what was lent is used again at once."""
+        while data:
+            room = self.connection.room()
+            if room is not None:
+                size = min(len(room), len(data))
+                room[:size] = data[:size]
+                events = self.connection.fill(size, self.now_ns)
+            else:
+                size = len(data)
+                buffer = bytearray(data)
+                events = self.connection.receive(memoryview(buffer), self.now_ns)
+                buffer[:] = bytes(size)
+            yield events
+            data = data[size:]
 
     def block(self, headers=GRPC_HEADERS) -> bytes:
         return self.encoder.encode(headers)

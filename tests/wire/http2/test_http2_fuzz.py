@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random clients: whatever they send, the connection answers or ends, and holds little memory.
 
-`PYTRITON_FUZZ_ROUNDS` makes it run longer; a failure names the seed to repeat it with.
+`PYTRITON_FUZZ_ROUNDS` and `PYTRITON_FUZZ_FRAMES` make it run longer; a failure names the seed to
+repeat it with.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 import tracemalloc
 
 import pytest
 
-from pytriton.wire.grpc import GrpcError, MessageAssembler, parse_call
+from pytriton.wire.grpc import GrpcError, MessageAssembler, message_prefix, parse_call
 from pytriton.wire.http2 import (
     Connection,
     ConnectionTerminated,
+    DataPlaced,
     DataReceived,
     Limits,
     RequestReceived,
@@ -31,7 +35,9 @@ from tests.wire.http2.frame_client import (
 )
 
 ROUNDS = int(os.environ.get("PYTRITON_FUZZ_ROUNDS", "60"))
+FRAMES = int(os.environ.get("PYTRITON_FUZZ_FRAMES", "5000"))
 FRAMES_PER_ROUND = 150
+MAX_MESSAGE_BYTES = 100_000
 LIMITS = Limits(
     stream_window_bytes=100_000,
     connection_window_bytes=200_000,
@@ -79,9 +85,10 @@ class RandomClient:
         return frame(frames.HEADERS, self.flags(4, 4, 4, 5), stream_id, self.client.block(fields))
 
     def data(self) -> bytes:
-        size = self.random.choice([0, 1, 5, 6, 100, 5000, 16_384])
+        size = self.random.choice([0, 1, 5, 6, 100, 5000, 16_384, 16_384, 80_000])
         payload = bytearray(self.random.randbytes(size))
-        payload[:5] = bytes((0, 0, 0, 0, self.random.choice([0, 1, 90])))[:size]
+        message_bytes = self.random.choice([0, 1, 90, 40_000, 99_000])
+        payload[:5] = message_prefix(message_bytes)[:size]
         flags = self.flags(0, 0, 0, 1, 8)
         if flags == frames.PADDED and not self.is_rude():
             payload = bytearray((7,)) + payload + bytes(7)
@@ -145,9 +152,14 @@ class EchoServer:
                 return False
             if isinstance(event, RequestReceived):
                 parse_call(event.head)
-                self.assemblers[event.stream_id] = MessageAssembler(10_000, "gzip")
+                self.assemblers[event.stream_id] = MessageAssembler(
+                    MAX_MESSAGE_BYTES, "gzip", self.find_memory
+                )
             elif isinstance(event, DataReceived):
                 self.feed(event)
+            elif isinstance(event, DataPlaced):
+                self.assemblers[event.stream_id].fill(event.size)
+                self.connection.acknowledge(event.stream_id, event.size)
         for stream_id in list(self.assemblers):
             if not self.connection.is_open(stream_id):
                 del self.assemblers[stream_id]
@@ -155,11 +167,16 @@ class EchoServer:
                 self.answer(stream_id)
         return True
 
+    def find_memory(self, size: int, start: memoryview) -> memoryview | None:
+        return memoryview(bytearray(size)) if self.random.random() < 0.5 else None
+
     def feed(self, event: DataReceived) -> None:
+        assembler = self.assemblers[event.stream_id]
         try:
-            self.assemblers[event.stream_id].feed(event.data)
+            assembler.feed(event.data)
         except GrpcError:
             self.connection.reset(event.stream_id)
+        self.connection.place(event.stream_id, assembler.room)
         if self.random.random() < 0.9:
             self.connection.acknowledge(event.stream_id, len(event.data))
 
@@ -184,10 +201,10 @@ def run(seed: int) -> tuple[int, bool]:
         cut = hostile.random.randrange(len(wire) + 1)
         hostile.client.now_ns += 10_000_000
         for chunk in (wire[:cut], wire[cut:]):
-            events = hostile.client.send(chunk) if chunk else []
-            if not server.handle(events):
-                assert parse_frames(hostile.client.output_bytes())[-1].kind == frames.GOAWAY
-                return number, True
+            for events in hostile.client.deliver(chunk):
+                if not server.handle(events):
+                    assert parse_frames(hostile.client.output_bytes())[-1].kind == frames.GOAWAY
+                    return number, True
         if hostile.random.random() < 0.7:
             parse_frames(hostile.client.output_bytes())
         server.handle(connection.take_events())
@@ -226,3 +243,17 @@ def test_random_client_makes_us_hold_little_memory():
     tracemalloc.stop()
 
     assert peak - before < 4 << 20
+
+
+def test_random_clients_leave_nothing_behind():
+    run(0)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    frames_sent = 0
+    seed = 0
+    while frames_sent < FRAMES:
+        frames_sent += run(seed)[0]
+        seed += 1
+    gc.collect()
+
+    assert sys.getallocatedblocks() - before < 1000

@@ -108,14 +108,15 @@ class Connection:
             core.terminate(violation.code, violation.message)
         return self.take_events()
 
-    def place(self, stream_id: int, memory: memoryview) -> None:
+    def place(self, stream_id: int, memory: memoryview | None) -> None:
         """Have the data that comes next on a stream put into `memory` until that is full.
 
-        It is announced by `DataPlaced`; what comes after it, by `DataReceived` again.
+        It is announced by `DataPlaced`; what comes after it, by `DataReceived` again. Data that
+        events have announced already has come: with each of them, the place may be another.
         """
         stream = self._core.streams.open.get(stream_id)
-        if stream is not None and memory:
-            stream.place = memory
+        if stream is not None:
+            stream.place = memory or None
 
     @property
     def has_places(self) -> bool:
