@@ -24,6 +24,9 @@ class FakeCall:
         self.is_over = response is None or (self._last_is_marked and not self._responses)
         return response
 
+    def notify(self, wake):
+        wake()
+
     def cancel(self):
         self.is_cancelled = True
 
@@ -46,7 +49,7 @@ class FakeRuntime:
         self.refusal = None
         self.next_call = FakeCall([])
 
-    def infer(self, request, *, decoupled):
+    def infer(self, request, *, decoupled, is_awaited=False):
         self.requests.append((request, decoupled))
         return self.next_call
 

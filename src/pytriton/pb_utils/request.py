@@ -9,12 +9,13 @@ from typing import Any, Literal, overload
 
 from pytriton.messages import ParameterValue
 from pytriton.pb_utils.arguments import integer, sequence, text
+from pytriton.pb_utils.awaiting import when_ready
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.memory import PreferredMemory
 from pytriton.pb_utils.parameters import as_json, checked_parameters
 from pytriton.pb_utils.response import InferenceResponse
 from pytriton.pb_utils.response_iterator import ResponseIterator
-from pytriton.pb_utils.runtime import RequestContext, require_runtime
+from pytriton.pb_utils.runtime import InferenceCall, RequestContext, require_runtime
 from pytriton.pb_utils.sender import InferenceResponseSender
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.pb_utils.trace import InferenceTrace
@@ -201,12 +202,7 @@ class InferenceRequest:
                 beginning of `finalize`, or no server runs it.
         """
         call = require_runtime("call other models").infer(self, decoupled=decoupled)
-        if decoupled:
-            return ResponseIterator(call)
-        response = call.receive()
-        if response is None:
-            raise TritonModelException(f"Model {self.model_name} ended without a response.")
-        return response
+        return ResponseIterator(call) if decoupled else self._only_response(call)
 
     @overload
     def async_exec(self, decoupled: Literal[False] = ...) -> asyncio.Future[InferenceResponse]: ...
@@ -217,12 +213,30 @@ class InferenceRequest:
         self, decoupled: bool
     ) -> asyncio.Future[InferenceResponse] | asyncio.Future[ResponseIterator]: ...
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Like `exec`, but awaited: it waits on a thread of the event loop's own pool.
+        """Like `exec`, but awaited: the call begins now, and no thread waits for it.
+
+        Whoever is cancelled while awaiting it cancels the call. With `decoupled`, the iterator that
+        it gives can be used with `async for`, too; a plain `for` stops the event loop while it
+        waits.
 
         Raises:
             RuntimeError: no event loop runs in this thread.
         """
-        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+        loop = asyncio.get_running_loop()
+        try:
+            runtime = require_runtime("call other models")
+            call = runtime.infer(self, decoupled=decoupled, is_awaited=True)
+        except TritonModelException as error:  # raised where the result is awaited
+            failed: asyncio.Future[Any] = loop.create_future()
+            failed.set_exception(error)
+            return failed
+        return when_ready(call, ResponseIterator if decoupled else self._only_response)
+
+    def _only_response(self, call: InferenceCall) -> InferenceResponse:
+        response = call.receive()
+        if response is None:
+            raise TritonModelException(f"Model {self.model_name} ended without a response.")
+        return response
 
     def __repr__(self) -> str:
         target = f", model_name={self.model_name!r}" if self.model_name else ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pytriton.pb_utils.awaiting import when_ready
 from pytriton.pb_utils.response import InferenceResponse
 from pytriton.pb_utils.runtime import InferenceCall
 
@@ -11,7 +12,8 @@ class ResponseIterator:
     """Responses as they come, from `InferenceRequest.exec(decoupled=True)`.
 
     A `for` loop goes on where the last one stopped. Once all responses were seen, the next loop
-    begins with the first one again.
+    begins with the first one again. In a coroutine, `async for` does the same and lets the event
+    loop run while it waits; a task that is cancelled meanwhile cancels the call.
     """
 
     def __init__(self, call: InferenceCall) -> None:
@@ -31,9 +33,17 @@ class ResponseIterator:
             self._fetch()
         if self._position == len(self._responses):
             raise StopIteration
-        response = self._responses[self._position]
-        self._position += 1
-        return response
+        return self._take()
+
+    def __aiter__(self) -> ResponseIterator:
+        return self.__iter__()
+
+    async def __anext__(self) -> InferenceResponse:
+        if self._position == len(self._responses) and not self._is_complete:
+            await when_ready(self._call, lambda _: self._fetch())
+        if self._position == len(self._responses):
+            raise StopAsyncIteration
+        return self._take()
 
     def cancel(self) -> None:
         """Ask the called model to stop; it decides. Does nothing once all responses came."""
@@ -44,6 +54,11 @@ class ResponseIterator:
         # The rest is let through unread: the called model finishes what it was asked for.
         if not getattr(self, "_is_complete", True):
             self._call.abandon()
+
+    def _take(self) -> InferenceResponse:
+        response = self._responses[self._position]
+        self._position += 1
+        return response
 
     def _fetch(self) -> None:
         response = self._call.receive()

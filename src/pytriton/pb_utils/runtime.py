@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pytriton.pb_utils.failures import TritonModelException
@@ -22,6 +23,9 @@ class InferenceCall(Protocol):
 
         A decoupled model that ends without a response of its own for that adds an empty one.
         """
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once when `receive` does not wait: now or later, by any thread."""
 
     def cancel(self) -> None:
         """Give the request up; does nothing once it is over."""
@@ -46,8 +50,13 @@ class Runtime(Protocol):
     instance_name: str
     model_directory: str
 
-    def infer(self, request: InferenceRequest, *, decoupled: bool) -> InferenceCall:
-        """Send a request to another model; TritonModelException outside of `execute`."""
+    def infer(
+        self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False
+    ) -> InferenceCall:
+        """Send a request to another model; TritonModelException outside of `execute`.
+
+        `is_awaited` says that an event loop goes on meanwhile; else this thread waits.
+        """
 
     def call(self, action: str, **arguments: Any) -> Any:
         """Have the server do something and wait; TritonModelException with its text."""

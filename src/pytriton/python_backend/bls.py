@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytriton.errors import ErrorCode, ServerError
@@ -23,11 +26,21 @@ if TYPE_CHECKING:
 _CREDIT_STEP = RESPONSE_WINDOW // 4
 
 
+@dataclass(frozen=True, slots=True)
+class CallOrigin:
+    """In which batch's `execute` a call is made, and what waits for it; see `InferCall`."""
+
+    batch: int = 0
+    blocked_batch: int = 0
+    blocks_loop: bool = False
+
+
 class BlsCall(Inbox):
     """A request on its way through another model."""
 
     __slots__ = (
-        "_connection", "_is_abandoned", "_is_decoupled", "_number", "_uncredited", "is_over",
+        "_connection", "_is_abandoned", "_is_decoupled", "_number", "_uncredited", "_wake",
+        "is_over",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, *, is_decoupled: bool) -> None:
@@ -37,12 +50,13 @@ class BlsCall(Inbox):
         self._is_decoupled = is_decoupled
         self._is_abandoned = False
         self._uncredited = 0
+        self._wake: Callable[[], None] | None = None
         self._number = connection.open_call(self)
 
-    def start(self, request: InferenceRequest, *, blocked_batch: int) -> None:
+    def start(self, request: InferenceRequest, origin: CallOrigin) -> None:
         """Send the request; ServerError where there is no room for its tensors."""
         try:
-            self._connection.outbox.send(functools.partial(self._frame, request, blocked_batch))
+            self._connection.outbox.send(functools.partial(self._frame, request, origin))
         except BaseException:
             self._connection.close_call(self._number)
             raise
@@ -60,6 +74,20 @@ class BlsCall(Inbox):
             self._credit()
         return _response(received, reply)
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when a response is there, or the server is gone."""
+        self._connection.loop_reader.expect(self)
+        self._wake = wake
+        if self.messages or self.is_over or self._connection.mailbox.is_over:
+            self.tell()
+
+    def tell(self) -> None:
+        """Wake who wanted to be notified; twice is harmless."""
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            self._connection.loop_reader.forget(self)
+            wake()
+
     def cancel(self) -> None:
         """Give the request up; its end still comes."""
         if not self.is_over:
@@ -68,24 +96,26 @@ class BlsCall(Inbox):
     def abandon(self) -> None:
         """Drop all further responses. A finalizer may call this: nothing here takes a lock."""
         self._is_abandoned = True
-        while self.messages:
-            self._drop(self.messages.popleft())
+        self._wake = None
+        self._connection.loop_reader.forget(self)
+        self._drop_all()
 
     def take(self, received: Received) -> Waiter:
         """Keep a reply for `receive`."""
-        if self._is_abandoned:
-            self._drop(received)
-        else:
-            self.messages.append(received)
+        self.messages.append(received)
+        if self._is_abandoned:  # looked at last: it may be said meanwhile
+            self._drop_all()
         return self
 
-    def _drop(self, received: Received) -> None:
-        reply = received.frame
-        assert isinstance(reply, InferReply)
-        if reply.is_final:
-            self._end()
-        else:
-            self._credit()
+    def _drop_all(self) -> None:
+        with contextlib.suppress(IndexError):  # two threads may do this
+            while True:
+                reply = self.messages.popleft().frame
+                assert isinstance(reply, InferReply)
+                if reply.is_final:
+                    self._end()
+                else:
+                    self._credit()
 
     def _credit(self) -> None:
         self._uncredited += 1
@@ -97,7 +127,7 @@ class BlsCall(Inbox):
         self.is_over = True
         self._connection.close_call(self._number)
 
-    def _frame(self, request: InferenceRequest, blocked_batch: int, payload: Payload) -> InferCall:
+    def _frame(self, request: InferenceRequest, origin: CallOrigin, payload: Payload) -> InferCall:
         return InferCall(
             self._number,
             request.model_name,
@@ -110,8 +140,10 @@ class BlsCall(Inbox):
             request.timeout(),
             request.parameter_values or {},
             self._is_decoupled,
-            blocked_batch,
+            origin.blocked_batch,
             request.traceparent,
+            batch=origin.batch,
+            blocks_loop=origin.blocks_loop,
         )
 
 
@@ -129,6 +161,10 @@ class RefusedCall:
             return None
         self.is_over = True
         return self._response
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """The response is there."""
+        wake()
 
     def cancel(self) -> None:
         """There is nothing to cancel."""

@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from pytriton.pb_utils.failures import TritonModelException
+from pytriton.python_backend.loop_reader import LoopReader
 from pytriton.python_backend.mailbox import Handler, Inbox, Mailbox, Waiter
 from pytriton.python_backend.outbox import Outbox
 from pytriton.transport.arena import Arena
@@ -33,6 +34,7 @@ class Connection:
             ServiceReply: self._on_reply,
         }
         self.mailbox = Mailbox(self.outbox, self.handlers)
+        self.loop_reader = LoopReader(self.mailbox)
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
 

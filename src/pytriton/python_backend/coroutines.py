@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
-_CALLS_AT_A_TIME = 64  # that `async_exec` waits for, a thread each
+_POOL_THREADS = 64  # for what coroutines give to `run_in_executor`
 _STOP_DEADLINE_S = 5.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CoroutineThread:
@@ -43,7 +48,7 @@ class CoroutineThread:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._loop.set_default_executor(
-                    ThreadPoolExecutor(_CALLS_AT_A_TIME, thread_name_prefix="pytriton-call")
+                    _ContextPool(_POOL_THREADS, thread_name_prefix="pytriton-pool")
                 )
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="pytriton-loop", daemon=True
@@ -69,3 +74,12 @@ class CoroutineThread:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         asyncio.get_running_loop().stop()
+
+
+class _ContextPool(ThreadPoolExecutor):
+    """Threads that know for which batch they work, as the tasks that give them work do."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        context = contextvars.copy_context()
+        work = functools.partial(fn, *args, **kwargs)
+        return super().submit(lambda: context.run(work))

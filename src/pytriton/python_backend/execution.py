@@ -74,9 +74,17 @@ class Execution:
         execute = received.frame
         assert isinstance(execute, Execute)
         call = _Call(BatchRun(self._desk, execute, time.monotonic_ns()))
+        self._runtime.work_for(execute.batch)
+        try:
+            self._run(call, received)
+        finally:
+            self._runtime.work_for(0)
+
+    def _run(self, call: _Call, received: Received) -> None:
         try:
             call.requests = make_requests(received, call.run, self._desk)
-            self._call(call)
+            # A list of its own, with which the model may do as it likes.
+            call.result = self._execute(call.requests[:])
         except BaseException as error:  # noqa: BLE001  whatever the model raises is answered
             self._fail(call, error)
             return
@@ -84,14 +92,6 @@ class Execution:
             self._start(call)
         else:
             self._answer(call)
-
-    def _call(self, call: _Call) -> None:
-        self._runtime.running_batch = call.run.execute.batch
-        try:
-            # A list of its own, with which the model may do as it likes.
-            call.result = self._execute(call.requests[:])
-        finally:
-            self._runtime.running_batch = 0
 
     def _start(self, call: _Call) -> None:
         run = call.run

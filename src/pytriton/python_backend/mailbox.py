@@ -36,6 +36,9 @@ class Waiter:
         """Whether what is waited for is there."""
         raise NotImplementedError
 
+    def tell(self) -> None:
+        """News came; runs on the thread that reads, after all threads were woken."""
+
 
 class Inbox(Waiter):
     """Waits for messages."""
@@ -76,6 +79,21 @@ class Mailbox:
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
         self._poll = select.poll()
         self._poll.register(self._channel.fileno(), select.POLLIN)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is read any more."""
+        return self._is_over
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether nobody reads now, nor is about to."""
+        return not self._is_led and self._heir is None
+
+    @property
+    def count(self) -> int:
+        """How many messages were read so far."""
+        return self._count
 
     def wait(self, waiter: Waiter) -> None:
         """Return once the waiter has news; EOFError when the server is gone."""
@@ -185,6 +203,8 @@ class Mailbox:
             gates = self._sleepers.pop(waiter, ()) if self._sleepers and waiter is not None else ()
         for gate in gates:
             gate.release()
+        if waiter is not None:
+            waiter.tell()
 
     def _receive(self) -> Received:
         received = self._channel.receive()

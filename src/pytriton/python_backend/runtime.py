@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError
 from pytriton.pb_utils.failures import TritonModelException
-from pytriton.python_backend.bls import BlsCall, RefusedCall
+from pytriton.python_backend.bls import BlsCall, CallOrigin, RefusedCall
 from pytriton.python_backend.connection import Connection
 from pytriton.transport.worker_frames import LogLine, ServiceCall
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.runtime import InferenceCall
+
+# Whose `execute` this code works for. Tasks inherit it, and so do `asyncio.to_thread` and the
+# default executor of the instance's loop; threads that a model starts otherwise have none.
+_batch: ContextVar[int] = ContextVar("pytriton_batch", default=0)
 
 
 class WorkerRuntime:
@@ -34,24 +39,39 @@ class WorkerRuntime:
         self.instance_name = instance_name
         self.model_directory = model_directory
         self.can_infer = False  # between the end of `initialize` and the beginning of `finalize`
-        self.running_batch = 0  # whose `execute` runs on the model's thread
         self._model_thread = threading.get_ident()
         self._door = door
         self._connection: Connection | None = connection
         self._connecting = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
 
-    def infer(self, request: InferenceRequest, *, decoupled: bool) -> InferenceCall:
+    def work_for(self, batch: int) -> None:
+        """What this thread does from now on, and tasks that it starts, is for a batch; 0: none."""
+        _batch.set(batch)
+
+    def infer(
+        self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False
+    ) -> InferenceCall:
         """See `Runtime.infer`."""
         if not self.can_infer:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        is_blocking = threading.get_ident() == self._model_thread
-        call = BlsCall(self._connect(), is_decoupled=decoupled)
+        connection = self._connect()
+        call = BlsCall(connection, is_decoupled=decoupled)
         try:
-            call.start(request, blocked_batch=self.running_batch if is_blocking else 0)
+            call.start(request, self._origin(connection, is_awaited=is_awaited))
         except ServerError as error:
             return RefusedCall(request, error)
         return call
+
+    def _origin(self, connection: Connection, *, is_awaited: bool) -> CallOrigin:
+        batch = _batch.get()
+        thread = threading.get_ident()
+        if not is_awaited:
+            if thread == self._model_thread:
+                return CallOrigin(blocked_batch=batch)
+            if thread == connection.loop_reader.own_thread:
+                return CallOrigin(blocked_batch=batch, blocks_loop=True)
+        return CallOrigin(batch)
 
     def call(self, action: str, **arguments: Any) -> Any:
         """See `Runtime.call`."""
@@ -78,3 +98,4 @@ class WorkerRuntime:
         self._connection = None
         self._connecting = threading.Lock()
         self._model_thread = 0
+        _batch.set(0)  # the batch need not wait for what this process does

@@ -6,6 +6,7 @@ The main thread reads the channel and calls the model; there is nothing between 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -107,7 +108,7 @@ class Worker:
             return Initialized(config=_complete_config(model_class, frame.arguments))
         self._model = model = model_class()
         desk = self._make_desk(frame)
-        self._coroutines = CoroutineThread(desk.set_loop_thread)
+        self._coroutines = CoroutineThread(functools.partial(self._on_loop_thread, desk))
         if hasattr(model, "initialize"):
             model.initialize(frame.arguments)
         self._execution = Execution(model, frame.model_path, desk, self._runtime, self._coroutines)
@@ -115,6 +116,10 @@ class Worker:
             has_ready_check=self._prepare_ready_check(),
             is_async=inspect.iscoroutinefunction(model.execute),
         )
+
+    def _on_loop_thread(self, desk: RunDesk, thread: int) -> None:
+        desk.set_loop_thread(thread)
+        self._connection.loop_reader.own_thread = thread
 
     def _make_desk(self, frame: Initialize) -> RunDesk:
         connection = self._connection

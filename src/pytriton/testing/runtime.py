@@ -43,7 +43,9 @@ class HarnessRuntime:
             "value": own.value,
         }
 
-    def infer(self, request: InferenceRequest, *, decoupled: bool) -> TargetCall:
+    def infer(
+        self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False
+    ) -> TargetCall:
         """See `Runtime.infer`."""
         if not self.can_infer:
             raise TritonModelException("BLS is only supported during the 'execute' function.")

@@ -45,6 +45,10 @@ class TargetCall:
         self.is_over = response is None
         return response
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        """The function runs where it is called, and nobody waits for it."""
+        wake()
+
     def cancel(self) -> None:
         """End the function where it stands; the empty response that ends all is still there."""
         self._responses.close()

@@ -78,6 +78,7 @@ class InferCall(msgspec.Struct, tag="infer", array_like=True):
     traceparent: str | None = None
     memory: MemoryNotes | None = None
     batch: int = 0  # in whose `execute` it was made, where that is known and does not wait above
+    blocks_loop: bool = False  # what waits is the thread that the coroutines of all batches share
 
 
 class InferReply(msgspec.Struct, tag="reply", array_like=True):
