@@ -136,8 +136,9 @@ def test_connection_hears_of_everything_while_a_large_message_comes(client):
 
 
 def test_message_that_ends_in_the_read_in_which_it_began_leaves_no_room(client):
-    first, second = (client.open("ModelStreamInfer") for _ in range(2))
+    first, second, other = (client.open("ModelStreamInfer") for _ in range(3))
     whole = framed(request(TENSOR[:20_000], request_id="whole"))
+    client.receive(data(other, framed(request(TENSOR))[:1000]))  # now reads are not divided
     client.receive(
         data(first, whole[:2000])
         + data(second, b"\0")
