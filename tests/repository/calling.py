@@ -30,6 +30,10 @@ class CallingFake(FakeInstance):
         for position, each in enumerate(requests):
             each.batch_id, each.position = batch.id, position
 
+    @property
+    def executing_batches(self) -> Sequence[int]:
+        return [batch.id for batch in self.running]
+
     def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
         return next((batch.requests for batch in self.running if batch.id == batch_id), ())
 

@@ -173,3 +173,106 @@ def test_call_of_a_batch_that_is_over_begins_a_chain(world):
     world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=77)
 
     assert instance.running[-1].requests[0].depth == 1
+
+
+# Coroutines
+
+
+def await_call(world, instance, name, batch):
+    """Let a coroutine await a call; the sink of it."""
+    sink = RecordingSink()
+    world.call(instance, name, sink, blocked_batch=0, batch=batch)
+    return sink
+
+
+def was_refused_later(sink):
+    return sink.final_count == 1 and "never be answered" in sink.errors[0].message
+
+
+def test_chains_that_take_all_slots_end_in_an_error(world):
+    model = world.add("loop", concurrency=4)
+    instance = world.ask(model)
+    for _ in range(3):
+        world.ask(model)
+    sinks = [await_call(world, instance, "loop", batch) for batch in (1, 2, 3)]
+    assert [sink.final_count for sink in sinks] == [0, 0, 0]
+
+    assert is_refused(world, instance, "loop", blocked_batch=0, batch=4)
+
+    for _ in range(5):
+        instance.finish(instance.running[-1])
+    assert [sink.final_count for sink in sinks] == [1, 1, 1]
+    assert len(world.caller.waits) == 0
+
+
+def test_coroutine_that_gathers_calls_waits_while_one_can_be_answered(world):
+    model, other = world.add("loop"), world.add("other")
+    instance = world.ask(model)
+    quick = await_call(world, instance, "other", 1)
+    stuck = await_call(world, instance, "loop", 1)
+    assert stuck.final_count == 0
+
+    other.instances[0].finish()
+    world.loop.run()
+
+    assert quick.final_count == 1
+    assert was_refused_later(stuck)
+    assert len(world.caller.waits) == 0
+    assert model.statistics.pending_count == 0
+
+
+def test_call_that_was_answered_meanwhile_is_not_refused(world):
+    model, other = world.add("loop"), world.add("other")
+    instance = world.ask(model)
+    await_call(world, instance, "other", 1)
+    stuck = await_call(world, instance, "loop", 1)
+
+    other.instances[0].finish()
+    instance.finish()
+    world.loop.run()
+    instance.finish()
+
+    assert (stuck.final_count, stuck.errors) == (1, [])
+
+
+def test_coroutine_and_thread_cannot_wait_for_each_other(world):
+    awaiting, blocking = world.add("awaiting", concurrency=256), world.add("blocking")
+    two = world.ask(blocking)
+    world.call(two, "awaiting", RecordingSink())
+    (one,) = awaiting.instances
+
+    assert is_refused(world, one, "blocking", blocked_batch=0, batch=1)
+
+
+def test_coroutine_that_blocks_the_loop_cannot_call_its_own_instance(world):
+    model = world.add("loop", concurrency=256)
+    instance = world.ask(model)
+
+    assert is_refused(world, instance, "loop", blocked_batch=1, blocks_loop=True)
+
+
+def test_call_is_refused_when_it_went_to_the_instance_that_waits_for_it(world):
+    model = world.add("loop", instances=2, concurrency=256)
+    instance, other = world.ask(model), world.ask(model)
+    sink = RecordingSink()
+
+    world.call(instance, "loop", sink, blocked_batch=1, blocks_loop=True)
+    assert (len(instance.running), len(other.running)) == (2, 1)
+    world.loop.advance(0.01)
+
+    assert was_refused_later(sink)
+    assert len(world.caller.waits) == 0
+
+
+def test_call_that_went_to_another_instance_waits(world):
+    model = world.add("loop", instances=2, concurrency=256)
+    instance = world.ask(model)
+    (other,) = set(model.instances) - {instance}
+    sink = RecordingSink()
+
+    world.call(instance, "loop", sink, blocked_batch=1, blocks_loop=True)
+    world.loop.advance(0.01)
+    assert sink.final_count == 0
+    other.finish()
+
+    assert (sink.final_count, sink.errors) == (1, [])

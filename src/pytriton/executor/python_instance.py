@@ -120,6 +120,11 @@ class PythonInstance(ChannelInstance):
         return self._concurrency - len(self._executing)
 
     @property
+    def executing_batches(self) -> Collection[int]:
+        """The batches whose `execute` has not returned."""
+        return self._executing.keys()
+
+    @property
     def is_idle(self) -> bool:
         """Whether `execute` runs for nothing."""
         return not self._executing

@@ -12,9 +12,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
-from pytriton.executor.base import Instance
 from pytriton.messages import InferRequest
-from pytriton.repository.deadlock import WaitGraph
+from pytriton.repository.deadlock import Wait, WaitGraph, WaitingInstance
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,9 +30,12 @@ logger = logging.getLogger(__name__)
 # Models may call one another as deep as this; a longer chain is one that does not end.
 MAX_DEPTH = 64
 _NEWEST = -1
+# After what time to look where the engine sent a call that it may have sent to the wrong instance:
+# one whose coroutines all wait for this call.
+_PLACING_S = 0.005
 
 
-class CallingInstance(Instance, Protocol):
+class CallingInstance(WaitingInstance, Protocol):
     """An instance whose model calls others."""
 
     def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
@@ -66,9 +68,7 @@ class ModelCaller:
         try:
             model = self._find(call)
             request = self._make_request(caller, call, inputs, sink)
-            running = ModelCall(self, request, sink)
-            if caller is not None and call.blocked_batch:
-                running.set_waiting(caller, call.blocked_batch)
+            running = ModelCall(self, request, sink, _wait(caller, call))
             if model.ready_check is None:
                 running.submit(model)
             else:  # the model is asked itself, and others are served meanwhile
@@ -138,19 +138,17 @@ class ModelCaller:
 class ModelCall:
     """A call that was taken: between the engine and the worker that waits for its responses."""
 
-    def __init__(self, owner: ModelCaller, request: InferRequest, sink: CallSink) -> None:
+    def __init__(
+        self, owner: ModelCaller, request: InferRequest, sink: CallSink, wait: Wait | None
+    ) -> None:
         self.check: asyncio.Task[None] | None = None  # of the model's readiness, until it is over
         self._owner = owner
         self._request = request
         self._sink = sink
-        self._waiting: tuple[CallingInstance, int] | None = None
+        self._wait = wait  # until the first response is there
         self._has_answer = False
         self._is_over = False
         request.sink = self
-
-    def set_waiting(self, caller: CallingInstance, batch_id: int) -> None:
-        """Say that the caller's only thread waits until the first response is there."""
-        self._waiting = (caller, batch_id)
 
     async def submit_if_ready(self, model: Model) -> None:
         """Ask the model whether it is ready; the sink hears where it is not."""
@@ -172,19 +170,38 @@ class ModelCall:
         """Give the request to the engine; ServerError where it is not taken."""
         owner, request = self._owner, self._request
         owner.engine.infer(request, model)
-        if self._waiting is None or self._has_answer:  # the response cache answers at once
+        if self._wait is None or self._has_answer:  # the response cache answers at once
             return
-        owner.waits.add(*self._waiting, request)
+        owner.waits.add(self._wait, request)
         if owner.waits.is_stuck(request):
-            self._is_over = True  # so that the sink does not hear of it
-            owner.engine.cancel(request)
-            self._stop_waiting()
-            count = len(request.model.instances)
-            raise InternalError(
-                f"the call would never be answered, as all {count} instance(s) of model "
-                f"'{model.spec.name}' wait for calls that they made themselves. Models that call "
-                "themselves, or one another in a circle, need more instances."
-            )
+            raise self._give_up()
+        if owner.waits.has_blocked_slot(request.model.instances):
+            owner.loop.call_later(_PLACING_S, self._refuse_once_placed)
+
+    def _refuse_once_placed(self) -> None:
+        """The same for a request that may have gone where nothing moves before it is answered."""
+        if self._request.instance is None and not self._has_answer:
+            self._owner.loop.call_later(_PLACING_S, self._refuse_once_placed)
+        else:
+            self.refuse_if_stuck()
+
+    def refuse_if_stuck(self) -> None:
+        """Fail the call if it would never be answered; the sink hears it."""
+        if not self._has_answer and self._owner.waits.is_stuck(self._request):
+            error = self._give_up()
+            self._sink.on_error(refusal(self._request.model_name, error.message))
+
+    def _give_up(self) -> InternalError:
+        self._is_over = True  # so that the sink does not hear of it
+        request = self._request
+        self._owner.engine.cancel(request)
+        self._stop_waiting()
+        count = len(request.model.instances)
+        return InternalError(
+            f"the call would never be answered, as all {count} instance(s) of model "
+            f"'{request.model_name}' wait for calls that they made themselves. Models that call "
+            "themselves, or one another in a circle, need more instances."
+        )
 
     # What the engine tells
 
@@ -195,12 +212,12 @@ class ModelCall:
             self._is_over = final
             self._sink.on_response(response, final=final)
 
-    def on_error(self, error: ServerError) -> None:
-        """Pass the error on that ends the call."""
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Pass an error on, as a response."""
         self._stop_waiting()
         if not self._is_over:
-            self._is_over = True
-            self._sink.on_error(error)
+            self._is_over = final
+            self._sink.on_error(error, final=final)
 
     # What the worker wants
 
@@ -226,13 +243,31 @@ class ModelCall:
 
     def _stop_waiting(self) -> None:
         self._has_answer = True
-        if self._waiting is not None:
-            self._owner.waits.discard(self._waiting[0], self._request)
+        if self._wait is None:
+            return
+        owner = self._owner
+        others = owner.waits.discard(self._wait, self._request)
+        self._wait = None
+        for other in others:
+            if owner.waits.is_stuck(other):
+                assert isinstance(other.sink, ModelCall)
+                owner.loop.call_soon(other.sink.refuse_if_stuck)
 
 
 def refusal(model_name: str, text: str) -> InternalError:
     """The error of a call that the engine did not take, in the Python backend's words."""
     return InternalError(f"Model {model_name} - Error when running inference: {text}")
+
+
+def _wait(caller: CallingInstance | None, call: InferCall) -> Wait | None:
+    """What waits for a call; None where that is not known."""
+    if caller is None:
+        return None
+    if call.blocks_loop:
+        return Wait(caller, 0, is_blocking=True)
+    if call.blocked_batch:
+        return Wait(caller, call.blocked_batch, is_blocking=True)
+    return Wait(caller, call.batch, is_blocking=False) if call.batch else None
 
 
 def _version(call: InferCall) -> str:

@@ -1,41 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a call between models can ever be answered, or waits for itself in a circle.
 
-An instance whose only thread waits for a call takes no other batch until the call is answered. The
-graph knows who waits for which request; where a request is, queued or running, it reads from the
-request. What it cannot know, such as a thread that a model started, counts as something that moves:
-a call is refused only where it would certainly wait for ever.
+A call waits in one of two ways. It may block a thread that its instance needs for other batches,
+too. Or a coroutine awaits it: other batches go on, but its own keeps its place among those that an
+instance runs at a time. A batch counts as waiting while a call of its coroutines is under way, and
+moves when one is answered.
+
+The graph knows who waits for which request; where a request is, queued or running, it reads from
+the request. What it cannot know, such as a thread that a model started, counts as something that
+moves: then a call waits, however long.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytriton.executor.base import Instance
 
 if TYPE_CHECKING:
-    from pytriton.executor.base import Instance
     from pytriton.messages import InferRequest
 
 
+class WaitingInstance(Instance, Protocol):
+    """An instance whose batches wait for calls."""
+
+    @property
+    def executing_batches(self) -> Collection[int]:
+        """The batches that take its slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What waits for a call.
+
+    `is_blocking` says that the batch waits on a thread without which neither it nor any later one
+    goes on; with batch 0, none at all does.
+    """
+
+    instance: WaitingInstance
+    batch_id: int
+    is_blocking: bool
+
+
 class WaitGraph:
-    """Which instances wait for which requests."""
+    """Which batches of which instances wait for which requests."""
 
     def __init__(self) -> None:
-        # With the batch in whose `execute` the instance waits. One request as a rule, more where
-        # processes that the model forked call, too.
-        self._waits: dict[Instance, dict[InferRequest, int]] = {}
+        self._blocking: dict[WaitingInstance, dict[InferRequest, int]] = {}
+        self._awaited: dict[WaitingInstance, dict[int, dict[InferRequest, None]]] = {}
 
-    def add(self, instance: Instance, batch_id: int, request: InferRequest) -> None:
-        """An instance waits for a request that the engine has taken."""
-        self._waits.setdefault(instance, {})[request] = batch_id
+    def add(self, wait: Wait, request: InferRequest) -> None:
+        """Something waits for a request that the engine has taken."""
+        if wait.is_blocking:
+            self._blocking.setdefault(wait.instance, {})[request] = wait.batch_id
+        else:
+            batches = self._awaited.setdefault(wait.instance, {})
+            batches.setdefault(wait.batch_id, {})[request] = None
 
-    def discard(self, instance: Instance, request: InferRequest) -> None:
-        """It does not wait for that request any more."""
-        requests = self._waits.get(instance)
-        if requests is None:
-            return
-        requests.pop(request, None)
-        if not requests:
-            del self._waits[instance]
+    def discard(self, wait: Wait, request: InferRequest) -> list[InferRequest]:
+        """It does not wait for that request any more; others that may be stuck from now on.
+
+        Until now the batch could have moved when this request was answered. That has happened, and
+        if coroutines of it still await others, maybe nothing can move any more.
+        """
+        batches = self._awaited.get(wait.instance, {})
+        if wait.is_blocking:
+            _remove(self._blocking, wait.instance, request)
+            return [next(iter(requests)) for requests in batches.values()]
+        _remove(batches, wait.batch_id, request)
+        if not batches:
+            self._awaited.pop(wait.instance, None)
+        return list(batches.get(wait.batch_id, ()))[:1]
 
     def is_stuck(self, request: InferRequest) -> bool:
         """Whether nothing that `request` waits for can move before it is answered itself."""
@@ -50,24 +87,61 @@ class WaitGraph:
             pending += fresh
         return True
 
-    def _behind(self, request: InferRequest) -> list[InferRequest] | None:
+    def has_blocked_slot(self, instances: Iterable[WaitingInstance]) -> bool:
+        """Whether what is queued may go to an instance that cannot begin it."""
+        if not self._blocking:
+            return False
+        return any(each in self._blocking and each.free_slots for each in instances)
+
+    def _behind(self, request: InferRequest) -> Collection[InferRequest] | None:
         """Requests of which one must be answered before `request` moves; None: it moves anyway."""
         if request.instance is not None:
-            waits = self._waits.get(request.instance, {})
-            # A batch before the one that waits has left `execute`; others of its threads answer it.
-            behind = [each for each, batch_id in waits.items() if batch_id <= request.batch_id]
-            return behind or None
+            return self._behind_batch(request.instance, request.batch_id)
         if request.deadline_ns or request.model.missing_instances:
             return None
-        behind = []
+        behind: list[InferRequest] = []
         for instance in request.model.instances:
-            if instance not in self._waits:
+            behind_slot = self._behind_slot(instance)
+            if behind_slot is None:
                 return None
-            behind += self._waits[instance]
+            behind += behind_slot
         return behind
 
+    def _behind_batch(
+        self, instance: WaitingInstance, batch_id: int
+    ) -> Collection[InferRequest] | None:
+        """The same for a batch that runs."""
+        blocking = self._blocking.get(instance, {})
+        # A batch before the one that blocks has left `execute`; others of its threads answer it.
+        behind = [each for each, first in blocking.items() if first <= batch_id]
+        return behind or self._awaited.get(instance, {}).get(batch_id)
+
+    def _behind_slot(self, instance: WaitingInstance) -> Collection[InferRequest] | None:
+        """The same for the next batch that an instance begins."""
+        if blocking := self._blocking.get(instance):
+            return blocking
+        batches = self._awaited.get(instance)
+        if batches is None or instance.free_slots:
+            return None
+        behind: list[InferRequest] = []
+        for batch_id in instance.executing_batches:
+            if batch_id not in batches:
+                return None
+            behind += batches[batch_id]
+        return behind or None  # an instance that executes nothing ends, and fails what it has
+
     def __len__(self) -> int:
-        return len(self._waits)
+        awaited = (request for batches in self._awaited.values() for request in batches.values())
+        return sum(map(len, self._blocking.values())) + sum(map(len, awaited))
 
     def __repr__(self) -> str:
-        return f"<WaitGraph {len(self)} instances wait>"
+        return f"<WaitGraph {len(self)} calls wait>"
+
+
+def _remove(table: dict[Any, dict[InferRequest, Any]], key: Any, request: InferRequest) -> None:
+    """Take a request out of one of the table's sets, and the set if it was the last one."""
+    requests = table.get(key)
+    if requests is not None:
+        requests.pop(request, None)
+        if not requests:
+            del table[key]
