@@ -55,7 +55,7 @@ class Desk:
         self.shared = SharedServices(
             self.world.engine, self.control, self.metrics, loop or self.world.loop
         )
-        self.services = ModelServices(self.shared, "m_0_0")
+        self.services = ModelServices(self.shared, "m", "m_0_0")
         self.replies: list[tuple[Any, str | None]] = []
 
     def serve(self, action: str, **arguments: Any) -> None:
@@ -253,3 +253,20 @@ def test_verbose_line_is_left_out_where_nobody_wants_it(desk, caplog):
         desk.services.log(LogLine("VERBOSE", "detail", "model.py", 1))
 
     assert caplog.records == []
+
+
+def test_model_that_is_being_loaded_cannot_load_itself():
+    desk = in_time(lambda desk: desk.serve("load_model", name="m", config="", files={}))
+
+    assert desk.control.asked == []
+    ((value, error),) = desk.replies
+    assert value is None
+    assert error.startswith("model 'm' cannot wait for 'm' to be loaded while")
+
+
+def test_model_that_serves_may_load_itself():
+    def scenario(desk: Desk) -> None:
+        desk.services.is_loading = False
+        desk.serve("load_model", name="m", config="", files={})
+
+    assert in_time(scenario).control.asked == [("load", "m", None, {})]

@@ -39,7 +39,7 @@ class PythonLoader:
     def __init__(
         self,
         launcher: WorkerLauncher,
-        make_services: Callable[[str], ModelServices],
+        make_services: Callable[[str, str], ModelServices],
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None = None,
         *,
@@ -48,7 +48,7 @@ class PythonLoader:
         exit_timeout_s: float = 30.0,
     ) -> None:
         self._launcher = launcher
-        self._make_services = make_services  # for an instance of this name
+        self._make_services = make_services  # for a model's instance, by their names
         self._loop = loop
         self._cache = cache
         self._completes_config = completes_config
@@ -116,7 +116,7 @@ class PythonLoader:
                 [],
             ),
             self._loop,
-            self._make_services(name),
+            self._make_services(plan.name, name),
         )
         return completed_config(plan.config, text) if text else plan.config
 
@@ -134,7 +134,7 @@ class PythonLoader:
 
     async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
         """Start one instance and warm it up; it is not in service yet."""
-        services = self._make_services(instance_plan.name)
+        services = self._make_services(launch.plan.name, instance_plan.name)
         run = WarmupRun(self._loop)
         instance = await PythonInstance.launch(
             self._launcher,
@@ -154,6 +154,7 @@ class PythonLoader:
         except BaseException:
             instance.stop()
             raise
+        services.is_loading = False
         instance.hand_over(launch.model)
         return instance
 

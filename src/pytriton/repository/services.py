@@ -7,12 +7,14 @@ text; what models read before it is added where they are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.repository.bls import MAX_DEPTH, ModelCaller
 from pytriton.repository.custom_metrics import WorkerMetrics
+from pytriton.repository.load_waits import LoadWaits
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,6 +56,7 @@ class SharedServices:
         self.control = control
         self.metrics = metrics
         self.caller = ModelCaller(engine, loop, max_depth=max_depth)
+        self.load_waits = LoadWaits()
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself holds them only weakly
 
@@ -73,9 +76,11 @@ class ModelServices:
     `instance` is set once the worker's instance is there; before, its model has made no call.
     """
 
-    def __init__(self, shared: SharedServices, instance_name: str) -> None:
+    def __init__(self, shared: SharedServices, model_name: str, instance_name: str) -> None:
         self.instance: CallingInstance | None = None
+        self.is_loading = True  # until the instance is in service
         self._shared = shared
+        self._model_name = model_name
         self._instance_name = instance_name
         self._metrics = metrics = WorkerMetrics(shared.metrics)
         self._at_once: dict[str, Callable[..., Any]] = {
@@ -163,7 +168,9 @@ class ModelServices:
             logger.warning("%s: %s failed: %s", self._instance_name, action, error.message)
 
     async def _load_model(self, name: str, config: str, files: dict[str, bytes]) -> None:
-        await self._shared.control.load(name, config or None, files)
+        waits = self._shared.load_waits
+        with waits.add(self._model_name, name) if self.is_loading else contextlib.nullcontext():
+            await self._shared.control.load(name, config or None, files)
 
     async def _unload_model(self, name: str, unload_dependents: bool) -> None:
         await self._shared.control.unload(name, unload_dependents=unload_dependents)

@@ -52,7 +52,7 @@ class RepositoryServing:
         cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._loader = PythonLoader(
             self._launcher,
-            lambda instance_name: ModelServices(shared, instance_name),
+            lambda model, instance: ModelServices(shared, model, instance),
             loop,
             cache,
             completes_config=options.repository.auto_complete,
