@@ -61,6 +61,11 @@ def test_readiness_is_the_servers_word(runtime, answer):
     assert runtime.calls == [("is_model_ready", {"name": "m", "version": "3"})]
 
 
+def test_dependents_are_unloaded_by_a_truth_value_only(runtime):
+    with pytest.raises(TypeError, match="unload_dependents must be a bool, got <class 'str'>"):
+        pb_utils.unload_model("m", "yes")
+
+
 def test_version_that_is_a_number_is_a_type_error(runtime):
     with pytest.raises(TypeError, match="model_version must be a str"):
         pb_utils.is_model_ready("m", 1)

@@ -252,6 +252,18 @@ def test_exec_of_a_decoupled_model_gives_an_iterator(runtime):
     assert runtime.requests[0][1] is True
 
 
+def test_number_says_as_well_whether_a_call_is_decoupled(runtime):
+    runtime.next_call = FakeCall([InferenceResponse()])
+
+    assert len(list(make().exec(decoupled=1))) == 1
+    assert runtime.requests[0][1] is True
+
+
+def test_text_does_not_say_whether_a_call_is_decoupled(runtime):
+    with pytest.raises(TypeError, match="decoupled must be a bool, got <class 'str'>"):
+        make().exec(decoupled="yes")
+
+
 def test_exec_without_a_response_says_so(runtime):
     with pytest.raises(TritonModelException, match="Model m ended without a response"):
         make().exec()

@@ -117,7 +117,7 @@ def test_coupled_model_that_was_closed_cannot_close_again():
 @pytest.mark.parametrize("arguments", [(FIRST,), (FIRST, FINAL), (None, FINAL)])
 def test_sender_of_a_failed_call_is_closed(decoupled, arguments):
     sender, context = make(decoupled=decoupled)
-    sender.close()
+    sender.mark_closed()
     with refused(CLOSED):
         sender.send(*arguments)
 
@@ -129,7 +129,7 @@ def test_sender_of_a_failed_call_is_closed(decoupled, arguments):
 def test_sending_nothing_is_refused_before_anything_else(decoupled, is_closed):
     sender, _ = make(decoupled=decoupled)
     if is_closed:
-        sender.close()
+        sender.mark_closed()
     for arguments in ((), (None, 0)):
         with refused(NOTHING):
             sender.send(*arguments)
@@ -205,3 +205,7 @@ def test_flag_of_one_thread_waits_for_the_response_of_another():
         thread.join(30)
 
     assert context.sent == [(FIRST, False), (None, True)]
+
+
+def test_sender_cannot_be_closed_by_a_model():
+    assert not hasattr(InferenceResponseSender, "close")

@@ -229,10 +229,14 @@ def test_error_fails_only_its_own_request(worker):
             "Expected a list in the execute return, found type '<class 'tuple'>'.",
         ),
         (
+            "(response for response in [Response([y])])",
+            "Expected a list in the execute return, found type '<class 'generator'>'.",
+        ),
+        (
             "[Response([y])] * 2",
             (
                 "Number of InferenceResponse objects do not match the number of InferenceRequest"
-                " objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2"
+                " objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2\n"
             ),
         ),
         (

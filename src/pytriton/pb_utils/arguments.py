@@ -22,6 +22,17 @@ def text(value: str | bytes, what: str) -> str:
         raise TypeError(f"{what} must be text in UTF-8, got {value!r}") from error
 
 
+def truth(value: bool, what: str) -> bool:
+    """`value` as a plain bool; numbers and None are fine.
+
+    Raises:
+        TypeError: it is something else, such as a text.
+    """
+    if value is not None and not hasattr(type(value), "__bool__"):
+        raise TypeError(f"{what} must be a bool, got {type(value)}")
+    return bool(value)
+
+
 def integer(value: int, what: str, *, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> int:
     """`value` as a plain int; numpy's integers are fine.
 

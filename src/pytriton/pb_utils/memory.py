@@ -8,7 +8,7 @@ import enum
 from pytriton.pb_utils.arguments import integer
 
 
-class MemoryType(enum.Enum):
+class MemoryType(enum.IntEnum):
     """Kinds of memory."""
 
     TRITONSERVER_MEMORY_GPU = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton.pb_utils.arguments import text
+from pytriton.pb_utils.arguments import text, truth
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.runtime import ask_server, require_runtime
 
@@ -52,7 +52,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
         "Failed to unload model",
         "unload_model",
         name=text(model_name, "model_name"),
-        unload_dependents=bool(unload_dependents),
+        unload_dependents=truth(unload_dependents, "unload_dependents"),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
 from pytriton.messages import ParameterValue
-from pytriton.pb_utils.arguments import integer, sequence, text
+from pytriton.pb_utils.arguments import integer, sequence, text, truth
 from pytriton.pb_utils.awaiting import when_ready
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.memory import PreferredMemory
@@ -22,6 +22,7 @@ from pytriton.pb_utils.trace import InferenceTrace
 
 RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL
 RELEASE_RESCHEDULE = 2  # TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+_UINT32_MAX = (1 << 32) - 1
 _UINT64_MAX = (1 << 64) - 1
 
 
@@ -75,7 +76,7 @@ class InferenceRequest:
             requested_output_names, self._request_id, self.model_name
         )
         self.model_version = integer(model_version, "model_version")
-        self._flags = integer(flags, "flags", low=0)
+        self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
         self._timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
         _check_type(preferred_memory, PreferredMemory, "preferred_memory")
         _check_type(trace, InferenceTrace, "trace")
@@ -140,7 +141,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Say whether the request begins or ends a sequence."""
-        self._flags = integer(flags, "flags", low=0)
+        self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
 
     def timeout(self) -> int:
         """Microseconds that the request may wait in a queue; 0 for as long as it takes."""
@@ -201,6 +202,7 @@ class InferenceRequest:
             TritonModelException: the model is not between the end of `initialize` and the
                 beginning of `finalize`, or no server runs it.
         """
+        decoupled = truth(decoupled, "decoupled")
         call = require_runtime("call other models").infer(self, decoupled=decoupled)
         return ResponseIterator(call) if decoupled else self._only_response(call)
 
@@ -223,6 +225,7 @@ class InferenceRequest:
             RuntimeError: no event loop runs in this thread.
         """
         loop = asyncio.get_running_loop()
+        decoupled = truth(decoupled, "decoupled")
         try:
             runtime = require_runtime("call other models")
             call = runtime.infer(self, decoupled=decoupled, is_awaited=True)

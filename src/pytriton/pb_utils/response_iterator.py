@@ -32,7 +32,7 @@ class ResponseIterator:
         if self._position == len(self._responses) and not self._is_complete:
             self._fetch()
         if self._position == len(self._responses):
-            raise StopIteration
+            raise StopIteration("Iteration is done for the responses.")
         return self._take()
 
     def __aiter__(self) -> ResponseIterator:

@@ -72,8 +72,8 @@ class InferenceResponseSender:
         """Whether the last response was sent, or `execute` failed."""
         return self._is_closed
 
-    def close(self) -> None:
-        """Let later sends fail: the request was answered otherwise. Models do not call this."""
+    def mark_closed(self) -> None:
+        """Let later sends fail: the request was answered otherwise. Not for models."""
         self._is_closed = True
 
     def take_held(self) -> InferenceResponse | None:

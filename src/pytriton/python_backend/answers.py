@@ -57,7 +57,7 @@ def returned_responses(
         raise RuleError(
             "Number of InferenceResponse objects do not match the number of InferenceRequest"
             f" objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size"
-            f" is:{len(result)}"
+            f" is:{len(result)}\n"
         )
     for request, response in zip(requests, result, strict=True):
         if response is not None:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ErrorCode
@@ -88,7 +88,7 @@ class Execution:
         except BaseException as error:  # noqa: BLE001  whatever the model raises is answered
             self._fail(call, error)
             return
-        if asyncio.iscoroutine(call.result):
+        if isinstance(call.result, Coroutine):
             self._start(call)
         else:
             self._answer(call)
@@ -225,4 +225,4 @@ class Execution:
 
 def _close(request: InferenceRequest) -> None:
     if request.sender is not None:
-        request.sender.close()
+        request.sender.mark_closed()

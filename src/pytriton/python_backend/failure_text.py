@@ -54,9 +54,9 @@ def place(error: BaseException) -> tuple[str, int]:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        return str(error) or "<EMPTY MESSAGE>"
     except Exception:  # noqa: BLE001  the traceback has the rest
-        return "<its text could not be made>"
+        return "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:

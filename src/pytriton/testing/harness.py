@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -224,7 +223,7 @@ class ModelHarness:
         except BaseException:
             for request in requests:
                 if request.sender is not None:
-                    request.sender.close()
+                    request.sender.mark_closed()
             raise
         again = []
         for (exchange, request), response in zip(received, responses, strict=True):
@@ -245,7 +244,7 @@ class ModelHarness:
         return [None] * len(requests)
 
     def _awaited(self, result: Any) -> Any:
-        return self._coroutines.run(result) if asyncio.iscoroutine(result) else result
+        return self._coroutines.run(result) if isinstance(result, Coroutine) else result
 
     def _check_iterative(self) -> None:
         if not self._spec.iterative:
