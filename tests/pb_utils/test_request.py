@@ -287,6 +287,70 @@ def test_async_exec_can_be_awaited(runtime, decoupled):
     assert (list(result) if decoupled else [result]) == [response]
 
 
+def test_async_exec_begins_at_once(runtime):
+    async def infer():
+        awaited = make().async_exec()
+        assert len(runtime.requests) == 1
+        with pytest.raises(TritonModelException, match="ended without a response"):
+            await awaited
+
+    asyncio.run(infer())
+
+
+def test_async_exec_raises_where_it_is_awaited():
+    async def infer():
+        awaited = make().async_exec()
+        with pytest.raises(TritonModelException, match="There is no server to call other models"):
+            await awaited
+
+    asyncio.run(infer())
+
+
+def test_cancelled_async_exec_gives_the_call_up(runtime):
+    call = runtime.next_call = FakeCall([])
+    call.notify = lambda wake: None
+
+    async def infer():
+        awaited = make().async_exec()
+        awaited.cancel()
+        await asyncio.wait([awaited])
+
+    asyncio.run(infer())
+
+    assert call.is_cancelled
+    assert call.is_abandoned
+
+
+def test_answer_for_a_loop_that_is_closed_is_dropped(runtime):
+    call = runtime.next_call = FakeCall([])
+    wakes = []
+    call.notify = wakes.append
+
+    async def infer():
+        make().async_exec()
+
+    asyncio.run(infer())
+    wakes[0]()
+
+    assert call.is_abandoned
+
+
+def test_answer_that_comes_after_it_was_given_up_is_ignored(runtime):
+    call = runtime.next_call = FakeCall([InferenceResponse([TENSOR])])
+    wakes = []
+    call.notify = wakes.append
+
+    async def infer():
+        awaited = make().async_exec()
+        awaited.cancel()
+        wakes[0]()
+        await asyncio.wait([awaited])
+
+    asyncio.run(infer())
+
+    assert len(call._responses) == 1
+
+
 def test_async_exec_needs_an_event_loop(runtime):
     with pytest.raises(RuntimeError, match="no running event loop"):
         make().async_exec()

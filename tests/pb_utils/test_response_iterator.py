@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from c_python_backend_utils import ResponseIterator
@@ -100,3 +102,37 @@ def test_dropped_iterator_that_is_finished_leaves_the_call_alone():
     list(ResponseIterator(call))
 
     assert not call.is_abandoned
+
+
+# In coroutines
+
+
+def test_responses_can_be_awaited_one_by_one(five):
+    async def scenario():
+        assert [each async for each in five] == FIVE
+        assert [each async for each in five] == FIVE
+        async for each in five:
+            assert each is FIVE[0]
+            break
+        assert next(five) is FIVE[1]
+        return [each async for each in five]
+
+    assert asyncio.run(scenario()) == FIVE[2:]
+
+
+def test_cancelled_wait_for_a_response_gives_the_call_up():
+    call = FakeCall(FIVE)
+    iterator = ResponseIterator(call)
+    next(iterator)
+    call.notify = lambda wake: None
+
+    async def scenario():
+        waiting = asyncio.ensure_future(anext(iterator))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(scenario())
+
+    assert call.is_cancelled
+    assert call.is_abandoned

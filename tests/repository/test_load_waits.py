@@ -36,7 +36,7 @@ def test_models_cannot_wait_in_a_circle(waits, stack):
     stack.enter_context(waits.add("a", "b"))
     stack.enter_context(waits.add("b", "c"))
 
-    with pytest.raises(InvalidArgumentError, match="c -> a -> b -> c$"):
+    with pytest.raises(InvalidArgumentError, match=r"c -> a -> b -> c$"):
         stack.enter_context(waits.add("c", "a"))
 
 
