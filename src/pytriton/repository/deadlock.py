@@ -78,8 +78,9 @@ class WaitGraph:
         """Whether nothing that `request` waits for can move before it is answered itself."""
         seen = {request}
         pending = [request]
+        full: set[WaitingInstance] = set()  # looked at once each: many requests may wait for them
         while pending:
-            behind = self._behind(pending.pop())
+            behind = self._behind(pending.pop(), full)
             if behind is None:
                 return False
             fresh = [each for each in behind if each not in seen]
@@ -93,18 +94,25 @@ class WaitGraph:
             return False
         return any(each in self._blocking and each.free_slots for each in instances)
 
-    def _behind(self, request: InferRequest) -> Collection[InferRequest] | None:
-        """Requests of which one must be answered before `request` moves; None: it moves anyway."""
+    def _behind(
+        self, request: InferRequest, full: set[WaitingInstance]
+    ) -> Collection[InferRequest] | None:
+        """Requests of which one must be answered before `request` moves; None: it moves anyway.
+
+        What instances wait for that are known to be full is left out.
+        """
         if request.instance is not None:
             return self._behind_batch(request.instance, request.batch_id)
         if request.deadline_ns or request.model.missing_instances:
             return None
         behind: list[InferRequest] = []
         for instance in request.model.instances:
-            behind_slot = self._behind_slot(instance)
-            if behind_slot is None:
-                return None
-            behind += behind_slot
+            if instance not in full:
+                behind_slot = self._behind_slot(instance)
+                if behind_slot is None:
+                    return None
+                behind += behind_slot
+                full.add(instance)
         return behind
 
     def _behind_batch(
