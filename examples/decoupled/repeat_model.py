@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:

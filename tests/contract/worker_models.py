@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 import triton_python_backend_utils as pb_utils
 
 # By the name of the model's folder, which a bench makes up.

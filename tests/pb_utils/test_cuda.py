@@ -8,9 +8,9 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
+from triton_python_backend_utils import Tensor, TritonModelException
 
 from pytriton.pb_utils import cuda
-from triton_python_backend_utils import Tensor, TritonModelException
 
 
 class FakeDriver:

@@ -10,10 +10,10 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from triton_python_backend_utils import Tensor, TritonModelException
 
 from pytriton import dtypes
 from pytriton.pb_utils import dlpack
-from triton_python_backend_utils import Tensor, TritonModelException
 
 TYPES = [row for row in dtypes.BY_NUMBER.values() if row is not dtypes.BYTES]
 

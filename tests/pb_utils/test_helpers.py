@@ -4,7 +4,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-
 import triton_python_backend_utils as pb_utils
 
 A, B = (pb_utils.Tensor(name, np.zeros(1)) for name in "AB")

@@ -5,7 +5,6 @@ import inspect
 import re
 
 import pytest
-
 from triton_python_backend_utils import Logger
 
 

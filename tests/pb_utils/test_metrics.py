@@ -5,7 +5,6 @@ import os
 import re
 
 import pytest
-
 from triton_python_backend_utils import MetricFamily, TritonModelException
 
 MESSAGE = ": Failed to process the request for model 'model_0_0', message: "

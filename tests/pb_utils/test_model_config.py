@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-
 from triton_python_backend_utils import ModelConfig
 
 FP32 = {"name": "A", "data_type": "TYPE_FP32", "dims": [4]}

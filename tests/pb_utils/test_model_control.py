@@ -4,7 +4,6 @@ from __future__ import annotations
 import re
 
 import pytest
-
 import triton_python_backend_utils as pb_utils
 from triton_python_backend_utils import TritonModelException
 

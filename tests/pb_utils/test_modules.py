@@ -6,9 +6,8 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 import c_python_backend_utils
+import pytest
 import triton_python_backend_utils as pb_utils
 
 # What models import from either module of Triton's.

@@ -6,9 +6,7 @@ import json
 
 import numpy as np
 import pytest
-
 from c_python_backend_utils import InferenceTrace
-from tests.pb_utils.fakes import FakeCall, FakeContext
 from triton_python_backend_utils import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_MEMORY_GPU,
@@ -20,6 +18,8 @@ from triton_python_backend_utils import (
     Tensor,
     TritonModelException,
 )
+
+from tests.pb_utils.fakes import FakeCall, FakeContext
 
 TENSOR = Tensor("IN", np.zeros(1))
 

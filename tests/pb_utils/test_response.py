@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-
 from triton_python_backend_utils import (
     InferenceResponse,
     Tensor,

@@ -4,10 +4,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
 from c_python_backend_utils import ResponseIterator
-from tests.pb_utils.fakes import FakeCall
 from triton_python_backend_utils import InferenceResponse
+
+from tests.pb_utils.fakes import FakeCall
 
 FIVE = [InferenceResponse() for _ in range(5)]
 

@@ -5,10 +5,10 @@ import re
 import threading
 
 import pytest
+from triton_python_backend_utils import InferenceResponse, TritonModelException
 
 from pytriton.pb_utils.sender import InferenceResponseSender
 from tests.pb_utils.fakes import FakeContext
-from triton_python_backend_utils import InferenceResponse, TritonModelException
 
 FINAL = 1
 FIRST, SECOND = InferenceResponse(), InferenceResponse()

@@ -4,9 +4,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from triton_python_backend_utils import Tensor, TritonModelException
 
 from pytriton import dtypes
-from triton_python_backend_utils import Tensor, TritonModelException
 
 ALL_NUMPY = [row for row in dtypes.BY_NUMBER.values() if row not in (dtypes.BYTES, dtypes.BF16)]
 

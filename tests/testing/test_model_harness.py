@@ -8,8 +8,8 @@ import threading
 
 import numpy as np
 import pytest
-
 import triton_python_backend_utils as pb_utils
+
 from pytriton.errors import InvalidArgumentError
 from pytriton.pb_utils.runtime import current_runtime
 from pytriton.testing import ModelHarness, Request, RuleError

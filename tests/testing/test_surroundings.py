@@ -7,8 +7,8 @@ import asyncio
 
 import numpy as np
 import pytest
-
 import triton_python_backend_utils as pb_utils
+
 from pytriton.testing import ModelHarness
 
 

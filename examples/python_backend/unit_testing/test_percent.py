@@ -2,8 +2,8 @@
 import pathlib
 
 import pytest
-
 import triton_python_backend_utils as pb_utils
+
 from pytriton.testing import ModelHarness, Request
 
 MODEL = pathlib.Path(__file__).parent / "model_repository" / "percent" / "1" / "model.py"

@@ -10,7 +10,6 @@ import subprocess
 import threading
 
 import numpy as np
-
 import triton_python_backend_utils as pb_utils
 
 _never = threading.Event()

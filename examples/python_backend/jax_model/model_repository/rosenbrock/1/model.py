@@ -7,7 +7,6 @@ import json
 
 import jax
 import numpy as np
-
 import triton_python_backend_utils as pb_utils
 
 
