@@ -133,6 +133,27 @@ TARGETS: dict[str, Files] = {
     ),
 }
 
+# A decoupled coroutine passes responses of another model on as they come; a plain model adds them.
+RELAYS: dict[str, Files] = {
+    "relay": model(
+        _TOP
+        + """
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        await asyncio.gather(*(self.relay(each, *row(each)) for each in requests))
+
+    async def relay(self, request, x):
+        sender = request.get_response_sender()
+        async for each in await call("countdown", x).async_exec(decoupled=True):
+            sender.send(checked(each))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+""",
+        config(DECOUPLED),
+    ),
+    "relayed": caller(plain('return response(take_exec("relay", True))')),
+}
+
 CIRCLES: dict[str, Files] = {
     "sync_self": caller(plain('return passed_on(call("sync_self", x).exec())')),
     "blocking_self": caller(coroutine('return passed_on(call("blocking_self", x).exec())')),

@@ -19,6 +19,7 @@ def server(start_module_server):
         {
             **models.TARGETS,
             **models.CELLS,
+            **models.RELAYS,
             **models.CIRCLES,
             "gather": models.GATHER,
             "meeting": models.MEETING,
@@ -36,6 +37,10 @@ def test_models_are_called_from_everywhere(server, name, is_decoupled):
 
     assert server.infer(name, float(is_decoupled)) == [expected]
     assert server.infer(name, float(is_decoupled)) == [expected]
+
+
+def test_decoupled_coroutine_passes_responses_on(server):
+    assert server.infer("relayed") == [3 + 2 + 1]
 
 
 def test_many_calls_go_through_one_instance(server):
