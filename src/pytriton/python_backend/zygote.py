@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 # Imported for those that are forked.
 import triton_python_backend_utils  # noqa: F401
+
 from pytriton.python_backend.process import forget_first_path, run_worker
 from pytriton.python_backend.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
