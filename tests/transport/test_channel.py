@@ -12,7 +12,7 @@ import pytest
 
 from pytriton.dtypes import BYTES, FP32, encode_bytes
 from pytriton.errors import UnavailableError
-from pytriton.transport.arena import Arena
+from pytriton.transport.arena import Arena, find_unshared_remote_block
 from pytriton.transport.channel import Channel, Received
 from pytriton.transport.frames import Execute, Notes, TensorRef
 from pytriton.transport.link import socket_pair
@@ -147,6 +147,29 @@ def test_release_is_told_at_once_while_waiting(ends: tuple[Channel, Channel]) ->
     notes = receive(left).frame
 
     assert isinstance(notes, Notes)
+    assert "lent=0" in repr(left)
+
+
+def test_block_that_goes_back_as_an_answer_is_given_up_after_it(
+    ends: tuple[Channel, Channel],
+) -> None:
+    left, right = ends
+    sent = np.arange(MIB, dtype=np.float32)
+    send_array(left, sent)
+    right.gives_back_at_once = True
+    arrays = {"x": receive_array(right)}
+
+    found = find_unshared_remote_block(arrays, "x")
+    assert found is not None
+    payload = right.payload()
+    block = payload.give_back(found[0])
+    del arrays, found
+    ref = TensorRef("x", FP32.number, sent.shape, 0, sent.nbytes, block)
+    right.send(Execute(1, [1], [ref]), payload)
+
+    assert np.array_equal(receive_array(left), sent)
+    del payload
+    assert isinstance(receive(left).frame, Notes)
     assert "lent=0" in repr(left)
 
 

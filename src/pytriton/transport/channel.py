@@ -59,7 +59,7 @@ class Payload:
         self._inline_size = 0
         self.inline: list[Buffer] = []
         self.blocks: list[Block] = []
-        self.returned_blocks: list[int] = []
+        self.returned_blocks: list[RemoteBlock] = []
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Place `pieces` one after the other; their block (0: inside the message) and offset."""
@@ -87,7 +87,8 @@ class Payload:
 
     def give_back(self, block: RemoteBlock) -> int:
         """Refer to a block of the receiver's, which holds the bytes already."""
-        self.returned_blocks.append(block.id)
+        # Held until the message is sent: the receiver must not hear before that it is given up.
+        self.returned_blocks.append(block)
         return -block.id
 
     def _lend(self, block: Block) -> int:
@@ -237,7 +238,7 @@ class Channel:
         return Spill(block.id, len(message))
 
     def _make_notes(self, payload: Payload) -> tuple[MemoryNotes, list[int]]:
-        notes = MemoryNotes(returned_blocks=payload.returned_blocks)
+        notes = MemoryNotes(returned_blocks=[block.id for block in payload.returned_blocks])
         descriptors = []
         for block in payload.blocks:
             segment = block.segment
