@@ -96,9 +96,9 @@ class RecordingSink:
         self.final_count += final
         self._note()
 
-    def on_error(self, error: ServerError) -> None:
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
         self.errors.append(error)
-        self.final_count += 1
+        self.final_count += final
         self._note()
 
     def _note(self) -> None:

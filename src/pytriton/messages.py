@@ -83,5 +83,5 @@ class ResponseSink(Protocol):
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Take a response; None with `final` ends a decoupled request without a tensor."""
 
-    def on_error(self, error: ServerError) -> None:
-        """Take the error that ends the request."""
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Take an error; only that of a decoupled model may not be the end of the request."""

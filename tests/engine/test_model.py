@@ -288,8 +288,8 @@ def test_sink_that_raises_keeps_no_answer_from_the_others(scene, caplog):
             super().on_response(response, final=final)
             raise RuntimeError("a bug in a front end")
 
-        def on_error(self, error):
-            super().on_error(error)
+        def on_error(self, error, *, final=True):
+            super().on_error(error, final=final)
             raise RuntimeError("a bug in a front end")
 
     one = scene(max_batch_size=3)

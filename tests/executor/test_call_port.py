@@ -116,6 +116,15 @@ def test_error_ends_a_call(rig, caller):
     assert caller.receive(socket.MSG_DONTWAIT) is None
 
 
+def test_error_of_a_decoupled_model_need_not_end_a_call(rig, caller):
+    made = call(rig, caller)
+    made.sink.on_error(UnavailableError("busy"), final=False)
+    made.sink.on_response(response(), final=True)
+
+    assert caller.receive().frame == InferReply(7, None, False, "busy", 4)
+    assert caller.receive().frame == InferReply(7, [])
+
+
 def test_bare_end_is_passed_on(rig, caller):
     made = call(rig, caller)
     made.sink.on_response(response(), final=False)

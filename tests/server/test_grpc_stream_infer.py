@@ -144,6 +144,17 @@ def test_decoupled_failure_ends_only_its_request(client, stream):
     assert client.response(stream).status == "0"
 
 
+def test_decoupled_failure_may_be_followed_by_more(client, stream):
+    ask(client, stream, "stream", "one", end=True)
+    client.engine.request("one").sink.on_error(InternalError("broken"), final=False)
+    client.engine.answer("one", final=True)
+    client.run()
+
+    assert [answer.error_message for answer in answers(client, stream)] == ["broken", ""]
+    assert flags(client, stream) == [False, True]
+    assert client.response(stream).status == "0"
+
+
 def test_strict_stream_ends_with_the_first_failure(client):
     stream = client.open("ModelStreamInfer", STRICT)
     ask(client, stream, "nobody", "refused")

@@ -107,6 +107,15 @@ def test_generate_answers_an_error_of_the_model_with_its_status(service, client)
     assert json.loads(client.bodies()[0]) == {"error": "busy"}
 
 
+def test_generate_stops_a_model_that_may_say_more_after_an_error(service, client):
+    client.send(post(PROMPT, GENERATE))
+    service.stream.requests[0].sink.on_error(UnavailableError("busy"), final=False)
+    service.stream.answer(text("late"))
+
+    assert client.statuses() == [503]
+    assert service.stream.cancelled == service.stream.requests
+
+
 def test_generate_answers_a_response_that_cannot_be_written(service, client, caplog):
     client.send(post(PROMPT, GENERATE))
     with caplog.at_level(logging.ERROR):

@@ -15,7 +15,7 @@ class IgnoredSink:
     def on_response(self, response, *, final):
         raise AssertionError("a codec never answers")
 
-    def on_error(self, error):
+    def on_error(self, error, *, final=True):
         raise AssertionError("a codec never answers")
 
 

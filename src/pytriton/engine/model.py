@@ -383,7 +383,7 @@ class Model:
     def _pass_on(self, request: InferRequest, outcome: Outcome) -> None:
         try:
             if outcome.error is not None:
-                request.sink.on_error(outcome.error)
+                request.sink.on_error(outcome.error, final=outcome.is_final)
             else:
                 request.sink.on_response(outcome.response, final=outcome.is_final)
         except Exception:  # the other requests of its batch are owed their answers

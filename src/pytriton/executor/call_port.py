@@ -129,10 +129,11 @@ class CallPort:
         if payload is not None and payload.blocks:
             self._keeper.touch()
 
-    def reply_error(self, number: int, error: ServerError) -> None:
-        """Send the error that ends a call."""
+    def reply_error(self, number: int, error: ServerError, *, is_final: bool) -> None:
+        """Send an error in place of a response."""
         if self._is_open:
-            self._send(InferReply(number, error=error.message, error_code=int(error.code)), None)
+            code = int(error.code)
+            self._send(InferReply(number, None, is_final, error.message, code), None)
 
     def forget(self, number: int) -> None:
         """A call is over."""
@@ -160,6 +161,9 @@ class _InferenceCall:
             self.cancel()
             self.on_error(error)
             return
+        self._count_sent(final=final)
+
+    def _count_sent(self, *, final: bool) -> None:
         if final:
             self._end()
             return
@@ -168,11 +172,12 @@ class _InferenceCall:
             self._is_paused = True
             self.running.pause()
 
-    def on_error(self, error: ServerError) -> None:
-        """Take the error that ends the call."""
-        if not self._is_over:
-            self._port.reply_error(self._number, error)
-            self._end()
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Take an error in place of a response."""
+        if self._is_over:
+            return
+        self._port.reply_error(self._number, error, is_final=final)
+        self._count_sent(final=final)
 
     def on_credit(self, count: int) -> None:
         """The caller took so many more responses."""

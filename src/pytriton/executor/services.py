@@ -18,8 +18,8 @@ class CallSink(Protocol):
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Take a response; None with `final` is the bare end."""
 
-    def on_error(self, error: ServerError) -> None:
-        """Take the error that ends the call."""
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Take an error; only that of a decoupled model may not be the end of the call."""
 
 
 class RunningCall(Protocol):

@@ -81,5 +81,5 @@ class _Nowhere:
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Drop it."""
 
-    def on_error(self, error: ServerError) -> None:
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Drop it."""

@@ -143,7 +143,7 @@ class InferCall(UnaryCall):
         except ServerError as error:
             self.fail(error)
 
-    def on_error(self, error: ServerError) -> None:
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
         self._request = None
         self.fail(error)

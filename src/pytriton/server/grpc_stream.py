@@ -128,15 +128,19 @@ class StreamInferCall(Call):
             self._send(answer)
             self._end_request(turns.popleft())
 
-    def fail_request(self, streamed: StreamedRequest, error: ServerError) -> None:
+    def fail_request(
+        self, streamed: StreamedRequest, error: ServerError, *, final: bool = True
+    ) -> None:
         """Send the error that a request met while it was served."""
         if self._is_strict:
             self.on_abandoned()
             self.fail(error)
             return
         form = streamed.form
-        parts = encode_stream_failure(error.message, form.id, form.model_name, form.model_version)
-        self.deliver(streamed, parts, final=True)
+        parts = encode_stream_failure(
+            error.message, form.id, form.model_name, form.model_version, is_final=final
+        )
+        self.deliver(streamed, parts, final=final)
 
     def _end_request(self, streamed: StreamedRequest) -> None:
         del self._in_flight[streamed]
@@ -260,8 +264,9 @@ class StreamedRequest:
             parts = encode_empty_final(form.model_name, form.model_version, form.id)
         call.deliver(self, parts, final=final)
 
-    def on_error(self, error: ServerError) -> None:
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Called by the engine."""
-        self._request = None
+        if final:
+            self._request = None
         if self._call.is_waiting_for(self):
-            self._call.fail_request(self, error)
+            self._call.fail_request(self, error, final=final)

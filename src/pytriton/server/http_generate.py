@@ -71,11 +71,13 @@ class GenerateExchange(EngineExchange):
         if final:
             self._answer()
 
-    def on_error(self, error: ServerError) -> None:
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
         if self._request is not None:
-            self._request = None
+            request, self._request = self._request, None
             respond_server_error(self._connection, error)
+            if not final:
+                self._engine.cancel(request)  # the model may have more to say
 
     def _answer(self) -> None:
         if self._response is None:

@@ -164,7 +164,7 @@ class InferExchange(EngineExchange):
         content_type = JSON_TYPE if header_length is None else _BINARY_TYPE
         self._connection.respond(200, parts, content_type, headers)
 
-    def on_error(self, error: ServerError) -> None:
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
         self._request = None
         respond_server_error(self._connection, error)

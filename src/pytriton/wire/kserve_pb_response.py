@@ -95,11 +95,11 @@ def encode_stream_refusal(message: str, request_id: str) -> list[Buffer]:
 
 
 def encode_stream_failure(
-    message: str, request_id: str, model_name: str, model_version: str
+    message: str, request_id: str, model_name: str, model_version: str, *, is_final: bool = True
 ) -> list[Buffer]:
-    """The streamed error of a request that was being served; it is the request's last word."""
+    """The streamed error of a request that was being served; mostly its last word."""
     response = _Response(model_name=model_name, model_version=model_version, id=request_id)
-    response.parameters["triton_final_response"].bool_param = True
+    response.parameters["triton_final_response"].bool_param = is_final
     encoded: bytes = _StreamResponse(
         error_message=message, infer_response=response
     ).SerializeToString()
