@@ -7,9 +7,10 @@ import os
 
 import pytest
 
-from pytriton.errors import InternalError, UnsupportedError
+from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.repository.layout import (
     ModelPlace,
+    check_links,
     contained_file,
     find_models,
     is_inside,
@@ -83,6 +84,27 @@ def test_other_names_stay_inside(name):
 @pytest.fixture
 def place(tmp_path):
     return ModelPlace(tmp_path / "models", write_model(tmp_path / "models"))
+
+
+@pytest.mark.parametrize("kind", ["model", "version", "code", "config"])
+def test_links_that_lead_out_of_the_repositories_are_refused(tmp_path, kind):
+    elsewhere = write_model(tmp_path / "elsewhere", "m")
+    repository = tmp_path / "repository"
+    directory = repository / "m"
+    if kind == "model":
+        repository.mkdir()
+        directory.symlink_to(elsewhere)
+    else:
+        write_model(repository, "m")
+        name = {"version": "2", "code": "1/model.py", "config": "config.pbtxt"}[kind]
+        target = elsewhere / {"version": "1"}.get(kind, name)
+        (directory / name).unlink(missing_ok=True)
+        (directory / name).symlink_to(target)
+    place = ModelPlace(repository, directory)
+
+    with pytest.raises(InvalidArgumentError, match="outside of the model repositories"):
+        check_links(place, [repository])
+    check_links(place, [repository, tmp_path / "elsewhere"])
 
 
 def test_contained_file_may_be_a_link_inside_the_repository(place):

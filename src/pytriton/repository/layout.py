@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in model repositories: models, versions, the files that configurations name, changes.
 
-Only reads directories. A repository, a model or a version may be a link: whoever may write there
-may run code anyway. What a configuration names, and a client may send one, stays inside.
+Only reads directories. Links may lead from one place in the repositories to another, not out of
+them, unless the server's user allows that; what a configuration names never leaves them.
 """
 
 from __future__ import annotations
@@ -100,6 +100,25 @@ def mistaken_versions(directory: Path) -> list[str]:
     """Directories that somebody may have meant as versions: numbers with leading zeros."""
     names = _directory_names(directory)
     return [name for name in names if name.isdecimal() and parse_version(name) is None]
+
+
+def check_links(place: ModelPlace, repositories: Sequence[Path]) -> None:
+    """Refuse a model whose directory, configuration or versions are links that lead elsewhere.
+
+    Raises:
+        InvalidArgumentError: One is outside of all repositories.
+    """
+    roots = [repository.resolve() for repository in (place.repository, *repositories)]
+    paths = [place.directory, place.directory / "config.pbtxt", place.directory / "configs"]
+    for directory in version_directories(place.directory).values():
+        paths += [directory, *directory.glob("*.py")]
+    for path in paths:
+        target = path.resolve()
+        if not any(target.is_relative_to(root) for root in roots):
+            raise InvalidArgumentError(
+                f"'{path}' leads to '{target}', outside of the model repositories; "
+                "--allow-repository-links=true allows that"
+            )
 
 
 def contained_file(place: ModelPlace, name: str, *, under: str = "") -> Path:

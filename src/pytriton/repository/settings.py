@@ -29,6 +29,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_count: int = 0  # of a version that fails to load
     load_timeout_s: float = 0.0  # of each attempt; 0: as long as it takes
     poll_interval_s: float = 15.0
+    may_leave_by_links: bool = False  # models may be links to places outside the repositories
     gpu_ids: tuple[int, ...] = ()
     visible_devices: str | None = None  # the server's CUDA_VISIBLE_DEVICES
     drain_timeout_s: float | None = None  # of a version that is unloaded; None: as long as it takes

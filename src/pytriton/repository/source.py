@@ -15,6 +15,7 @@ from pytriton.repository.instances import plan_instances
 from pytriton.repository.layout import (
     ModelPlace,
     Snapshot,
+    check_links,
     mistaken_versions,
     take_snapshot,
     version_directories,
@@ -76,6 +77,8 @@ def read_source(
     Raises:
         ServerError: The configuration cannot be read, or breaks a rule.
     """
+    if not settings.may_leave_by_links:
+        check_links(place, settings.repositories)
     config = read_config(
         place,
         name,

@@ -156,6 +156,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "model's parameter LOAD_TIMEOUT_SECS goes before it. Not an option of Triton.",
         ),
         _switch(
+            "allow-repository-links",
+            "false",
+            "Let models be links to places outside the repositories. Not an option of Triton.",
+        ),
+        _switch(
             "model-namespacing",
             "false",
             "Serve models of one name from several repositories.",
