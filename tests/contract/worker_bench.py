@@ -10,6 +10,7 @@ import threading
 from pytriton.executor.channel_instance import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
 from pytriton.executor.worker import Worker as WorkerProcess
+from pytriton.pb_utils.runtime import set_runtime
 from pytriton.python_backend.worker import Worker
 from pytriton.transport.link import socket_pair
 from pytriton.transport.worker_frames import Initialize
@@ -59,6 +60,7 @@ class WorkerThread(threading.Thread):
             logger.debug("the worker ended", exc_info=True)
             self._worker._coroutines.stop()
         finally:
+            set_runtime(None)  # of this process, which goes on
             self._worker._connection.close()
             self._door.close()
             self._on_end()
