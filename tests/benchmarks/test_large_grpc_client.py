@@ -39,6 +39,9 @@ class EchoServer:
         self.body = b""
         self.frame_sizes: list[int] = []
         self.pings_answered = 0
+        # h2 looks at a new limit of frames only when it is given data the next time.
+        self.is_settled = threading.Event()
+        self._unsettled = 2  # its first settings, and those of the test
         self.failure: h2.exceptions.ProtocolError | None = None
         self._peer = peer
         self._answer = answer
@@ -72,6 +75,10 @@ class EchoServer:
         elif isinstance(event, h2.events.StreamEnded):
             self._answer(self, event.stream_id)
             self.body = b""
+        elif isinstance(event, h2.events.SettingsAcknowledged):
+            self._unsettled -= 1
+            if not self._unsettled:
+                self.is_settled.set()
         elif isinstance(event, h2.events.PingAckReceived):
             self.pings_answered += 1
 
@@ -116,6 +123,7 @@ def connected(
         with near:
             client = LargeCallClient(near, answer_bytes)
             client.open()
+            assert server.is_settled.wait(timeout=10)
             yield client, server
     finally:
         thread.join()
