@@ -377,3 +377,30 @@ def test_statistics_of_a_batch_count_rows_and_times(scene):
     assert (durations.queue.count, durations.queue.ns) == (2, 20 * ms)
     assert [each.batch_size for each in one.model.statistics.batch_durations()] == [1, 6]
     one.check_all_answered()
+
+
+@pytest.mark.parametrize(
+    "work_us, sizes",
+    [
+        pytest.param(2, [20, 40], id="too little to bother"),
+        pytest.param(12, [20, 16], id="as long as our own"),
+        pytest.param(5000, [20, 40], id="better in one batch"),
+    ],
+)
+def test_idle_instance_starts_within_a_round_where_work_is_short(scene, work_us, sizes):
+    one = scene(max_batch_size=64)
+    one.submit(20)
+    batch = one.instance.running[0]
+    one.clock.now_ns += 20 * work_us * 1000
+    batch.open_positions.clear()
+    one.instance.running.clear()
+    outcomes = [Outcome(position, response()) for position in range(20)]
+    one.model.on_outcomes(one.instance, batch, outcomes, (batch.started_ns, one.clock.now_ns))
+
+    one.submit(40)
+
+    assert one.instance.sizes == sizes
+    while one.instance.running:
+        one.instance.finish()
+        one.loop.run()
+    one.check_all_answered()

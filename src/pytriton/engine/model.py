@@ -14,15 +14,16 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from pytriton.engine.alarm import Alarm
 from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.batcher import make_batcher
+from pytriton.engine.granting import is_grant_due
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
-from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 # A decoupled model that is at work already gets what comes within this time as one batch.
 _GATHER_NS = 1_000_000
-# After so many responses a decoupled model hears that it may send as many more.
-GRANT_RESPONSES = RESPONSE_WINDOW // 2
-# The window has a size, too: larger responses are granted one by one, or it would never open again.
-LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
+
+# So many requests, and between them so much work, start an idle instance within a round.
+_EARLY_REQUESTS = 16
+_EARLY_WORK_NS = (150_000, 1_000_000)
 
 _NOT_ITERATIVE = (
     "Failed to release request: Request is released with "
@@ -80,8 +81,8 @@ class Model:
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
         self._running = 0  # requests handed to instances and not answered finally
         self._is_pump_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
+        self._request_ns = 0  # what a request of the last large batch took
+        self._alarm = Alarm(loop, self._pump)
         self._order: OrderedRelease[tuple[InferRequest, Outcome]] | None = None
         # The responses of a decoupled model come in any order anyway.
         if spec.batcher is not None and spec.batcher.preserve_ordering and not spec.decoupled:
@@ -136,8 +137,7 @@ class Model:
             self.become(ModelState.UNAVAILABLE, UNLOADED)
         for instance in list(self.instances):
             instance.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
 
     def __repr__(self) -> str:
         return (
@@ -161,11 +161,22 @@ class Model:
             request.ticket = self._order.take_ticket()
         if not self._free:
             if request.deadline_ns:
-                self._wake_at(request.deadline_ns)
+                self._alarm.set(request.deadline_ns)
         elif self._gathers and not next(iter(self._free)).is_idle:
-            self._wake_at(now_ns + _GATHER_NS)
+            self._alarm.set(now_ns + _GATHER_NS)
+        elif len(self._batcher) >= _EARLY_REQUESTS and self._is_worth_starting():
+            self._pump()
         else:
             self._pump_soon()
+
+    def _is_worth_starting(self) -> bool:
+        """Whether an idle instance should not wait until this round has read its last request.
+
+        That is so where its work takes about as long as our own for the same requests: then both
+        go on side by side. 64 clients of a small model.py get 17 % more; a longer execution gains
+        nothing and is better off with the larger batch.
+        """
+        return _EARLY_WORK_NS[0] <= len(self._batcher) * self._request_ns <= _EARLY_WORK_NS[1]
 
     def cancel(self, request: InferRequest) -> None:
         """The client gave up: a queued request goes at once, a running one's model is told."""
@@ -186,6 +197,10 @@ class Model:
         """The sink takes responses again."""
         request.is_paused = False
         self._grant(request)
+
+    def _grant_unless_paused(self, request: InferRequest) -> None:
+        if not request.is_paused:
+            self._grant(request)
 
     def _grant(self, request: InferRequest) -> None:
         if request.taken_count and request.instance is not None:
@@ -221,24 +236,7 @@ class Model:
                 min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
             )
         if wake_ns:
-            self._wake_at(wake_ns)
-
-    def _wake_at(self, at_ns: int) -> None:
-        if self._timer is not None and not self._timer.cancelled():
-            if self._timer_ns <= at_ns:
-                return
-            self._timer.cancel()
-        self._timer_ns = at_ns
-        delay_s = max(0, at_ns - time.monotonic_ns()) / 1e9
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        # The loop's timers have a resolution of 1 ms and may come early by less than that.
-        if time.monotonic_ns() < self._timer_ns:
-            self._wake_at(self._timer_ns)
-            return
-        self._pump()
+            self._alarm.set(wake_ns)
 
     def _dispatch(self, requests: list[InferRequest], now_ns: int) -> None:
         instance = next(iter(self._free))
@@ -301,10 +299,7 @@ class Model:
             outcomes = self._reschedule(batch, outcomes)
         if not outcomes:  # only the instance became free
             return
-        if self.spec.decoupled:
-            record_responses(self.statistics, batch, outcomes, times_ns)
-        else:
-            record_answers(self.statistics, batch, outcomes, times_ns)
+        self._record(batch, outcomes, times_ns)
         if self._order is None:
             for outcome in outcomes:
                 self._deliver(batch.requests[outcome.position], outcome)
@@ -314,6 +309,16 @@ class Model:
             self._cache.store(batch, outcomes)
         if self._on_idle is not None:
             self._check_idle()
+
+    def _record(
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
+    ) -> None:
+        if self.spec.decoupled:
+            record_responses(self.statistics, batch, outcomes, times_ns)
+            return
+        record_answers(self.statistics, batch, outcomes, times_ns)
+        if len(batch.requests) >= _EARLY_REQUESTS:
+            self._request_ns = (times_ns[1] - times_ns[0]) // len(batch.requests)
 
     def _deliver_in_order(
         self,
@@ -354,13 +359,12 @@ class Model:
         self._pass_on(request, outcome)
         if not outcome.is_final:
             request.taken_count += 1
-            is_grant_due = (
-                request.taken_count >= GRANT_RESPONSES
-                or request.response_count == 1  # the second waits for the first
-                or _is_large(outcome)
-            )
-            if is_grant_due and not request.is_paused:
-                self._grant(request)
+            if request.response_count == 1:
+                # The second waits until the first was written, which takes two rounds: where the
+                # model was at work again before, the client got its turn 1 to 5 ms later.
+                self._loop.call_soon(self._loop.call_soon, self._grant_unless_paused, request)
+            elif is_grant_due(request, outcome):
+                self._grant_unless_paused(request)
 
     def _reschedule(self, batch: RunningBatch, outcomes: list[Outcome]) -> list[Outcome]:
         """Queue requests again that their model wants to execute once more; the other outcomes."""
@@ -407,11 +411,3 @@ class Model:
             for released in self._order.complete(ticket, (request, outcome)):
                 self._deliver(*released)
         return True
-
-
-def _is_large(outcome: Outcome) -> bool:
-    response = outcome.response
-    if response is None:
-        return False
-    size = sum(len(output.data) for output in response.outputs if output.data)
-    return size >= LARGE_RESPONSE_BYTES
