@@ -42,7 +42,7 @@ _GATHER_NS = 1_000_000
 
 # So many requests, and between them so much work, start an idle instance within a round.
 _EARLY_REQUESTS = 16
-_EARLY_WORK_NS = (150_000, 1_000_000)
+_EARLY_WORK_NS = (100_000, 1_000_000)
 
 _NOT_ITERATIVE = (
     "Failed to release request: Request is released with "
