@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.command_option import Takes
 from pytriton.server.command_parser import parse
-from pytriton.server.command_table import BY_NAME, OPTIONS, Takes
+from pytriton.server.command_table import BY_NAME, OPTIONS
 from pytriton.server.flags import FlagError
 from pytriton.server.options import ServerOptions
 

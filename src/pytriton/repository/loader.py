@@ -44,7 +44,6 @@ class PythonLoader:
         cache: ResponseCache | None = None,
         *,
         completes_config: bool = True,
-        is_verbose: bool = False,
         exit_timeout_s: float = 30.0,
     ) -> None:
         self._launcher = launcher
@@ -52,7 +51,6 @@ class PythonLoader:
         self._loop = loop
         self._cache = cache
         self._completes_config = completes_config
-        self._is_verbose = is_verbose
         self._exit_timeout_s = exit_timeout_s
         self._environments = EnvironmentStore()
 
@@ -139,7 +137,7 @@ class PythonLoader:
         instance = await PythonInstance.launch(
             self._launcher,
             self._worker_spec(instance_plan.name, instance_plan.environment, launch.environment),
-            launch.initialize_frame(instance_plan, is_verbose=self._is_verbose),
+            launch.initialize_frame(instance_plan),
             launch.labels,
             launch.keeper,
             self._loop,
@@ -190,7 +188,7 @@ class _Launch:
         """Start an instance, at first or in the place of one that is gone."""
         return await self._loader.start_instance(self, plan)
 
-    def initialize_frame(self, plan: InstancePlan, *, is_verbose: bool) -> Initialize:
+    def initialize_frame(self, plan: InstancePlan) -> Initialize:
         """What the instance's process is told first."""
         spec = self.model.spec
         arguments = {
@@ -209,7 +207,6 @@ class _Launch:
             list(spec.outputs),
             spec.decoupled,
             spec.max_batch_size > 0,
-            is_verbose,
         )
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from pytriton.server.command_table import OPTIONS, Option
+from pytriton.server.command_option import Option
+from pytriton.server.command_table import OPTIONS
 from pytriton.server.terminal import Colour, paint
 
 USAGE = "Usage: tritonserver --model-repository=<path> [options]"

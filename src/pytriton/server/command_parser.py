@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.command_table import BY_NAME, Option, Takes
+from pytriton.server.command_option import Option, Takes
+from pytriton.server.command_table import BY_NAME
 from pytriton.server.flags import Flags
 
 _PROGRAM = "tritonserver"

@@ -56,7 +56,6 @@ class RepositoryServing:
             loop,
             cache,
             completes_config=options.repository.auto_complete,
-            is_verbose=options.log.verbose > 0,
             exit_timeout_s=options.exit_timeout_s,
         )
         settings = repository_settings(options.repository, gpu_ids)

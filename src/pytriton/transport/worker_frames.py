@@ -24,7 +24,6 @@ class Initialize(msgspec.Struct, tag="initialize", array_like=True):
     output_names: list[str]  # all that are configured
     is_decoupled: bool = False
     is_batching: bool = False  # inputs have a batch dimension, along which requests are cut
-    is_verbose: bool = False  # verbose log lines are wanted
     completes_config: bool = False  # only `auto_complete_config` is called, then the worker ends
     memory: MemoryNotes | None = None
 
