@@ -12,6 +12,7 @@ from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import BatchFailure, Execute
+from pytriton.transport.unsent import UnsentSender
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,6 +35,7 @@ class AsyncInstanceHost(InstanceHost):
         self._loop = loop = asyncio.get_running_loop()
         self._channel.link.socket.setblocking(False)
         self._closed = loop.create_future()
+        self._unsent = UnsentSender(loop, self._channel.link, lambda _: self._close())
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming: asyncio.TimerHandle | None = None
         loop.add_reader(self._channel.fileno(), self._on_readable)
@@ -41,7 +43,7 @@ class AsyncInstanceHost(InstanceHost):
             await self._closed
         finally:
             loop.remove_reader(self._channel.fileno())
-            loop.remove_writer(self._channel.fileno())
+            self._unsent.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -99,21 +101,9 @@ class AsyncInstanceHost(InstanceHost):
             self._channel.send(frame, payload)
         except OSError:
             self._close()
-        else:
-            self._watch_unsent()
-
-    def _watch_unsent(self) -> None:
-        if self._channel.link.has_unsent:
-            self._loop.add_writer(self._channel.fileno(), self._on_writable)
-
-    def _on_writable(self) -> None:
-        try:
-            self._channel.link.flush()
-        except OSError:
-            self._close()
             return
-        if not self._channel.link.has_unsent:
-            self._loop.remove_writer(self._channel.fileno())
+        if self._channel.link.has_unsent:
+            self._unsent.watch()
 
     def _trim_later(self) -> None:
         if self._trimming is None:
@@ -128,6 +118,7 @@ class AsyncInstanceHost(InstanceHost):
         except OSError:
             self._close()
             return
-        self._watch_unsent()
+        if channel.link.has_unsent:
+            self._unsent.watch()
         if channel.maps_memory or channel.arena.reserved_bytes:
             self._trim_later()

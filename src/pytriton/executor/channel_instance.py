@@ -19,6 +19,7 @@ from pytriton.transport.frames import (
     Frame,
     Responses,
 )
+from pytriton.transport.unsent import UnsentSender
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,6 +82,9 @@ class ChannelInstance:
         self._next_batch = 1
         self._is_open = True
         channel.link.socket.setblocking(False)
+        self._unsent = UnsentSender(
+            loop, channel.link, lambda error: self._on_lost(_describe(error))
+        )
 
     @property
     def free_slots(self) -> int:
@@ -173,16 +177,7 @@ class ChannelInstance:
             self._loop.call_soon(self._on_lost, _describe(error))
             return
         if self._channel.link.has_unsent:
-            self._loop.add_writer(self._channel.fileno(), self._on_writable)
-
-    def _on_writable(self) -> None:
-        try:
-            self._channel.link.flush()
-        except OSError as error:
-            self._on_lost(_describe(error))
-            return
-        if not self._channel.link.has_unsent:
-            self._loop.remove_writer(self._channel.fileno())
+            self._unsent.watch()
 
     def _on_readable(self) -> None:
         try:
@@ -316,7 +311,7 @@ class ChannelInstance:
     def _close(self) -> None:
         self._is_open = False
         self._loop.remove_reader(self._channel.fileno())
-        self._loop.remove_writer(self._channel.fileno())
+        self._unsent.stop()
         self._keeper.remove(self._channel)
         self._channel.close()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.executor.call_port import CallPort
 from pytriton.transport.channel import Channel
+from pytriton.transport.unsent import UnsentSender
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,6 +109,7 @@ class ForkedCaller:
         self._keeper = keeper
         self._loop = loop
         self._siblings = siblings
+        self._unsent = UnsentSender(loop, self._channel.link, lambda _: self.close())
 
     def open(self) -> None:
         """Begin to serve its calls."""
@@ -122,7 +124,7 @@ class ForkedCaller:
         self._siblings.discard(self)
         self._port.close()
         self._loop.remove_reader(self._channel.fileno())
-        self._loop.remove_writer(self._channel.fileno())
+        self._unsent.stop()
         self._keeper.remove(self._channel)
         self._channel.close()
 
@@ -130,16 +132,7 @@ class ForkedCaller:
         with contextlib.suppress(OSError):  # it is gone, which the reader hears, too
             self._channel.send(frame, payload)
         if self._channel.link.has_unsent:
-            self._loop.add_writer(self._channel.fileno(), self._on_writable)
-
-    def _on_writable(self) -> None:
-        try:
-            self._channel.link.flush()
-        except OSError:
-            self.close()
-            return
-        if not self._channel.link.has_unsent:
-            self._loop.remove_writer(self._channel.fileno())
+            self._unsent.watch()
 
     def _on_readable(self) -> None:
         if self not in self._siblings:
