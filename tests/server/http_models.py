@@ -96,9 +96,8 @@ class Service:
         model = Model(spec_from_config(normalise_config(config), 1), self.loop)
         model.config_json = b"{}"
         self.instances[name] = ScriptedInstance(model)
+        model.is_bound = isinstance(self.control, BoundControl)
         self.engine.add(model)
-        if isinstance(self.control, BoundControl):
-            self.control.add(model)
         self.engine.set_ready(model)
         model.add_instance(self.instances[name])
 

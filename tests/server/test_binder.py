@@ -21,7 +21,6 @@ from pytriton.messages import InferRequest, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.server import binder
 from pytriton.server.binder import BinderSession
-from pytriton.server.bound_control import BoundControl
 from pytriton.transport.control import Bind, ControlLink, Done, Stop, Unbind
 from pytriton.transport.link import socket_pair, stream_pair
 from tests.fakes import RecordingSink
@@ -38,9 +37,8 @@ class Binder:
         self.ends: list[bool] = []
         self.answers: dict[int, Done] = {}
         ours, theirs = stream_pair()
-        self.control = BoundControl(self.engine, self.loop)
         self.session = BinderSession(
-            ControlLink(theirs), self.engine, self.loop, None, self.control, self.ends.append
+            ControlLink(theirs), self.engine, self.loop, None, self.ends.append
         )
         self.session.start()
         self.link = ControlLink(ours)

@@ -28,8 +28,8 @@ class Scene:
         model = Model(model_spec(name=name, version=version), self.loop)
         instance = FakeInstance(f"{name}_0_0", model)
         model.add_instance(instance)
+        model.is_bound = True
         self.engine.add(model)
-        self.control.add(model)
         self.engine.set_ready(model)
         self.loop.run()
         return instance

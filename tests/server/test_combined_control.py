@@ -32,10 +32,10 @@ def bound_model():
 def control(repository, bound_model):
     engine = Engine()
     bound = BoundControl(engine, None)
+    bound_model.is_bound = True
     engine.add(bound_model)
-    bound.add(bound_model)
     bound_model.become(ModelState.UNAVAILABLE, "it broke")
-    return CombinedControl(bound, repository)
+    return CombinedControl(bound, repository, is_explicit=True)
 
 
 def test_index_lists_both_kinds_and_bound_ones_hide_others(control):

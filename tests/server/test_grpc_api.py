@@ -47,11 +47,10 @@ def client():
     model = Model(spec_from_config(config, 1), EngineLoop(FakeClock()))
     model.config_json = config_to_json(config)
     engine = Engine()
+    model.is_bound = True
     engine.add(model)
     engine.set_ready(model)
-    control = BoundControl(engine, None)
-    control.add(model)
-    return GrpcClient(engine=engine, control=control)
+    return GrpcClient(engine=engine, control=BoundControl(engine, None))
 
 
 def ask(client, method, **fields):

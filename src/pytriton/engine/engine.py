@@ -28,7 +28,10 @@ class Engine:
     """All models of a server."""
 
     def __init__(self, *, strict_readiness: bool = True) -> None:
-        self._models: dict[str, dict[int, Model]] = {}
+        # By name and version. A name that a process has bound hides what a repository has of it, as
+        # long as it is bound.
+        self._bound: dict[str, dict[int, Model]] = {}
+        self._kept: dict[str, dict[int, Model]] = {}
         self._strict_readiness = strict_readiness
         self._latest: dict[str, Model] = {}  # READY models by name, for requests without a version
         self.leaving: set[Model] = set()  # that finish their last requests
@@ -39,7 +42,12 @@ class Engine:
 
     def add(self, model: Model) -> None:
         """Register a model that is being loaded; it replaces the version that was there."""
-        self._models.setdefault(model.spec.name, {})[model.spec.version] = model
+        registry = self._bound if model.is_bound else self._kept
+        versions = registry.setdefault(model.spec.name, {})
+        replaced = versions.get(model.spec.version)
+        if replaced is not None and replaced.is_bound:
+            self.leaving.add(replaced)  # until the process that bound it takes it away
+        versions[model.spec.version] = model
         self._latest.clear()
 
     def set_ready(self, model: Model) -> None:
@@ -50,11 +58,13 @@ class Engine:
     def remove(self, model: Model) -> None:
         """Forget a model that is unloaded, unless another took its place."""
         self._latest.clear()
-        versions = self._models.get(model.spec.name, {})
+        self.leaving.discard(model)
+        registry = self._bound if model.is_bound else self._kept
+        versions = registry.get(model.spec.name, {})
         if versions.get(model.spec.version) is model:
             del versions[model.spec.version]
             if not versions:
-                del self._models[model.spec.name]
+                del registry[model.spec.name]
 
     async def unload(self, model: Model, timeout_s: float | None = None) -> None:
         """Give a model no new requests, let it finish those that it has, then end it.
@@ -72,11 +82,14 @@ class Engine:
             model.stop()
 
     def models(self) -> Iterator[Model]:
-        """Every registered model version, by name and version."""
-        for name in sorted(self._models):
-            versions = self._models[name]
+        """Every registered model version that is not hidden, by name and version."""
+        for name in sorted({*self._bound, *self._kept}):
+            versions = self._versions(name)
             for version in sorted(versions):
                 yield versions[version]
+
+    def _versions(self, name: str) -> dict[int, Model]:
+        return self._bound.get(name) or self._kept.get(name, {})
 
     # Looking up
 
@@ -86,8 +99,8 @@ class Engine:
             model = self._latest.get(name)
             if model is not None and model.state is ModelState.READY:
                 return model
-        versions = self._models.get(name)
-        if versions is None:
+        versions = self._versions(name)
+        if not versions:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")
         if version:
             return self._lookup_version(name, versions, parse_version(version))
@@ -118,7 +131,7 @@ class Engine:
 
     def ready_versions(self, name: str) -> list[int]:
         """The versions of a model that serve requests, in ascending order."""
-        versions = self._models.get(name, {})
+        versions = self._versions(name)
         return sorted(v for v, model in versions.items() if model.state is ModelState.READY)
 
     def models_with_statistics(self, name: str = "", version: str = "") -> list[Model]:
@@ -135,7 +148,7 @@ class Engine:
                     f"requested model version is not available for model '{name}'"
                 )
             versions = [number]
-        return [self._models[name][number] for number in versions]
+        return [self._versions(name)[number] for number in versions]
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether requests for the model are served; an unknown model is not ready."""

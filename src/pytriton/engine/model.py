@@ -56,6 +56,7 @@ class Model:
         self, spec: ModelSpec, loop: asyncio.AbstractEventLoop, cache: ResponseCache | None = None
     ) -> None:
         self.spec = spec
+        self.is_bound = False  # by a process, and not from a repository
         self.config_json = b""  # as clients read it
         # Memory that instances can read, for a body of so many bytes whose tensors begin after a
         # header; None where there is none, or the model has none at all.

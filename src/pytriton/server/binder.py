@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
-    from pytriton.server.bound_control import BoundControl
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +45,12 @@ class BinderSession:
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None,
-        bound: BoundControl,
         on_end: Callable[[bool], None],
     ) -> None:
         self._link = link
         self._engine = engine
         self._loop = loop
         self._cache = cache
-        self._bound = bound
         self._on_end = on_end  # told whether the process asked for the end, or is just gone
         self._models: dict[tuple[str, int], Model] = {}
         self._unloading: dict[asyncio.Task[None], Model] = {}
@@ -150,6 +147,7 @@ class BinderSession:
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
         model = Model(spec_from_config(config, message.version), self._loop, self._cache)
+        model.is_bound = True
         model.config_json = config_to_json(config)
         return model
 
@@ -175,7 +173,6 @@ class BinderSession:
         previous = self._models.get(key)
         self._models[key] = model
         self._engine.add(model)
-        self._bound.add(model)
         self._engine.set_ready(model)
         if previous is not None:
             self._spawn(previous, self._engine.unload(previous))

@@ -103,7 +103,6 @@ class BinderPort:
             server.engine,
             self._loop,
             server.cache,
-            server.bound,
             lambda _: self._end(session),
         )
         self._sessions.add(session)

@@ -8,7 +8,6 @@ loading serves them again; the process that bound it need not do anything.
 from __future__ import annotations
 
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
 from pytriton.engine.control import IndexEntry
@@ -31,19 +30,14 @@ class BoundControl:
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
-        self._bound: weakref.WeakSet[Model] = weakref.WeakSet()
         self._draining = TaskKeeper(loop)
-
-    def add(self, model: Model) -> None:
-        """A model was bound; it is known here for as long as the engine knows it."""
-        self._bound.add(model)
 
     def has(self, name: str) -> bool:
         """Whether a model of that name is bound."""
         return any(model.spec.name == name for model in self._models())
 
     def _models(self) -> Iterator[Model]:
-        return (model for model in self._engine.models() if model in self._bound)
+        return (model for model in self._engine.models() if model.is_bound)
 
     def _versions(self, name: str) -> list[Model]:
         return [model for model in self._models() if model.spec.name == name]

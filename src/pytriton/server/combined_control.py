@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class CombinedControl:
-    """Passes each model to who keeps it; a bound one hides that of a repository."""
+    """Passes each model to who keeps it; a bound one hides that of a repository.
 
-    def __init__(self, bound: BoundControl, repository: ModelControl) -> None:
+    Where clients may not load and unload, the repository says so of all models.
+    """
+
+    def __init__(self, bound: BoundControl, repository: ModelControl, *, is_explicit: bool) -> None:
         self._bound = bound
         self._repository = repository
+        self._is_explicit = is_explicit
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """Every known model version, or only those that serve."""
@@ -41,4 +45,4 @@ class CombinedControl:
         return self._bound.is_ready() and self._repository.is_ready()
 
     def _keeper(self, name: str) -> ModelControl:
-        return self._bound if self._bound.has(name) else self._repository
+        return self._bound if self._is_explicit and self._bound.has(name) else self._repository

@@ -65,7 +65,7 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
             ended.set_result(is_orderly)
 
     loop.add_signal_handler(signal.SIGTERM, end, True)
-    session = BinderSession(link, server.engine, loop, server.cache, server.bound, end)
+    session = BinderSession(link, server.engine, loop, server.cache, end)
     binder_port = BinderPort(server, loop)
     binder_port.start()
     _end_with_parent(loop, parent, end)

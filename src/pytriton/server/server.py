@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytriton.engine.control import ModelControl
+    from pytriton.engine.model import Model
     from pytriton.server.exposition import Family
     from pytriton.server.grpc_connection import GrpcConnection
     from pytriton.server.http_connection import HttpConnection
@@ -51,9 +52,8 @@ class Server:
         self.cache = cache
         if cache is None and options.cache_bytes:
             self.cache = ResponseCache(options.cache_bytes)
-        self.bound = BoundControl(self.engine, loop)
         self._loop = loop
-        control = control or self.bound
+        control = control or BoundControl(self.engine, loop)
         self._http = HttpApi(self.engine, options, loop, control)
         self._grpc = GrpcApi(self.engine, options, loop, control)
         self._metrics = MetricsApi(self.engine, options, loop, custom_metrics)
@@ -87,11 +87,15 @@ class Server:
         """Refuse new requests, let what runs finish, then end connections and models."""
         self.refuse_requests()
         end = self._loop.time() + timeout_s
-        models = [*self.engine.models(), *self.engine.leaving]
-        await asyncio.gather(*(model.drain(timeout_s) for model in models))
-        for model in models:
+        for model in await self.drain(timeout_s):
             model.stop()
         await self.end_connections(end - self._loop.time())
+
+    async def drain(self, timeout_s: float) -> list[Model]:
+        """Wait until no model has requests, at most for so long; the models."""
+        models = [*self.engine.models(), *self.engine.leaving]
+        await asyncio.gather(*(model.drain(timeout_s) for model in models))
+        return models
 
     def refuse_requests(self) -> None:
         """Take no new connections and no new requests; what runs goes on."""

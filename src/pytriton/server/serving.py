@@ -18,6 +18,9 @@ from pytriton.repository.loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.services import ModelServices, SharedServices
 from pytriton.repository.settings import ControlMode, RepositorySettings
+from pytriton.server.binder_port import BinderPort
+from pytriton.server.bound_control import BoundControl
+from pytriton.server.combined_control import CombinedControl
 from pytriton.server.devices import visible_gpu_ids
 from pytriton.server.metrics import custom_families, server_family_names
 from pytriton.server.server import Server
@@ -62,9 +65,15 @@ class RepositoryServing:
         self._models = ModelRepositories(settings, engine, self._loader, loop)
         metrics = CustomMetrics(server_family_names())
         shared = SharedServices(engine, self._models.for_models, metrics, loop)
-        self._server = Server(
-            options, loop, engine, cache, self._models, partial(custom_families, metrics)
+        control = CombinedControl(
+            BoundControl(engine, loop),
+            self._models,
+            is_explicit=settings.control_mode is ControlMode.EXPLICIT,
         )
+        self._server = Server(
+            options, loop, engine, cache, control, partial(custom_families, metrics)
+        )
+        self._binder_port = BinderPort(self._server, loop)
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
         """Load what the control mode says should serve."""
@@ -76,6 +85,7 @@ class RepositoryServing:
         """Listen for clients."""
         server = self._server
         await server.start()
+        self._binder_port.start()
         return OpenPorts(server.http_port, server.grpc_port, server.metrics_port)
 
     def index(self) -> Sequence[IndexEntry]:
@@ -105,7 +115,7 @@ class RepositoryServing:
         """Take no new requests, finish those in flight, end everything; True if all did in time."""
         end = self._loop.time() + timeout_s
         self._server.refuse_requests()
-        ending = asyncio.ensure_future(self._models.stop(timeout_s))
+        ending = asyncio.ensure_future(self._end_models(end))
         is_in_time = bool((await asyncio.wait({ending}, timeout=timeout_s + _KILL_S))[0])
         if is_in_time:
             ending.result()
@@ -113,6 +123,12 @@ class RepositoryServing:
         await self._launcher.close()
         await self._loader.close()
         return is_in_time and self._loop.time() <= end + _KILL_S
+
+    async def _end_models(self, end: float) -> None:
+        # Those of the repositories may call bound ones in their last requests.
+        await self._models.stop(end - self._loop.time())
+        await self._server.drain(max(0.0, end - self._loop.time()))
+        await self._binder_port.stop()
 
 
 def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> RepositorySettings:
