@@ -173,6 +173,16 @@ def test_context_is_set_on_the_callable_and_the_callable_returned():
     assert infer.__triton_context__ is context
 
 
+def test_context_set_on_the_outermost_layer_reaches_all():
+    infer = batch(triton_context(_name_of_model))
+    context = TritonContext()
+    context.model_configs[infer] = TritonModelConfig("model")
+
+    infer.__triton_context__ = context
+
+    assert list(infer([Request({"a": np.ones((1, 1))})])[0]) == ["model"]
+
+
 def test_callable_without_attributes_is_refused():
     with pytest.raises(PyTritonValidationError, match="attributes can be set on, got <built-in"):
         _inject_triton_context(TritonContext(), len)

@@ -115,11 +115,11 @@ class ConstantPadder:
     def __init__(self, pad_value: float = 0) -> None:
         self.pad_value = pad_value
 
-    def __call__(self, batches_with_lists: Sequence[InferenceResult]) -> InferenceResults:
+    def __call__(self, batches_list: Sequence[InferenceResult]) -> InferenceResults:
         """Pad results.
 
         Args:
-            batches_with_lists: outputs by name, for each call.
+            batches_list: outputs by name, for each call.
 
         Returns:
             The same with equal shapes apart from the batch dimension.
@@ -127,11 +127,11 @@ class ConstantPadder:
         Raises:
             PyTritonRuntimeError: where an output differs in its dtype or number of dimensions.
         """
-        padded: InferenceResults = [{} for _ in batches_with_lists]
-        for name in dict.fromkeys(name for result in batches_with_lists for name in result):
-            tensors = [result[name] for result in batches_with_lists if name in result]
+        padded: InferenceResults = [{} for _ in batches_list]
+        for name in dict.fromkeys(name for result in batches_list for name in result):
+            tensors = [result[name] for result in batches_list if name in result]
             shape, dtype = _common_shape(name, tensors), _common_dtype(name, tensors)
-            for result, target in zip(batches_with_lists, padded, strict=True):
+            for result, target in zip(batches_list, padded, strict=True):
                 if name in result:
                     target[name] = self._padded(result[name], shape, dtype)
         return padded

@@ -17,11 +17,14 @@ InferFunc = Callable[..., Any]
 Call = Callable[[InferFunc, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+_OWN_ATTRIBUTES = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_self_wrapper", "_self_instance"}
+
+
 class _Decorated:
-    """A callable with a decorator around it. Whatever else is asked of it, the callable answers."""
+    """A callable with a decorator around it; all other attributes are those of the callable."""
 
     def __init__(self, wrapped: InferFunc, call: Call, instance: Any = None) -> None:
-        functools.update_wrapper(self, wrapped)
+        functools.update_wrapper(self, wrapped, updated=())
         self._self_wrapper = call
         self._self_instance = instance
 
@@ -38,6 +41,12 @@ class _Decorated:
         if name == "__wrapped__":  # not set yet
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN_ATTRIBUTES:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.__wrapped__, name, value)
 
     @property  # type: ignore[misc]  # that of an object may be set, which nobody does here
     def __class__(self) -> type:
