@@ -19,9 +19,9 @@ def test_flags_are_written_with_dashes_and_repeated_for_lists() -> None:
     )
 
     assert config.to_args_list() == [
-        "--http-port=8015",
-        "--cache-config=local,size=1",
-        "--cache-config=local,x=2",
+        *("--http-port", "8015"),
+        *("--cache-config", "local,size=1"),
+        *("--cache-config", "local,x=2"),
     ]
 
 

@@ -80,17 +80,17 @@ class TritonServerConfig:
         """The flags as arguments of a command.
 
         Returns:
-            `--flag=value` for each flag, and for each element of one that is a list.
+            `--flag` and its value for each flag, and for each element of one that is a list.
         """
-        return [f"--{flag}={value}" for flag, value in self._flat()]
+        return [part for flag, value in self._flat() for part in (f"--{flag}", str(value))]
 
     def to_cli_string(self) -> str:
         """The flags as one line, quoted where a shell needs it.
 
         Returns:
-            The arguments, joined by spaces.
+            `--flag=value` for each, joined by spaces.
         """
-        return shlex.join(self.to_args_list())
+        return shlex.join(f"--{flag}={value}" for flag, value in self._flat())
 
     def _flat(self) -> Iterator[tuple[str, Any]]:
         for flag, value in self._values.items():

@@ -109,9 +109,9 @@ class Triton(TritonBase):
     ) -> None:
         super().__init__(workspace)
         self._config = TritonConfig.resolved(config)
-        self._security = security_config or TritonSecurityConfig()
+        self._security_config = security_config or TritonSecurityConfig()
         self._policy = triton_lifecycle_policy or _default_policy(config)
-        self._server: ServerProcess | None = None
+        self._triton_server: ServerProcess | None = None  # stays after a stop, for who asks it
         self._owner_pid = 0  # the process that started the server
         atexit.register(self.stop)
 
@@ -130,7 +130,7 @@ class Triton(TritonBase):
             TimeoutError: It did not start in time.
         """
         with self._lock:
-            if self._server is None:
+            if self._binder is None:
                 self._start_server()
             self.connect()
 
@@ -143,7 +143,7 @@ class Triton(TritonBase):
         with self._lock:
             if self._is_connected:
                 return
-            if self._server is None:
+            if self._binder is None:
                 raise PyTritonInvalidOperationError("Expected a running server: call run() first")
             self._serve_models()
         self._log_endpoints()
@@ -162,8 +162,8 @@ class Triton(TritonBase):
         if os.getpid() != self._owner_pid:
             return False  # a forked child that exits: the server is its parent's
         with self._lock:
-            server, self._server = self._server, None
-            if server is None:
+            server = self._triton_server
+            if self._binder is None or server is None:
                 return False
             self._binder = None
             self._is_connected = False
@@ -180,9 +180,10 @@ class Triton(TritonBase):
         Returns:
             False before the start and after the stop.
         """
-        server = self._server
+        server = self._triton_server
         return (
-            server is not None
+            self._binder is not None
+            and server is not None
             and server.is_alive()
             and (not self._is_connected or all(model.is_alive() for model in self._models.values()))
         )
@@ -193,7 +194,7 @@ class Triton(TritonBase):
         Returns:
             The token; None where nothing is protected and none was given.
         """
-        return self._security.access_token
+        return self._security_config.access_token
 
     @property
     def _triton_server_config(self) -> TritonServerConfig:
@@ -205,7 +206,7 @@ class Triton(TritonBase):
         self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
         started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
-        self._server = self._binder = server
+        self._triton_server = self._binder = server
         self._use_ports(started)
         if self._config.log_verbose:
             self._warn_of_verbose_log()
@@ -216,7 +217,7 @@ class Triton(TritonBase):
             for name, value in self._config.to_dict().items()
             if value is not None
         }
-        restriction = self._security.restriction()
+        restriction = self._security_config.restriction()
         if restriction is not None:
             settings["http_restricted_api"] = settings["grpc_restricted_protocol"] = restriction
         return settings
@@ -244,7 +245,7 @@ class Triton(TritonBase):
         ModelConfigGenerator(model.config).to_file(path)
 
     def _on_server_exit(self, server: ServerProcess) -> None:
-        if self._server is server:  # not one that was stopped, nor the next one
+        if self._binder is server:  # not one that was stopped, nor the next one
             logger.error("the server process ended")
             self.stop()
 
