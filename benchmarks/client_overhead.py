@@ -1,139 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: python -m benchmarks.client_overhead [SECONDS]   our ModelClient beside bare tritonclient.
+"""Usage: python -m benchmarks.client_overhead [SECONDS]   our clients beside those of others.
 
-Both ask the same server for the same thing, in turns, and each row is the median of the rounds. Of
-`tritonclient.http` every thread has a client of its own, as it demands; of everything else, one.
+All ask the same server, ours, for the same thing, in turns; each figure is the median of the
+rounds. The others are bare tritonclient and, where PEERS_DIR has it, NVIDIA PyTriton's clients.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+import pathlib
 import statistics
+import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import tritonclient.grpc
-import tritonclient.http
-
 from benchmarks import servers
-from pytriton.client import ModelClient
+from benchmarks.client_calls import Load
 
 PORT = 18400
 ROUNDS = 5
-WARM_UP_CALLS = 50
+CALLS = pathlib.Path(__file__).with_name("client_calls.py")
 
-Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is asked: a model, the size of each of its inputs, and by how many threads."""
-
-    title: str
-    model: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    size: int
-    threads: int
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {name: np.ones((1, self.size), np.float32) for name in self.inputs}
-
-
-LOADS = (
-    Load("AddSub, 1 thread", "AddSub", ("a", "b"), ("add", "sub"), 1, 1),
-    Load("AddSub, 16 threads", "AddSub", ("a", "b"), ("add", "sub"), 1, 16),
-    Load("identity 1 MiB, 1 thread", "Ident", ("x",), ("y",), 2**18, 1),
+ADD_SUB: dict[str, Any] = {
+    "model": "AddSub",
+    "inputs": ("a", "b"),
+    "outputs": ("add", "sub"),
+    "size": 1,
+}
+IDENTITY: dict[str, Any] = {"model": "Ident", "inputs": ("x",), "outputs": ("y",), "size": 2**18}
+ROWS = (
+    ("infer_sample, 1 thread", ADD_SUB, "infer_sample", 1, False),
+    ("infer_sample, 16 threads", ADD_SUB, "infer_sample", 16, False),
+    ("infer_batch, 1 thread", ADD_SUB, "infer_batch", 1, False),
+    ("infer_batch, 16 threads", ADD_SUB, "infer_batch", 16, False),
+    ("infer_batch of 1 MiB, 1 thread", IDENTITY, "infer_batch", 1, False),
+    ("asyncio, infer_sample, 16 tasks", ADD_SUB, "infer_sample", 16, True),
 )
 
 
-def our_calls(url: str, load: Load) -> list[Call]:
-    client = ModelClient(url, load.model)
-    arrays = tuple(load.arrays().values())
-    return [lambda: client.infer_batch(*arrays)] * load.threads
+def loads(urls: dict[str, str], seconds: float) -> dict[str, Load]:
+    """The loads by the titles of their rows."""
+    return {
+        f"{protocol} {title}": Load(
+            url=url,
+            **what,
+            method=method,
+            callers=callers,
+            is_asyncio=is_asyncio,
+            seconds=seconds,
+        )
+        for protocol, url in urls.items()
+        for title, what, method, callers, is_asyncio in ROWS
+    }
 
 
-def bare_calls(url: str, load: Load) -> list[Call]:
-    scheme, address = url.split("://")
-    if scheme == "grpc":
-        shared = tritonclient.grpc.InferenceServerClient(address)
-        return [bare_call(tritonclient.grpc, shared, load)] * load.threads
-    return [
-        bare_call(tritonclient.http, tritonclient.http.InferenceServerClient(address), load)
-        for _ in range(load.threads)
-    ]
+def clients() -> dict[str, list[str]]:
+    """The commands that make calls, ours first."""
+    found = {
+        "ours": [sys.executable, str(CALLS), "ours"],
+        "tritonclient": [sys.executable, str(CALLS), "tritonclient"],
+    }
+    folder = os.environ.get("PEERS_DIR")
+    python = pathlib.Path(folder).expanduser() / "venv" / "bin" / "python" if folder else None
+    if python is not None and python.exists():
+        found["NVIDIA PyTriton"] = [str(python), str(CALLS), "nvidia"]
+    return found
 
 
-def bare_call(library: Any, client: Any, load: Load) -> Call:
-    arrays = load.arrays()
-
-    def call() -> object:
-        inputs = []
-        for name, array in arrays.items():
-            tensor = library.InferInput(name, array.shape, "FP32")
-            inputs.append(tensor.set_data_from_numpy(array))
-        outputs = [library.InferRequestedOutput(name) for name in load.outputs]
-        result = client.infer(load.model, inputs, outputs=outputs, request_id="0")
-        return {name: result.as_numpy(name) for name in load.outputs}
-
-    return call
+def calls_per_s(command: list[str], load: Load) -> float:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [*command, json.dumps(dataclasses.asdict(load))],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return float(done.stdout.splitlines()[-1])
 
 
-def calls_per_s(
-    make_calls: Callable[[str, Load], list[Call]], url: str, load: Load, s: float
-) -> float:
-    """Calls of all threads together; clients are made by the thread that uses them."""
-    ready = threading.Barrier(load.threads)
-    counts = [0] * load.threads
-    shared = None if make_calls is bare_calls and url.startswith("http") else make_calls(url, load)
-
-    def work(index: int) -> None:
-        call = shared[index] if shared else make_calls(url, load)[0]
-        for _ in range(WARM_UP_CALLS):
-            call()
-        ready.wait()
-        end = time.perf_counter() + s
-        while time.perf_counter() < end:
-            call()
-            counts[index] += 1
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(load.threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts) / s
-
-
-def measure(url: str, load: Load, seconds: float) -> tuple[float, float]:
-    rates: dict[Any, list[float]] = {our_calls: [], bare_calls: []}
-    for _ in range(ROUNDS):
-        for make_calls, measured in rates.items():
-            measured.append(calls_per_s(make_calls, url, load, seconds))
-    ours, bare = (statistics.median(measured) for measured in rates.values())
-    return ours, bare
+def row(title: str, rates: list[float]) -> str:
+    """Calls a second of each client, and how long one takes with ours, compared with the others."""
+    ours, *others = rates
+    cells = [f"{rate:,.0f}" for rate in rates] + [f"{other / ours:.2f}" for other in others]
+    return f"| {' | '.join([title, *cells])} |"
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
     (system, *_) = servers.known_systems(None, PORT)
-    print("| load | ours [calls/s] | bare tritonclient [calls/s] | time of a call, ours : bare |")
-    print("|---|--:|--:|--:|")
+    commands = clients()
+    ours, *others = commands
+    titles = [f"{name} [calls/s]" for name in commands]
+    titles += [f"time of a call, {ours} : {other}" for other in others]
+    print(f"| load | {' | '.join(titles)} |")
+    print(f"|---|{'--:|' * len(titles)}")
     with servers.running(system, PORT) as server:
         urls = {
             "HTTP": f"http://127.0.0.1:{server.port}",
             "gRPC": f"grpc://127.0.0.1:{server.grpc_port}",
         }
-        for protocol, url in urls.items():
-            for load in LOADS:
-                ours, bare = measure(url, load, seconds)
-                print(
-                    f"| {protocol} {load.title} | {ours:,.0f} | {bare:,.0f} | {bare / ours:.2f} |"
-                )
+        for title, load in loads(urls, seconds).items():
+            rounds = [
+                [calls_per_s(command, load) for command in commands.values()] for _ in range(ROUNDS)
+            ]
+            print(row(title, [statistics.median(rates) for rates in zip(*rounds, strict=True)]))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,13 @@ class StalledServer:
 
     @property
     def port(self) -> int:
-        return self._listener.getsockname()[1]
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def url(self, scheme: str) -> str:
         return f"{scheme}://127.0.0.1:{self.port}"
 
-    def __enter__(self):
+    def __enter__(self) -> StalledServer:
         if self.kind == "deaf":
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._listener.bind(("127.0.0.1", 0))
@@ -46,7 +47,7 @@ class StalledServer:
             self._thread.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
