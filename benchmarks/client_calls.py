@@ -16,12 +16,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 WARM_UP_CALLS = 50
+START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -101,30 +103,29 @@ def arrays_of(load: Load, result: Any) -> dict[str, np.ndarray]:
 
 def threads_per_s(name: str, load: Load) -> float:
     shared = make_client(name, load) if is_shared(name, load) else None
-    ready = threading.Barrier(load.callers)
-    counts = [0] * load.callers
+    ready = threading.Barrier(load.callers, timeout=START_TIMEOUT_S)
 
-    def work(index: int) -> None:
+    def work() -> int:
         client = shared or make_client(name, load)
         call = make_call(load, client)
         for _ in range(WARM_UP_CALLS):
             call()
         ready.wait()
+        count = 0
         end = time.perf_counter() + load.seconds
         while time.perf_counter() < end:
             call()
-            counts[index] += 1
+            count += 1
         if shared is None:
             client.close()
+        return count
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(load.callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(load.callers) as threads:
+        counts = [threads.submit(work) for _ in range(load.callers)]
+        rate = sum(count.result() for count in counts) / load.seconds
     if shared is not None:
         shared.close()
-    return sum(counts) / load.seconds
+    return rate
 
 
 async def tasks_per_s(name: str, load: Load) -> float:

@@ -36,7 +36,7 @@ class StalledServer:
     def url(self, scheme: str) -> str:
         return f"{scheme}://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> StalledServer:
+    def __enter__(self) -> StalledServer:  # noqa: PYI034  Self came with 3.11
         if self.kind == "deaf":
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._listener.bind(("127.0.0.1", 0))
