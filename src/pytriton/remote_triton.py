@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
+from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.url import TritonUrl
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
-from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonValidationError
 from pytriton.server_link import ServerLink
 from pytriton.transport import rendezvous
 from pytriton.transport.control import Join
@@ -64,7 +67,8 @@ class RemoteTriton(TritonBase):
             )
         self._access_token = access_token
         self._link: ServerLink | None = None
-        atexit.register(self.stop)
+        self._owner_pid = 0  # the process that connected
+        self._given_up = threading.Event()  # who waits for the server need not any more
 
     def __enter__(self) -> Self:
         """Connect to the server."""
@@ -78,19 +82,24 @@ class RemoteTriton(TritonBase):
             PermissionError: The server there belongs to another user.
             PyTritonRuntimeError: The server refuses, for example for want of the token.
             PyTritonValidationError: A model's configuration is wrong.
+            PyTritonInvalidOperationError: It was stopped while it waited for the server.
             TimeoutError: No server of this user serves that port, or it does not answer.
         """
         with self._lock:
             if self._is_connected:
                 return
             self._stopped.clear()
-            link = ServerLink(self._connect_socket(), self._on_end)
+            self._given_up.clear()
+            link = ServerLink(self._connect_socket(), lambda: self._on_end(link))
+            self._owner_pid = os.getpid()
+            atexit.register(self.stop)
             try:
                 link.open(Join(self._access_token or ""), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
                 self._link = self._binder = link
                 self._serve_models()
             except BaseException:
                 self._link = self._binder = None
+                atexit.unregister(self.stop)
                 link.close()
                 raise
 
@@ -103,13 +112,16 @@ class RemoteTriton(TritonBase):
         while True:
             try:
                 return rendezvous.connect(self._url.port, DEFAULT_TRITON_STARTUP_TIMEOUT_S)
-            except ConnectionError as error:  # noqa: PERF203  a retry loop
+            except (ConnectionError, BlockingIOError) as error:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(
+                    raise PyTritonClientTimeoutError(
                         f"no server of this user served {self._url.without_scheme} within "
                         f"{DEFAULT_TRITON_STARTUP_TIMEOUT_S} s"
                     ) from error
-                self._stopped.wait(_RETRY_S)
+            if self._given_up.wait(_RETRY_S):
+                raise PyTritonInvalidOperationError(
+                    f"stopped while it waited for a server at {self._url.without_scheme}"
+                )
 
     def stop(self) -> bool:
         """Take the models away from the server; requests that they are working on are finished.
@@ -117,16 +129,16 @@ class RemoteTriton(TritonBase):
         Returns:
             False where nothing was connected.
         """
+        if self._owner_pid not in (0, os.getpid()):
+            return False  # a forked child that exits: the models are its parent's
+        self._given_up.set()  # or `connect` would keep the lock for minutes
         with self._lock:
             link, self._link, self._binder = self._link, None, None
             self._is_connected = False
         if link is None:
             return False
-        for model in self._models.values():
-            try:
-                link.unbind(model, MODEL_TIMEOUT_S)
-            except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  a few models
-                logger.debug("model %s was not unloaded: %s", model.name, error)
+        atexit.unregister(self.stop)
+        link.unbind_all(self._models.values(), MODEL_TIMEOUT_S)
         link.close()
         self._end_models()
         return True
@@ -146,7 +158,7 @@ class RemoteTriton(TritonBase):
             and all(model.is_alive() for model in self._models.values())
         )
 
-    def _on_end(self) -> None:
-        if self._link is not None:
+    def _on_end(self, link: ServerLink) -> None:
+        if self._link is link:  # not one that was stopped, nor the next one
             logger.error("the server ended")
             self.stop()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ from pytriton.transport.control import Bind, ControlLink, Done, Join, Start, Sta
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pytriton.backend.bound_model import BoundModel
+
+logger = logging.getLogger(__name__)
 
 _OPENING_CALL = 0  # the first message, `Start` or `Join`, has no number
 
@@ -65,9 +68,21 @@ class ServerLink:
 
     def unbind(self, model: BoundModel, timeout_s: float) -> None:
         """Take a model away."""
+        self._wait_for(self._ask_to_unbind(model), f"unloading of model {model.name}", timeout_s)
+
+    def unbind_all(self, models: Iterable[BoundModel], timeout_s: float) -> None:
+        """Take models away, all at the same time; one that cannot be is left to `close`."""
+        try:
+            calls = {self._ask_to_unbind(model): model for model in models}
+            for call, model in calls.items():
+                self._wait_for(call, f"unloading of model {model.name}", timeout_s)
+        except (PyTritonRuntimeError, TimeoutError) as error:
+            logger.debug("models were not unloaded: %s", error)
+
+    def _ask_to_unbind(self, model: BoundModel) -> int:
         call = next(self._calls)
         self._send(Unbind(call, model.name, model.version))
-        self._wait_for(call, f"unloading of model {model.name}", timeout_s)
+        return call
 
     def ask_to_stop(self) -> None:
         """Ask the server to finish what runs, then to end."""
@@ -111,7 +126,8 @@ class ServerLink:
                     elif isinstance(message, Done):
                         self._answers[message.call] = message
                     self._changed.notify_all()
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError) as error:
+            logger.debug("the connection to the server ended: %r", error)
             with self._send_lock:
                 self._link.close()
         with self._changed:

@@ -21,7 +21,7 @@ from pytriton.messages import InferRequest, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.server import binder
 from pytriton.server.binder import BinderSession
-from pytriton.transport.control import Bind, ControlLink, Done, Stop, Unbind
+from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 from pytriton.transport.link import socket_pair, stream_pair
 from tests.fakes import RecordingSink
 
@@ -40,8 +40,9 @@ class Binder:
         self.session = BinderSession(
             ControlLink(theirs), self.engine, self.loop, None, self.ends.append
         )
-        self.session.start()
+        self.session.start(Started(1, 2, 3))
         self.link = ControlLink(ours)
+        assert self.link.receive() == Started(1, 2, 3)
         ours.setblocking(False)
         self._calls = 0
 
@@ -328,6 +329,27 @@ def test_end_of_the_binding_process_is_heard_once(server):
     server.until(lambda: True)
 
     assert server.ends == [False]
+
+
+def test_who_sends_something_else_than_messages_is_given_up(server, caplog):
+    server.bind(answering(1))
+    server.link.socket.sendall(b"\x05\x00\x00\x00hello")
+    assert server.until(lambda: server.ends)
+
+    assert server.ends == [False]
+    assert "a binding process is given up" in caplog.text
+
+
+def test_descriptors_that_nobody_took_are_closed_with_the_session(server):
+    ours, theirs = socket_pair()
+    server.call(Unbind, "nobody", 1, descriptors=[theirs.fileno()])
+    theirs.close()
+    assert server.answer(1).error
+
+    server.loop.run_until_complete(server.session.close())
+
+    assert ours.recv(1) == b""
+    ours.close()
 
 
 def test_close_answers_all_and_takes_all_models_away(server, gate):

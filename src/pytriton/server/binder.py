@@ -22,7 +22,7 @@ from pytriton.errors import InternalError, NotFoundError, ServerError, Unavailab
 from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.transport.channel import Channel
-from pytriton.transport.control import Bind, ControlLink, Done, Stop, Unbind
+from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -55,10 +55,11 @@ class BinderSession:
         self._models: dict[tuple[str, int], Model] = {}
         self._unloading: dict[asyncio.Task[None], Model] = {}
 
-    def start(self) -> None:
-        """Begin to take calls."""
+    def start(self, welcome: Started) -> None:
+        """Begin to take calls, and say so."""
         self._link.socket.setblocking(False)
         self._loop.add_reader(self._link.fileno(), self._on_readable)
+        self._send(welcome)
 
     async def close(self) -> None:
         """End the session and take its models away."""
@@ -93,6 +94,10 @@ class BinderSession:
         except (EOFError, OSError):
             self._stop_reading()
             self._on_end(False)
+        except ValueError as error:
+            logger.error("a binding process is given up, it sent: %s", error)  # noqa: TRY400  known by its text
+            self._stop_reading()
+            self._on_end(False)
 
     def _answer(self, call: int, action: Callable[[Bind], None], message: Bind) -> None:
         try:
@@ -105,7 +110,7 @@ class BinderSession:
         else:
             self._send(Done(call))
 
-    def _send(self, message: Done) -> None:
+    def _send(self, message: Done | Started) -> None:
         with contextlib.suppress(OSError):  # the process is gone, which is read from the link, too
             self._link.send(message)
             if not self._link.flush():

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.server.authorization import Authorization, Protocol
 from pytriton.server.binder import BinderSession
+from pytriton.server.process_watch import ProcessWatch
 from pytriton.transport import rendezvous
 from pytriton.transport.control import ControlLink, Done, Join, Started
 
@@ -20,8 +22,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
+_REST_S = 1.0  # after the system had no descriptor left for a connection
 # What joining amounts to: loading and unloading models.
 _API = "model-repository"
+
+
+class _Listener(NamedTuple):
+    socket: socket.socket
+    port: int  # of the protocol that it stands beside
+    authorization: Authorization  # the same as that protocol's
 
 
 class BinderPort:
@@ -30,92 +39,114 @@ class BinderPort:
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
-        self._authorization = Authorization(server.options.http_restricted, Protocol.HTTP)
-        self._listeners: list[tuple[socket.socket, int]] = []
-        self._sessions: set[BinderSession] = set()
+        self._listeners: list[_Listener] = []
+        self._strangers: dict[ControlLink, asyncio.TimerHandle] = {}  # that did not join yet
+        self._sessions: dict[BinderSession, ProcessWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to listen beside each port; where that fails, only the parent binds models."""
-        for port in filter(None, (self._server.http_port, self._server.grpc_port)):
-            try:
-                listener = rendezvous.listen(port)
-            except OSError as error:
-                logger.warning("Other processes cannot bind models: %s", error)
+        """Begin to listen beside each port; where that fails, nobody else binds models."""
+        options = self._server.options
+        for port, groups, protocol in (
+            (self._server.http_port, options.http_restricted, Protocol.HTTP),
+            (self._server.grpc_port, options.grpc_restricted, Protocol.GRPC),
+        ):
+            if not port:
                 continue
-            listener.setblocking(False)
-            self._loop.add_reader(listener.fileno(), self._on_connection, listener)
-            self._listeners.append((listener, port))
+            try:
+                sock = rendezvous.listen(port)
+            except OSError as error:
+                logger.warning("Other processes cannot bind models at port %d: %s", port, error)
+                continue
+            sock.setblocking(False)
+            listener = _Listener(sock, port, Authorization(groups, protocol))
+            self._listeners.append(listener)
+            self._listen(listener)
 
     async def stop(self) -> None:
         """Take the models of all who joined away."""
-        for listener, port in self._listeners:
-            self._loop.remove_reader(listener.fileno())
-            rendezvous.stop_listening(listener, port)
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.socket.fileno())
+            rendezvous.stop_listening(listener.socket, listener.port)
         self._listeners.clear()
+        for link in list(self._strangers):
+            self._turn_away(link)
         for session in list(self._sessions):
             self._end(session)
         if self._closing:
             await asyncio.wait(self._closing)
 
-    def _on_connection(self, listener: socket.socket) -> None:
+    def _listen(self, listener: _Listener) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.socket.fileno(), self._on_connection, listener)
+
+    def _on_connection(self, listener: _Listener) -> None:
         try:
-            sock, _ = listener.accept()
-        except OSError:
+            sock, _ = listener.socket.accept()
+        except (BlockingIOError, ConnectionError):
             return  # it left again
+        except OSError as error:  # no more descriptors: asking at once would ask for ever
+            logger.error("a process that wants to bind models has to wait: %s", error)  # noqa: TRY400  the text says it all
+            self._loop.remove_reader(listener.socket.fileno())
+            self._loop.call_later(_REST_S, self._listen, listener)
+            return
         if not rendezvous.is_same_user(sock):
             sock.close()
             return
         sock.setblocking(False)
         link = ControlLink(sock)
-        late = self._loop.call_later(JOIN_TIMEOUT_S, self._turn_away, link)
-        self._loop.add_reader(sock.fileno(), self._on_join, link, late)
+        self._strangers[link] = self._loop.call_later(JOIN_TIMEOUT_S, self._turn_away, link)
+        self._loop.add_reader(sock.fileno(), self._on_join, link, listener.authorization)
 
-    def _on_join(self, link: ControlLink, late: asyncio.TimerHandle) -> None:
+    def _on_join(self, link: ControlLink, authorization: Authorization) -> None:
         try:
             message = link.receive()
         except (EOFError, OSError, ValueError):
-            late.cancel()
             self._turn_away(link)
             return
         if message is None:
             return
-        late.cancel()
-        self._loop.remove_reader(link.fileno())
         if not isinstance(message, Join):
-            link.close()
+            self._turn_away(link)
             return
-        refusal = self._authorization.refusal(_API, lambda _: message.token.encode())
+        refusal = authorization.refusal(_API, lambda _: message.token.encode())
         if refusal is not None:
-            link.send(Done(0, f"wrong or missing access token: {refusal}", InternalError.code))
-            link.close()
-            return
-        self._begin(link)
+            text = f"wrong or missing access token: {refusal}"
+            self._turn_away(link, Done(0, text, InternalError.code))
+        elif self._server.engine.is_exiting:
+            self._turn_away(link, Done(0, "Server exiting", UnavailableError.code))
+        else:
+            self._begin(link)
+
+    def _turn_away(self, link: ControlLink, why: Done | None = None) -> None:
+        self._forget(link)
+        if why is not None:
+            with contextlib.suppress(OSError):  # it left again
+                link.send(why)
+        link.close()
+
+    def _forget(self, link: ControlLink) -> None:
+        self._strangers.pop(link).cancel()
+        self._loop.remove_reader(link.fileno())
 
     def _begin(self, link: ControlLink) -> None:
+        self._forget(link)
         server = self._server
-        if server.engine.is_exiting:
-            link.send(Done(0, "Server exiting", UnavailableError.code))
-            link.close()
-            return
         session = BinderSession(
-            link,
-            server.engine,
-            self._loop,
-            server.cache,
-            lambda _: self._end(session),
+            link, server.engine, self._loop, server.cache, lambda _: self._end(session)
         )
-        self._sessions.add(session)
-        link.send(Started(server.http_port, server.grpc_port, server.metrics_port))
-        session.start()
+        process = rendezvous.peer_process(link.socket)
+        watch = self._sessions[session] = ProcessWatch(
+            self._loop, process, lambda: self._end(session)
+        )
+        watch.start()
+        session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
 
     def _end(self, session: BinderSession) -> None:
-        if session in self._sessions:
-            self._sessions.discard(session)
-            task = self._loop.create_task(session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    def _turn_away(self, link: ControlLink) -> None:
-        self._loop.remove_reader(link.fileno())
-        link.close()
+        watch = self._sessions.pop(session, None)
+        if watch is None:
+            return  # it ends already
+        watch.close()
+        task = self._loop.create_task(session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from pytriton.server.binder_port import BinderPort
 from pytriton.server.logs import set_up_logging
 from pytriton.server.options import ServerOptions
 from pytriton.server.process import freeze_memory, new_event_loop
+from pytriton.server.process_watch import ProcessWatch
 from pytriton.server.server import Server
 from pytriton.server.serving_protocol import OpenPorts
 from pytriton.server.startup import log_ports
@@ -69,8 +69,7 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
     binder_port = BinderPort(server, loop)
     binder_port.start()
     _end_with_parent(loop, parent, end)
-    link.send(Started(server.http_port, server.grpc_port, server.metrics_port))
-    session.start()
+    session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
     freeze_memory()
     if await ended:
         await server.stop(options.exit_timeout_s)
@@ -92,22 +91,12 @@ def _end_with_parent(
     loop: asyncio.AbstractEventLoop, parent: int, end: Callable[[bool], None]
 ) -> None:
     """End when the parent does, even if a child that it forked still holds the control socket."""
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):  # the parent is gone already, as is seen below
-            watched = os.pidfd_open(parent)
-            loop.add_reader(watched, _on_parent_end, loop, watched, end)
-            return
+    if ProcessWatch(loop, parent, lambda: end(False)).start():
+        return
     if os.getppid() != parent:
         end(False)
         return
     loop.call_later(1.0, _end_with_parent, loop, parent, end)
-
-
-def _on_parent_end(
-    loop: asyncio.AbstractEventLoop, watched: int, end: Callable[[bool], None]
-) -> None:
-    loop.remove_reader(watched)  # it stays readable
-    end(False)
 
 
 if __name__ == "__main__":

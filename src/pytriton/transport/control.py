@@ -66,6 +66,8 @@ class Done(msgspec.Struct, tag="done", array_like=True):
 
 ControlMessage = Start | Join | Bind | Unbind | Stop | Started | Done
 
+_MAX_MESSAGE_BYTES = 16 << 20  # more than any model's configuration
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ControlMessage)
 
@@ -75,7 +77,7 @@ class ControlLink:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self._link = StreamLink(sock)
+        self._link = StreamLink(sock, _MAX_MESSAGE_BYTES)
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -91,7 +93,12 @@ class ControlLink:
         return not self._link.has_unsent
 
     def receive(self) -> ControlMessage | None:
-        """The next message; None where a non-blocking socket has none."""
+        """The next message; None where a non-blocking socket has none.
+
+        Raises:
+            EOFError: The other side is gone.
+            ValueError: What came is no message.
+        """
         message = self._link.receive()
         if message is None:
             return None

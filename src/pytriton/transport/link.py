@@ -133,9 +133,11 @@ class Link:
         return taken
 
     def close(self) -> None:
-        """Close the socket; what was not sent is lost."""
+        """Close the socket; what was not sent is lost, and so is what nobody took."""
         self._unsent.clear()
         self.socket.close()
+        for descriptor in self.take_descriptors(len(self._descriptors)):
+            os.close(descriptor)
 
     def _framed(self, message: bytes) -> bytes:
         return message
@@ -164,8 +166,9 @@ class Link:
 class StreamLink(Link):
     """Messages over SOCK_STREAM, each behind its length."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, limit_bytes: int = 2**32 - 1) -> None:
         super().__init__(sock)
+        self._limit_bytes = limit_bytes
         self._received = bytearray()
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -181,7 +184,14 @@ class StreamLink(Link):
     def has_message(self) -> bool:
         """See `Link.has_message`."""
         received = self._received
-        return len(received) >= 4 and len(received) >= 4 + _LENGTH.unpack_from(received)[0]
+        if len(received) < 4:
+            return False
+        (length,) = _LENGTH.unpack_from(received)
+        if length > self._limit_bytes:
+            raise ValueError(
+                f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
+            )
+        return len(received) >= 4 + length
 
     def receive(self, flags: int = 0) -> bytearray | None:
         """See `Link.receive`."""

@@ -3,21 +3,24 @@
 
 On Linux the socket has an abstract name, in the same network namespace as the port: there is no
 file to protect or to leave behind. Elsewhere it is a file in a folder that only its user can enter.
-Either way both ends check that the other belongs to the same user.
+Either way both ends make sure that the other belongs to the same user.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pathlib
 import socket
+import stat
 import struct
 import sys
 import tempfile
 
 from pytriton.transport.memory import is_portable_forced
 
-_BACKLOG = 16
+_BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -26,25 +29,33 @@ def _has_abstract_names() -> bool:
 
 
 def _folder() -> pathlib.Path:
-    return pathlib.Path(tempfile.gettempdir()) / f"pytriton-{os.getuid()}"
+    return pathlib.Path(tempfile.gettempdir()) / f"pytriton-{os.geteuid()}"
 
 
 def _address(port: int) -> str:
     if _has_abstract_names():
-        return f"\0pytriton/{os.getuid()}/{port}"
+        return f"\0pytriton/{os.geteuid()}/{port}"
     return str(_folder() / f"{port}.sock")
 
 
+def _check_folder() -> None:
+    """Whoever made this folder could listen in it, or lead elsewhere by a link."""
+    status = _folder().lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & 0o077:
+        raise PermissionError(f"{_folder()} must be a folder that belongs to this user alone")
+
+
 def listen(port: int) -> socket.socket:
-    """A socket that processes of this user find by the server's port."""
+    """A socket that processes of this user find by the server's port.
+
+    Raises:
+        OSError: Another server is found by that port already, or the folder is not safe.
+    """
     if not _has_abstract_names():
-        folder = _folder()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise PermissionError(f"{folder} must belong to this user alone")
-        # Left by a server that was killed: the port is ours now, so nobody answers there.
-        pathlib.Path(_address(port)).unlink(missing_ok=True)
+        _folder().mkdir(mode=0o700, exist_ok=True)
+        _check_folder()
+        _clear_away(port)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(_address(port))
@@ -55,33 +66,43 @@ def listen(port: int) -> socket.socket:
     return sock
 
 
+def _clear_away(port: int) -> None:
+    """Remove the file of a server that was killed, not that of one which is there."""
+    with contextlib.suppress(ConnectionRefusedError):
+        connect(port, 1.0).close()
+        raise OSError(errno.EADDRINUSE, f"another server has {_address(port)}")
+    pathlib.Path(_address(port)).unlink(missing_ok=True)
+
+
 def stop_listening(sock: socket.socket, port: int) -> None:
     """Close the socket of `listen`."""
-    sock.close()
     if not _has_abstract_names():
         pathlib.Path(_address(port)).unlink(missing_ok=True)
+    sock.close()
 
 
 def connect(port: int, timeout_s: float) -> socket.socket:
     """A connection to the server of this user that serves a port.
 
     Raises:
-        ConnectionError: There is none.
-        PermissionError: Another user's process answers there.
+        ConnectionRefusedError: There is none.
+        BlockingIOError: Too many others want to connect just now.
+        PermissionError: Another user's process answers there, or could.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(timeout_s)
     try:
+        if not _has_abstract_names():
+            _check_folder()
         sock.connect(_address(port))
+        if not is_same_user(sock):
+            raise PermissionError(f"the server at port {port} belongs to another user")
     except FileNotFoundError as error:
         sock.close()
         raise ConnectionRefusedError(f"no server of this user serves port {port}") from error
     except OSError:
         sock.close()
         raise
-    if not is_same_user(sock):
-        sock.close()
-        raise PermissionError(f"the server at port {port} belongs to another user")
     sock.settimeout(None)
     return sock
 
@@ -104,7 +125,17 @@ def is_local(host: str) -> bool:
 
 def is_same_user(sock: socket.socket) -> bool:
     """Whether the process at the other end belongs to this user."""
-    if hasattr(socket, "SO_PEERCRED"):
-        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
-    return True  # the folder's permissions have settled it
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the folder's permissions have settled it
+    return _peer(sock)[1] == os.geteuid()
+
+
+def peer_process(sock: socket.socket) -> int:
+    """The process id of the other end; 0 where this process cannot see it."""
+    return _peer(sock)[0] if hasattr(socket, "SO_PEERCRED") else 0
+
+
+def _peer(sock: socket.socket) -> tuple[int, int, int]:
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, group = _CREDENTIALS.unpack(data)
+    return process, user, group
