@@ -18,11 +18,12 @@ from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
     PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
 from tests.client.models import PAUSE
 from tests.client.test_asyncio_client import in_a_loop
-from tests.e2e.waiting import DEADLINE_S
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 
 def n(value):
@@ -153,15 +154,65 @@ def test_client_goes_on_after_a_stream_was_closed(client):
     assert values_of(client.infer_sample(n(2))) == [0, 1]
 
 
-@pytest.mark.parametrize("read", [0, 1])
-def test_client_goes_on_after_a_stream_was_dropped(client, read):
+def test_client_goes_on_after_a_stream_was_dropped(client):
     stream = client.infer_sample(n(1000))
-    for _ in range(read):
-        next(stream)
+    next(stream)
     del stream
     gc.collect()
 
     assert values_of(client.infer_sample(n(2))) == [0, 1]
+
+
+def test_stream_that_nobody_began_to_read_is_in_progress_also_when_it_was_dropped(client):
+    client.infer_sample(n(2))
+
+    with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
+        client.infer_sample(n(2))
+
+
+def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url):
+    received = []
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=1.0) as client:
+        unread = client.infer_sample(n(2))
+
+        def infer():
+            try:
+                received.extend(values_of(client.infer_sample(n(2))))
+            except PyTritonClientInferenceServerError:
+                return False
+            return True
+
+        assert eventually(infer)
+        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 1 s"):
+            next(unread)
+
+    assert received == [0, 1]
+    assert list(unread) == []
+
+
+def test_client_goes_on_after_a_stream_that_nobody_began_to_read_was_closed(client):
+    client.infer_sample(n(2)).close()
+
+    assert values_of(client.infer_sample(n(2))) == [0, 1]
+
+
+def test_stream_closed_by_another_thread_ends_and_makes_room(grpc_url):
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S) as client:
+        stream = client.infer_sample(n(PAUSE))
+        next(stream)
+        closing = threading.Timer(0.05, stream.close)
+        closing.start()
+
+        assert list(stream) == []
+        closing.join()
+        assert values_of(client.infer_sample(n(2))) == [0, 1]
+
+
+def test_stream_keeps_its_client_alive(grpc_url):
+    stream = DecoupledModelClient(grpc_url, "Counter").infer_sample(n(3))
+    gc.collect()
+
+    assert values_of(stream) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["parameters", "headers"])

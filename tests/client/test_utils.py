@@ -130,25 +130,41 @@ async def test_asyncio_functions_take_official_clients(url, scheme):
     assert config.max_batch_size == 16
 
 
-class IndexClient:
-    """Has an index that changes with every look; the first look fails."""
+class ScriptedClient:
+    """Answers the same to every question of a round; the next round has the next answer."""
 
-    def __init__(self, *states):
-        self._states = iter(states)
+    def __init__(self, *answers):
+        self._answers = iter(answers)
+
+    async def is_server_ready(self, headers=None):
+        self._answer = next(self._answers)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return True
+
+    async def is_server_live(self, headers=None):
+        return True
+
+    async def is_model_ready(self, model_name, model_version, headers=None):
+        if (model_name, model_version) != ("Model", ""):
+            raise AssertionError(f"expected the latest Model, got {model_name} {model_version}")
+        return next(self._answers)
 
     async def get_model_repository_index(self, headers=None):
-        state = next(self._states)
-        if isinstance(state, Exception):
-            raise state
-        return [{"name": "Model", "version": "1", "state": state}]
+        return AS_DICTS
 
 
 @in_a_loop
-async def test_asyncio_wait_for_the_index_looks_until_the_model_is_there():
-    client = IndexClient(OSError("not yet"), "LOADING", "READY")
+async def test_asyncio_wait_without_end_looks_until_the_model_is_there():
+    client = ScriptedClient(OSError("not yet"), True, False, False, True)
 
     await asyncio_utils.asyncio_wait_for_model_status_loaded(client, "Model", sleep_time_s=0)
 
-    assert await asyncio_utils.asyncio_get_model_state(IndexClient("READY"), "Model") is (
-        ModelState.READY
-    )
+    assert list(client._answers) == []
+
+
+@in_a_loop
+async def test_asyncio_state_comes_from_the_index():
+    state = await asyncio_utils.asyncio_get_model_state(ScriptedClient(), "Model")
+
+    assert state is ModelState.LOADING

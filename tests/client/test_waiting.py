@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Waits, without a server and without time passing."""
+
 from __future__ import annotations
 
-from pytriton.client.waiting import Wait
+import pytest
+
+from pytriton.client import waiting
+from pytriton.client.exceptions import (
+    PyTritonClientInferenceServerError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+)
+from pytriton.client.protocols import GRPC, HTTP
+from pytriton.client.waiting import Call, Model, Wait
 
 
 class Clock:
@@ -48,3 +59,110 @@ def test_limit_of_a_call_is_what_is_left():
 
 def test_limit_of_a_call_stays_positive():
     assert Wait(-1.0, Clock()).limit_s() > 0
+
+
+def test_pause_may_be_told():
+    wait = Wait(waiting.AS_LONG_AS_IT_TAKES_S, Clock(), pause_s=7.0)
+
+    assert [wait.next_pause_s() for _ in range(3)] == [7.0, 7.0, 7.0]
+
+
+class Script:
+    """Answers the calls of a wait in order, the last answer for ever, and passes its pauses."""
+
+    def __init__(self, *answers):
+        self.calls = []
+        self._answers = list(answers)
+        self._clock = Clock()
+
+    def wait(self, timeout_s=5.0):
+        return Wait(timeout_s, self._clock)
+
+    def carry_out(self, steps):
+        outcome = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration as end:
+                return end.value
+            outcome = None
+            if isinstance(step, Call):
+                self.calls.append(step)
+                outcome = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+            else:
+                self._clock.now += step
+
+    @property
+    def methods(self):
+        return [call.method for call in self.calls]
+
+
+MODEL = Model("Model", "3")
+
+
+def test_server_is_asked_again_until_it_is_ready_and_live():
+    script = Script(OSError("refused"), True, False, True)
+    script.carry_out(waiting.server_ready(script.wait(), {"x": "y"}))
+
+    ready, live = "is_server_ready", "is_server_live"
+    assert script.methods == [ready, ready, live, ready, live]
+    assert {call.named_arguments["headers"]["x"] for call in script.calls} == {"y"}
+
+
+def test_model_is_asked_for_once_the_server_is_ready():
+    script = Script(True, True, False, True)
+    script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
+
+    assert script.methods[2:] == ["is_model_ready", "is_model_ready"]
+    assert script.calls[-1].arguments == ("Model", "3")
+
+
+def test_each_call_may_take_what_is_left():
+    script = Script(False)
+    with pytest.raises(PyTritonClientTimeoutError):
+        script.carry_out(waiting.server_ready(script.wait(5.0), None))
+
+    limits = [call.limit_s for call in script.calls]
+    assert limits[0] == 5.0
+    assert limits == sorted(limits, reverse=True)
+    assert limits[-1] < 0.01
+
+
+def test_server_that_is_not_ready_in_time_is_told_in_the_words_that_users_look_for():
+    script = Script(OSError("refused"))
+    with pytest.raises(PyTritonClientTimeoutError) as raised:
+        script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
+
+    assert str(raised.value) == (
+        "Waiting for server to be ready timed out. Timeout while waiting for model Model version "
+        "3: 5 s. At the end: OSError: refused."
+    )
+    assert not isinstance(raised.value, PyTritonClientModelUnavailableError)
+
+
+def test_model_that_is_not_ready_in_time_is_unavailable():
+    script = Script(True, True, False)
+    with pytest.raises(PyTritonClientModelUnavailableError) as raised:
+        script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
+
+    assert "Waiting for model Model version 3 to be ready timed out." in str(raised.value)
+    assert "Timeout while waiting for model" in str(raised.value)
+
+
+@pytest.mark.parametrize("protocol", [HTTP, GRPC])
+def test_config_is_read_once_the_model_is_ready(protocol):
+    config = {"name": "Model", "max_batch_size": 4, "backend": "python"}
+    script = Script(True, True, True, {"config": config} if protocol is GRPC else config)
+    read = script.carry_out(waiting.model_config(script.wait(), None, MODEL, protocol))
+
+    assert (read.model_name, read.max_batch_size) == ("Model", 4)
+    assert script.calls[-1].arguments == ("Model", "3")
+
+
+def test_refused_config_is_the_server_s_error():
+    refusal = HTTP.library.InferenceServerException("not allowed")
+    script = Script(True, True, True, refusal)
+    with pytest.raises(PyTritonClientInferenceServerError, match="not allowed") as raised:
+        script.carry_out(waiting.model_config(script.wait(), None, MODEL, HTTP))
+
+    assert raised.value.__cause__ is refusal

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pytriton.client import asyncio_utils, tensors
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientTimeoutError
-from pytriton.client.failures import failure_of
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -37,11 +36,11 @@ class AsyncioModelClient(BaseModelClient):
     # Made when they are first used, which is inside the event loop they belong to.
     @functools.cached_property
     def _general_client(self) -> Any:
-        return self._protocol.connect_asyncio(self._url, self._inference_timeout_s)
+        return self.create_client_from_url(self._url.with_scheme)
 
     @functools.cached_property
     def _infer_client(self) -> Any:
-        return self._protocol.connect_asyncio(self._url, self._inference_timeout_s)
+        return self.create_client_from_url(self._url.with_scheme)
 
     @functools.cached_property
     def _init_lock(self) -> asyncio.Lock:
@@ -119,14 +118,7 @@ class AsyncioModelClient(BaseModelClient):
         Returns:
             Outputs by name.
         """
-        self._check_arguments(inputs, named_inputs, parameters, headers)
-        config = await self._ready_model_config()
-        self._check_model(config, is_batch=False)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        if not config.max_batch_size:
-            return await self._infer(config, given, parameters, headers)
-        outputs = await self._infer(config, tensors.add_batch_axis(given), parameters, headers)
-        return tensors.remove_batch_axis(outputs)
+        return await self._infer(inputs, named_inputs, parameters, headers, is_batch=False)
 
     async def infer_batch(
         self,
@@ -146,11 +138,7 @@ class AsyncioModelClient(BaseModelClient):
         Returns:
             Outputs by name.
         """
-        self._check_arguments(inputs, named_inputs, parameters, headers)
-        config = await self._ready_model_config()
-        self._check_model(config, is_batch=True)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        return await self._infer(config, given, parameters, headers)
+        return await self._infer(inputs, named_inputs, parameters, headers, is_batch=True)
 
     async def _known_model_config(self) -> TritonModelConfig:
         return self._model_config or await self._ready_model_config()
@@ -184,19 +172,21 @@ class AsyncioModelClient(BaseModelClient):
 
     async def _infer(
         self,
-        config: TritonModelConfig,
-        inputs: Mapping[str, Array],
+        inputs: tuple[Array, ...],
+        named_inputs: Mapping[str, Array],
         parameters: Parameters | None,
         headers: Parameters | None,
+        *,
+        is_batch: bool,
     ) -> dict[str, Array]:
-        timeout_s = self._inference_timeout_s
-        call = self._infer_client.infer(
-            **self._request(config, inputs, parameters),
-            headers=self._headers(headers),
-            **self._protocol.limit(timeout_s),
-        )
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        config = await self._ready_model_config()
+        given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
+        request = self._request(config, given, parameters)
+        limit = self._protocol.limit(self._inference_timeout_s)
+        call = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
         try:
-            result = await self._protocol.keep_limit(call, timeout_s)
+            result = await self._protocol.keep_limit(call, self._inference_timeout_s)
         except asyncio_utils.refusals_of(self._infer_client) as error:
-            raise failure_of(error, "inference request", timeout_s) from error
-        return self._arrays(result)
+            raise self._failure(error) from error
+        return finish(tensors.arrays_in(result))

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from pytriton.client import tensors
 from pytriton.client.asyncio_client import AsyncioModelClient
 from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
@@ -15,7 +14,6 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.client.tensors import Array, Parameters
-from pytriton.model_config.triton_model_config import TritonModelConfig
 
 
 class AsyncioDecoupledModelClient(AsyncioModelClient):
@@ -33,7 +31,7 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
 
     _wants_decoupled_model = True
 
-    async def infer_sample(  # type: ignore[override]  # the class users know derives from the other
+    def infer_sample(  # type: ignore[override]  # the class users know derives from the other
         self,
         *inputs: Array,
         parameters: Parameters | None = None,
@@ -48,8 +46,9 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             headers: headers of the request.
             **named_inputs: inputs by name instead.
 
-        Yields:
-            The outputs of a response by name; None for those that it leaves out.
+        Returns:
+            An iterator over responses, each with the outputs by name; None for those that it
+            leaves out.
 
         Raises:
             PyTritonClientValueError: The address is not one of gRPC, or an argument is wrong.
@@ -57,17 +56,9 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
                 with an error.
             PyTritonClientTimeoutError: No response came in time.
         """
-        config = await self._prepare(inputs, named_inputs, parameters, headers, is_batch=False)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        if not config.max_batch_size:
-            async for response in self._responses(config, given, parameters, headers):
-                yield response
-            return
-        batch = tensors.add_batch_axis(given)
-        async for response in self._responses(config, batch, parameters, headers):
-            yield tensors.remove_batch_axis(response)
+        return self._infer(inputs, named_inputs, parameters, headers, is_batch=False)
 
-    async def infer_batch(  # type: ignore[override]  # as above
+    def infer_batch(  # type: ignore[override]  # as above
         self,
         *inputs: Array,
         parameters: Parameters | None = None,
@@ -82,18 +73,16 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             headers: headers of the request.
             **named_inputs: inputs by name instead.
 
-        Yields:
-            The outputs of a response by name; None for those that it leaves out.
+        Returns:
+            An iterator over responses, each with the outputs by name; None for those that it
+            leaves out.
 
         Raises:
             PyTritonClientModelDoesntSupportBatchingError: The model has no batch dimension.
         """
-        config = await self._prepare(inputs, named_inputs, parameters, headers, is_batch=True)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        async for response in self._responses(config, given, parameters, headers):
-            yield response
+        return self._infer(inputs, named_inputs, parameters, headers, is_batch=True)
 
-    async def _prepare(
+    async def _infer(  # type: ignore[override]  # as above
         self,
         inputs: tuple[Array, ...],
         named_inputs: Mapping[str, Array],
@@ -101,34 +90,25 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
         headers: Parameters | None,
         *,
         is_batch: bool,
-    ) -> TritonModelConfig:
+    ) -> AsyncIterator[dict[str, Array]]:
         if self._url.scheme != "grpc":
             raise PyTritonClientValueError(
                 f"{type(self).__name__} supports only grpc, got {self._url.with_scheme!r}"
             )
         self._check_arguments(inputs, named_inputs, parameters, headers)
         config = await self._ready_model_config()
-        self._check_model(config, is_batch=is_batch)
-        return config
-
-    async def _responses(
-        self,
-        config: TritonModelConfig,
-        inputs: Mapping[str, Array],
-        parameters: Parameters | None,
-        headers: Parameters | None,
-    ) -> AsyncIterator[dict[str, Array]]:
-        request = self._request(config, inputs, parameters)
+        given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
+        request = self._request(config, given, parameters)
+        names = [spec.name for spec in config.outputs or ()]
         stream = self._infer_client.stream_infer(_once(request), headers=self._headers(headers))
         try:
-            while True:
-                result = await self._next_result(stream)
-                if result is None:
-                    return
-                names = [spec.name for spec in config.outputs or ()]
-                yield {name: result.as_numpy(name) for name in names}
+            while (result := await self._next_result(stream)) is not None:
+                yield finish({name: result.as_numpy(name) for name in names})
         finally:
-            stream.cancel()
+            if hasattr(stream, "cancel"):
+                stream.cancel()
+            else:  # older releases of the official client give a generator
+                await stream.aclose()
 
     async def _next_result(self, stream: Any) -> Any:
         """The next response; None at the end of the stream."""
@@ -140,8 +120,9 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             return None
         except asyncio.TimeoutError as timeout:
             raise PyTritonClientTimeoutError(
-                "Expected a response or the end of the stream within "
-                f"{self._inference_timeout_s:g} s, got none"
+                "Timeout occurred during inference request. Timeout: "
+                f"{self._inference_timeout_s:g} s. Message: no response came, nor the end of the "
+                "stream"
             ) from timeout
         except grpc.RpcError as failure:
             raise PyTritonClientInferenceServerError(
@@ -149,7 +130,7 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             ) from failure
         if error is not None:
             raise PyTritonClientInferenceServerError(
-                f"Error occurred during inference request. Message: {error.message()}"
+                f"Error occurred during inference request. Message: {error}"
             )
         return result
 

@@ -4,21 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from pytriton.client.exceptions import (
-    PyTritonClientModelUnavailableError,
-    PyTritonClientTimeoutError,
-)
-from pytriton.client.failures import failure_of
+from pytriton.client import waiting
 from pytriton.client.protocols import protocol_of
 from pytriton.client.utils import ModelState, state_in_index
-from pytriton.client.waiting import Wait
-from pytriton.model_config.parser import ModelConfigParser
+from pytriton.client.waiting import AS_LONG_AS_IT_TAKES_S, Call, Model, Steps, Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 _DEFAULT_TIMEOUT_S = 60.0
+
+T = TypeVar("T")
 
 
 async def asyncio_wait_for_server_ready(
@@ -31,13 +28,8 @@ async def asyncio_wait_for_server_ready(
         sleep_time_s: pause between two looks.
         headers: headers of the requests.
     """
-    while True:
-        try:
-            if await _is_server_ready(asyncio_client, headers):
-                return
-        except refusals_of(asyncio_client):
-            pass  # not there yet
-        await asyncio.sleep(sleep_time_s)
+    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s)
+    await _carry_out(waiting.server_ready(wait, headers), asyncio_client)
 
 
 async def asyncio_wait_for_model_status_loaded(
@@ -47,7 +39,7 @@ async def asyncio_wait_for_model_status_loaded(
     model_version: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Wait, for as long as it takes, until the index of the repository has the model as READY.
+    """Wait, for as long as it takes, until the server and the model are ready.
 
     Args:
         asyncio_client: an asyncio client of the official package.
@@ -56,16 +48,9 @@ async def asyncio_wait_for_model_status_loaded(
         model_version: version of the model; default is the latest.
         headers: headers of the requests.
     """
-    while True:
-        try:
-            state = await asyncio_get_model_state(
-                asyncio_client, model_name, model_version, headers
-            )
-        except refusals_of(asyncio_client):
-            state = ModelState.UNAVAILABLE
-        if state is ModelState.READY:
-            return
-        await asyncio.sleep(sleep_time_s)
+    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s)
+    model = Model(model_name, model_version)
+    await _carry_out(waiting.model_ready(wait, headers, model), asyncio_client)
 
 
 async def asyncio_wait_for_model_ready(
@@ -88,7 +73,8 @@ async def asyncio_wait_for_model_ready(
         PyTritonClientTimeoutError: The server was not ready in time.
         PyTritonClientModelUnavailableError: The model was not.
     """
-    await _wait_for_model(asyncio_client, model_name, model_version, Wait(timeout_s), headers)
+    model = Model(model_name, model_version)
+    await _carry_out(waiting.model_ready(Wait(timeout_s), headers, model), asyncio_client)
 
 
 async def asyncio_get_model_config(
@@ -115,17 +101,9 @@ async def asyncio_get_model_config(
         PyTritonClientModelUnavailableError: The model was not ready in time.
         PyTritonClientInferenceServerError: The server refused to tell the configuration.
     """
-    wait = Wait(timeout_s)
-    await _wait_for_model(client, model_name, model_version, wait, headers)
-    protocol = protocol_of(client)
-    question = client.get_model_config(
-        model_name, model_version or "", headers=headers, **protocol.config_arguments()
-    )
-    try:
-        answer = await asyncio.wait_for(question, wait.limit_s())
-    except refusals_of(client) as error:
-        raise failure_of(error, "request for a model's configuration", timeout_s) from error
-    return ModelConfigParser.from_dict(protocol.config_from(answer))
+    wait, model = Wait(timeout_s), Model(model_name, model_version)
+    steps = waiting.model_config(wait, headers, model, protocol_of(client))
+    return await _carry_out(steps, client)
 
 
 async def asyncio_get_model_state(
@@ -160,40 +138,22 @@ def refusals_of(client: Any) -> tuple[type[Exception], ...]:
     )
 
 
-async def _is_server_ready(client: Any, headers: Mapping[str, str] | None) -> bool:
-    is_ready = await client.is_server_ready(headers=headers)
-    return bool(is_ready and await client.is_server_live(headers=headers))
-
-
-async def _wait_for_model(
-    client: Any,
-    model_name: str,
-    model_version: str | None,
-    wait: Wait,
-    headers: Mapping[str, str] | None,
-) -> None:
-    subject = f"model {model_name}" + (f" version {model_version}" if model_version else "")
-    text = f"Timeout while waiting for {subject} to be ready for {wait.timeout_s:g} s"
-    if not await _becomes_true(lambda: _is_server_ready(client, headers), client, wait):
-        raise PyTritonClientTimeoutError(f"{text}. The server: {wait.last_problem}.")
-    is_ready = lambda: client.is_model_ready(  # noqa: E731  the question, asked again and again
-        model_name, model_version or "", headers=headers
-    )
-    if not await _becomes_true(is_ready, client, wait):
-        raise PyTritonClientModelUnavailableError(
-            f"{text}. The server is ready; the model: {wait.last_problem}."
-        )
-
-
-async def _becomes_true(question: Callable[[], Awaitable[Any]], client: Any, wait: Wait) -> bool:
+async def _carry_out(steps: Steps[T], client: Any) -> T:
+    """Make the calls and the pauses of a wait."""
+    failures = refusals_of(client)
+    outcome: Any = None
     while True:
         try:
-            if await asyncio.wait_for(question(), wait.limit_s()):
-                return True
-            wait.last_problem = "it is not ready"
-        except refusals_of(client) as error:
-            wait.last_problem = f"{type(error).__name__}: {error}"
-        pause_s = wait.next_pause_s()
-        if pause_s is None:
-            return False
-        await asyncio.sleep(pause_s)
+            step = steps.send(outcome)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        outcome = None
+        if isinstance(step, Call):
+            call = getattr(client, step.method)(*step.arguments, **step.named_arguments)
+            try:
+                outcome = await asyncio.wait_for(call, step.limit_s)
+            except failures as error:
+                outcome = error
+        else:
+            await asyncio.sleep(step)

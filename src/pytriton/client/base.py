@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytriton.client import tensors
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
+    PyTritonClientError,
     PyTritonClientInferenceServerError,
     PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientValueError,
 )
+from pytriton.client.failures import failure_of
 from pytriton.client.protocols import BY_SCHEME, GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
@@ -77,10 +79,7 @@ class BaseModelClient:
                 f"{type(self).__name__} supports only {', '.join(self._schemes)}, got {url!r}"
             )
         self._protocol = BY_SCHEME[self._url.scheme]
-        # Loaded here, because it takes longer than some time limits of calls.
-        self._library = (
-            self._protocol.asyncio_library if self._is_asyncio else self._protocol.library
-        )
+        self._library = self.get_lib()  # now, as loading takes longer than some limits of calls
         self._model_name = model_name
         self._model_version = model_version
         self._lazy_init = lazy_init
@@ -127,6 +126,33 @@ class BaseModelClient:
             access_token=existing_client._access_token,
         )
 
+    def get_lib(self) -> Any:
+        """The part of the official package that speaks the client's protocol.
+
+        Returns:
+            The module.
+        """
+        return self._protocol.asyncio_library if self._is_asyncio else self._protocol.library
+
+    def create_client_from_url(self, url: str, network_timeout_s: float | None = None) -> Any:
+        """The official client that the client works with; it makes two of them.
+
+        Args:
+            url: address of the server, as the constructor takes it.
+            network_timeout_s: time limit of its calls over HTTP; default is that of inferences.
+
+        Returns:
+            A client of the official package. A subclass may return one with other settings.
+
+        Raises:
+            PyTritonClientInvalidUrlError: The address cannot be read.
+        """
+        address = TritonUrl.from_url(url)
+        protocol = BY_SCHEME[address.scheme]
+        connect = protocol.connect_asyncio if self._is_asyncio else protocol.connect
+        limit_s = self._inference_timeout_s if network_timeout_s is None else network_timeout_s
+        return connect(address, limit_s)
+
     def _check_usable(self) -> None:
         if self._closed:
             raise PyTritonClientClosedError(f"{type(self).__name__} is closed")
@@ -152,6 +178,21 @@ class BaseModelClient:
         tensors.check_inputs(inputs, named_inputs)
         tensors.check_parameters("Parameters", parameters)
         tensors.check_parameters("Headers", headers)
+
+    def _prepare(
+        self,
+        config: TritonModelConfig,
+        inputs: tuple[Array, ...],
+        named_inputs: Mapping[str, Array],
+        *,
+        is_batch: bool,
+    ) -> tuple[Mapping[str, Array], Callable[[dict[str, Array]], dict[str, Array]]]:
+        """The inputs as the model takes them, and what its outputs have to go through."""
+        self._check_model(config, is_batch=is_batch)
+        given = tensors.name_inputs(config, inputs, named_inputs)
+        if is_batch or config.max_batch_size <= 0:
+            return given, tensors.as_they_are
+        return tensors.add_batch_axis(given), tensors.remove_batch_axis
 
     def _check_model(self, config: TritonModelConfig, *, is_batch: bool) -> None:
         if config.decoupled and not self._wants_decoupled_model:
@@ -205,5 +246,5 @@ class BaseModelClient:
         given = {name: str(value) for name, value in headers.items()}
         return {**(self._auth_headers or {}), **given}
 
-    def _arrays(self, result: Any) -> dict[str, Array]:
-        return {name: result.as_numpy(name) for name in self._protocol.output_names(result)}
+    def _failure(self, error: Exception) -> PyTritonClientError:
+        return failure_of(error, "inference request", f"{self._inference_timeout_s:g} s")

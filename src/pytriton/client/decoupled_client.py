@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytriton import dtypes
@@ -16,7 +15,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.client.model_client import ModelClient
-from pytriton.client.response_stream import ResponseStream
+from pytriton.client.response_stream import Responses, ResponseStream
 from pytriton.client.tensors import Array, Parameters
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.protos import service_pb2
@@ -29,7 +28,8 @@ class DecoupledModelClient(ModelClient):
 
     It speaks gRPC only, does one inference at a time, and takes neither parameters nor headers.
     `inference_timeout_s` is the time allowed for each response. An iterator that failed, was closed
-    or was dropped has ended its request, and the client can be used again.
+    or was dropped has ended its request, and the client can be used again; one that nobody began to
+    read counts as dropped when that time is up.
 
     Example:
         >>> with DecoupledModelClient("grpc://localhost", "Chat") as client:
@@ -42,11 +42,11 @@ class DecoupledModelClient(ModelClient):
 
     _wants_decoupled_model = True
     _schemes = ("grpc",)
-    _stream: Callable[[], ResponseStream | None] = staticmethod(lambda: None)
+    _stream: ResponseStream | None = None
 
     def close(self) -> None:
         """Like `ModelClient.close`; a stream that is open is cancelled, with a warning."""
-        stream = self._stream()
+        stream = self._stream
         if not self._closed and stream is not None and not stream.is_over:
             logger.warning("%r is closed while responses are on their way: cancelling", self)
             stream.close(PyTritonClientClosedError(f"{type(self).__name__} is closed"))
@@ -76,17 +76,7 @@ class DecoupledModelClient(ModelClient):
                 answered with an error.
             PyTritonClientTimeoutError: From the iterator: no response came in time.
         """
-        self._check_stream_arguments(inputs, named_inputs, parameters, headers)
-        config = self._ready_model_config()
-        self._check_model(config, is_batch=False)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        if not config.max_batch_size:
-            return self._start(config, given, self._arrays_of)
-        return self._start(
-            config,
-            tensors.add_batch_axis(given),
-            lambda response: tensors.remove_batch_axis(self._arrays_of(response)),
-        )
+        return self._infer(inputs, named_inputs, parameters, headers, is_batch=False)
 
     def infer_batch(  # type: ignore[override]  # as above
         self,
@@ -109,51 +99,43 @@ class DecoupledModelClient(ModelClient):
         Raises:
             PyTritonClientModelDoesntSupportBatchingError: The model has no batch dimension.
         """
-        self._check_stream_arguments(inputs, named_inputs, parameters, headers)
-        config = self._ready_model_config()
-        self._check_model(config, is_batch=True)
-        return self._start(
-            config, tensors.name_inputs(config, inputs, named_inputs), self._arrays_of
-        )
+        return self._infer(inputs, named_inputs, parameters, headers, is_batch=True)
 
-    def _check_stream_arguments(
+    def _infer(  # type: ignore[override]  # as above
         self,
         inputs: tuple[Array, ...],
         named_inputs: Mapping[str, Array],
         parameters: Parameters | None,
         headers: Parameters | None,
-    ) -> None:
+        *,
+        is_batch: bool,
+    ) -> Iterator[dict[str, Array]]:
         self._check_arguments(inputs, named_inputs, parameters, headers)
         for kind, values in (("parameters", parameters), ("headers", headers)):
             if values is not None:
                 raise PyTritonClientValueError(
                     f"{type(self).__name__} does not support {kind}: expected None, got {values!r}"
                 )
+        config = self._ready_model_config()
+        given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
+        return Responses(
+            self._start(self._message(config, given)),
+            lambda response: finish(tensors.arrays_in(self._library.InferResult(response))),
+        )
 
-    def _arrays_of(self, response: Any) -> dict[str, Array]:
-        return self._arrays(self._library.InferResult(response))
-
-    def _start(
-        self,
-        config: TritonModelConfig,
-        inputs: Mapping[str, Array],
-        read: Callable[[Any], dict[str, Array]],
-    ) -> ResponseStream:
-        request = self._message(config, inputs)
+    def _start(self, message: Any) -> ResponseStream:
         with self._init_lock:
-            last = self._stream()
-            if last is not None and not last.is_over:
+            if self._stream is not None and self._stream.is_in_use():
                 raise PyTritonClientInferenceServerError(
                     "Inference is already in progress: read all its responses, or close it, first"
                 )
             # The official client's own streaming keeps one stream, and a thread that outlives the
             # program, for all requests; a stream for each can be given up.
             call = self._infer_client._client_stub.ModelStreamInfer(  # noqa: SLF001
-                iter((request,)), metadata=tuple((self._auth_headers or {}).items())
+                iter((message,)), metadata=tuple((self._auth_headers or {}).items())
             )
-            stream = ResponseStream(call, read, self._inference_timeout_s)
-            self._stream = weakref.ref(stream)
-        return stream
+            self._stream = ResponseStream(call, self._inference_timeout_s)
+            return self._stream
 
     def _message(self, config: TritonModelConfig, inputs: Mapping[str, Array]) -> Any:
         message = service_pb2.ModelInferRequest(

@@ -16,20 +16,20 @@ from pytriton.client.exceptions import (
 _DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
 
 
-def failure_of(error: Any, during: str, timeout_s: float) -> PyTritonClientError:
+def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
     """The exception to raise for an error of the official client.
 
     Args:
         error: an `InferenceServerException`, or what the connection raised.
         during: what the call was for, as "inference request".
-        timeout_s: time limit of the call.
+        limit: time limit of the call, as "5 s".
     """
     status = getattr(error, "status", None)  # a method of the official exception
     text = error.message() if callable(status) else f"{type(error).__name__}: {error}"
     is_late = isinstance(error, (TimeoutError, asyncio.TimeoutError))
     if is_late or (callable(status) and status() in _DEADLINE_PASSED):
         return PyTritonClientTimeoutError(
-            f"Timeout of {timeout_s:g} s occurred during {during}. Message: {text}"
+            f"Timeout occurred during {during}. Timeout: {limit}. Message: {text}"
         )
     if not callable(status):
         return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")

@@ -66,8 +66,8 @@ class ModelClient(BaseModelClient):
             access_token=access_token,
         )
         self._init_lock = threading.Lock()
-        self._general_client = self._protocol.connect(self._url, self._inference_timeout_s)
-        self._infer_client = self._protocol.connect(self._url, self._inference_timeout_s)
+        self._general_client = self.create_client_from_url(url)
+        self._infer_client = self.create_client_from_url(url)
         # Also when this object is dropped, and when the program ends: gRPC's threads, which closing
         # waits for, do not run any more when Python destroys what is left.
         self._close_connections = weakref.finalize(
@@ -198,14 +198,7 @@ class ModelClient(BaseModelClient):
                 decoupled.
             PyTritonClientClosedError: The client is closed.
         """
-        self._check_arguments(inputs, named_inputs, parameters, headers)
-        config = self._ready_model_config()
-        self._check_model(config, is_batch=False)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        if not config.max_batch_size:
-            return self._infer(config, given, parameters, headers)
-        outputs = self._infer(config, tensors.add_batch_axis(given), parameters, headers)
-        return tensors.remove_batch_axis(outputs)
+        return self._infer(inputs, named_inputs, parameters, headers, is_batch=False)
 
     def infer_batch(
         self,
@@ -228,11 +221,7 @@ class ModelClient(BaseModelClient):
         Raises:
             PyTritonClientModelDoesntSupportBatchingError: The model has no batch dimension.
         """
-        self._check_arguments(inputs, named_inputs, parameters, headers)
-        config = self._ready_model_config()
-        self._check_model(config, is_batch=True)
-        given = tensors.name_inputs(config, inputs, named_inputs)
-        return self._infer(config, given, parameters, headers)
+        return self._infer(inputs, named_inputs, parameters, headers, is_batch=True)
 
     def _ready_model_config(self) -> TritonModelConfig:
         """The configuration, fetched once the model is ready by the first thread that needs it."""
@@ -261,14 +250,18 @@ class ModelClient(BaseModelClient):
 
     def _infer(
         self,
-        config: TritonModelConfig,
-        inputs: Mapping[str, Array],
+        inputs: tuple[Array, ...],
+        named_inputs: Mapping[str, Array],
         parameters: Parameters | None,
         headers: Parameters | None,
+        *,
+        is_batch: bool,
     ) -> dict[str, Array]:
-        protocol = self._protocol
-        request = self._request(config, inputs, parameters)
-        limit = protocol.limit(self._inference_timeout_s)
+        self._check_arguments(inputs, named_inputs, parameters, headers)
+        config = self._ready_model_config()
+        given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
+        request = self._request(config, given, parameters)
+        limit = self._protocol.limit(self._inference_timeout_s)
         try:
             result = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
         except (OSError, ValueError, self._library.InferenceServerException) as error:
@@ -276,8 +269,8 @@ class ModelClient(BaseModelClient):
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
             if isinstance(error, ValueError):
                 raise
-            raise failure_of(error, "inference request", self._inference_timeout_s) from error
-        return self._arrays(result)
+            raise self._failure(error) from error
+        return finish(tensors.arrays_in(result))
 
     def _manage(self, name: str, during: str, **arguments: Any) -> None:
         self._check_usable()
@@ -291,7 +284,7 @@ class ModelClient(BaseModelClient):
                 **arguments,
             )
         except (OSError, self._library.InferenceServerException) as error:
-            raise failure_of(error, during, self._init_timeout_s) from error
+            raise failure_of(error, during, f"{self._init_timeout_s:g} s") from error
 
 
 def _close(clients: tuple[Any, ...], only_in_pid: int | None) -> None:

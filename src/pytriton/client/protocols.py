@@ -75,9 +75,6 @@ class Http:
         config: Mapping[str, Any] = answer
         return config
 
-    def output_names(self, result: Any) -> list[str]:
-        return [output["name"] for output in result.get_response().get("outputs", ())]
-
     def models_in(self, index: Any) -> Any:
         """The models of the repository's index."""
         return index
@@ -139,9 +136,6 @@ class Grpc:
     def config_from(self, answer: Any) -> Mapping[str, Any]:
         config: Mapping[str, Any] = answer["config"]
         return config
-
-    def output_names(self, result: Any) -> list[str]:
-        return [output.name for output in result.get_response().outputs]
 
     def models_in(self, index: Any) -> Any:
         return index.models

@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from pytriton.client.exceptions import (
     PyTritonClientError,
@@ -19,25 +20,24 @@ from pytriton.client.tensors import Array
 
 # Responses received ahead of the caller; when they are not fetched, the server has to wait.
 _AHEAD = 16
+# A response that its model gives just in time is still on its way when the time is up.
+_TRAVEL_TIME_S = 0.02
 
 _END = object()
 
 
-class ResponseStream(Iterator[dict[str, Array]]):
-    """Iterates over responses; ends the request when it is closed, fails or is dropped.
+class ResponseStream:
+    """The messages of one gRPC call; ends the call when it is closed, fails or is dropped.
 
     Args:
-        call: the gRPC call, an iterator over messages that can be cancelled.
-        read: gives the outputs in a message.
+        call: the call, an iterator over messages that can be cancelled.
         timeout_s: time allowed for each response.
     """
 
-    def __init__(
-        self, call: Any, read: Callable[[Any], dict[str, Array]], timeout_s: float
-    ) -> None:
+    def __init__(self, call: Any, timeout_s: float) -> None:
         self.is_over = False
-        self._read = read
         self._timeout_s = timeout_s
+        self._unread_until: float | None = time.monotonic() + timeout_s
         self._messages: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._failure: PyTritonClientError | None = None
         # Also when this object is dropped, and when the program ends before it does.
@@ -48,41 +48,102 @@ class ResponseStream(Iterator[dict[str, Array]]):
             target=_receive, args=(call, self._messages), name="pytriton-stream", daemon=True
         ).start()
 
-    def __next__(self) -> dict[str, Array]:
-        if self.is_over:
-            self._raise_end()
-        try:
-            message = self._messages.get(timeout=self._timeout_s)
-        except queue.Empty:
-            self.close()
-            raise PyTritonClientTimeoutError(
-                f"Expected a response or the stream's end within {self._timeout_s:g} s, got none"
-            ) from None
-        if self.is_over or message is _END:
-            self.close()
-            self._raise_end()
-        problem = _problem_of(message)
-        if problem:
-            self.close()
-            raise PyTritonClientInferenceServerError(
-                f"Error occurred during inference request. Message: {problem}"
+    @property
+    def is_unread(self) -> bool:
+        """Whether nobody began to read it."""
+        return self._unread_until is not None
+
+    def is_in_use(self) -> bool:
+        """Whether it is not over. One that nobody begins to read in time is given up here."""
+        if self._unread_until is not None and time.monotonic() > self._unread_until:
+            self.close(
+                PyTritonClientTimeoutError(
+                    f"Expected the responses to be read within {self._timeout_s:g} s; they were "
+                    "given up for another request"
+                )
             )
-        return self._read(message.infer_response)
+        return not self.is_over
+
+    def next_response(self) -> Any:
+        """The next response; None at the end.
+
+        Raises:
+            PyTritonClientTimeoutError: None came in time, or nobody read in time.
+            PyTritonClientInferenceServerError: The server answered with an error.
+            PyTritonClientClosedError: The client was closed.
+        """
+        self._unread_until = None
+        if not self.is_over:
+            response = self._wait_for_response()
+            if not self.is_over:  # meanwhile
+                return response
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return None
 
     def close(self, failure: PyTritonClientError | None = None) -> None:
         """End the request; what the server still sends is dropped.
 
         Args:
-            failure: what the next step of the iteration raises; default is its end.
+            failure: what who reads on is told; default is that there are no more responses.
         """
         if self.is_over:
             return
         self.is_over, self._failure = True, failure
         self._give_up()
 
-    def _raise_end(self) -> NoReturn:
-        failure, self._failure = self._failure, None
-        raise failure or StopIteration
+    def _wait_for_response(self) -> Any:
+        """The next response; otherwise the stream is over then."""
+        try:
+            message = self._messages.get(timeout=self._timeout_s + _TRAVEL_TIME_S)
+        except queue.Empty:
+            self.close(
+                PyTritonClientTimeoutError(
+                    "Timeout occurred during inference request. Timeout: "
+                    f"{self._timeout_s:g} s. Message: no response came, nor the end of the stream"
+                )
+            )
+            return None
+        if message is _END:
+            self.close()
+            return None
+        problem = _problem_of(message)
+        if problem:
+            self.close(
+                PyTritonClientInferenceServerError(
+                    f"Error occurred during inference request. Message: {problem}"
+                )
+            )
+            return None
+        return message.infer_response
+
+
+class Responses(Iterator[dict[str, Array]]):
+    """What a caller iterates over. Dropping it after the first step, or closing it, is giving up.
+
+    Args:
+        stream: the responses.
+        read: gives the outputs in a response, by name.
+    """
+
+    def __init__(self, stream: ResponseStream, read: Callable[[Any], dict[str, Array]]) -> None:
+        self._stream = stream
+        self._read = read
+
+    def __next__(self) -> dict[str, Array]:
+        response = self._stream.next_response()
+        if response is None:
+            raise StopIteration
+        return self._read(response)
+
+    def __del__(self) -> None:
+        if not self._stream.is_unread:
+            self._stream.close()
+
+    def close(self) -> None:
+        """End the request; what the server still sends is dropped. Any thread may call it."""
+        self._stream.close()
 
 
 def _receive(call: Any, messages: queue.Queue[Any]) -> None:
@@ -101,7 +162,7 @@ def _give_up(call: Any, messages: queue.Queue[Any]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             messages.get_nowait()
-    # For a thread that waits in __next__; where there is no room it has something to get.
+    # For a thread that waits for a response; where there is no room it has something to get.
     with contextlib.suppress(queue.Full):
         messages.put_nowait(_END)
 

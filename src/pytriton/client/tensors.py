@@ -76,9 +76,24 @@ def add_batch_axis(inputs: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array[np.newaxis, ...] for name, array in inputs.items()}
 
 
-def remove_batch_axis(outputs: Mapping[str, Array]) -> dict[str, Array]:
+def remove_batch_axis(outputs: dict[str, Array]) -> dict[str, Array]:
     # An asyncio stream answers None for an output that a response leaves out.
     return {name: array if array is None else array[0] for name, array in outputs.items()}
+
+
+def as_they_are(outputs: dict[str, Array]) -> dict[str, Array]:
+    return outputs
+
+
+def arrays_in(result: Any) -> dict[str, Array]:
+    """The outputs in an official client's result, by name; a result over HTTP holds plain JSON."""
+    response = result.get_response()
+    names = (
+        [output["name"] for output in response.get("outputs", ())]
+        if isinstance(response, dict)
+        else [output.name for output in response.outputs]
+    )
+    return {name: result.as_numpy(name) for name in names}
 
 
 def datatype_of(name: str, array: Array) -> str:

@@ -10,23 +10,21 @@ import enum
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from pytriton.client import waiting
 from pytriton.client.connections import HttpConnections
-from pytriton.client.exceptions import (
-    PyTritonClientModelUnavailableError,
-    PyTritonClientTimeoutError,
-)
-from pytriton.client.failures import failure_of
 from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, protocol_of
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
     DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S,
+    Call,
+    Model,
+    Steps,
     Wait,
 )
 from pytriton.client.warnings import NotSupportedTimeoutWarning
-from pytriton.model_config.parser import ModelConfigParser
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = [
@@ -47,6 +45,7 @@ LATEST_MODEL_VERSION = "<latest>"
 _DEFAULT_NETWORK_TIMEOUT_S = 60.0
 
 ModelStates = dict[tuple[str, str], "ModelState"]
+T = TypeVar("T")
 
 
 class ModelState(enum.Enum):
@@ -91,9 +90,9 @@ def wait_for_server_ready(
     Raises:
         PyTritonClientTimeoutError: The server was not ready in time.
     """
-    wait = Wait(DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S if timeout_s is None else timeout_s)
-    _warn_if_limit_cannot_be_kept(client, wait.timeout_s)
-    _wait_for_server(client, wait, headers)
+    timeout_s = DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S if timeout_s is None else timeout_s
+    _warn_if_limit_cannot_be_kept(client, timeout_s)
+    _carry_out(waiting.server_ready(Wait(timeout_s), headers), client)
 
 
 def wait_for_model_ready(
@@ -116,9 +115,10 @@ def wait_for_model_ready(
         PyTritonClientTimeoutError: The server was not ready in time.
         PyTritonClientModelUnavailableError: The model was not.
     """
-    wait = Wait(DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s)
-    _warn_if_limit_cannot_be_kept(client, wait.timeout_s)
-    _wait_for_model(client, model_name, model_version, wait, headers)
+    timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
+    _warn_if_limit_cannot_be_kept(client, timeout_s)
+    model = Model(model_name, model_version)
+    _carry_out(waiting.model_ready(Wait(timeout_s), headers, model), client)
 
 
 def get_model_config(
@@ -146,21 +146,8 @@ def get_model_config(
         PyTritonClientInferenceServerError: The server refused to tell the configuration.
     """
     wait = Wait(DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s)
-    _wait_for_model(client, model_name, model_version, wait, headers)
-    protocol = protocol_of(client)
-    try:
-        answer = call_within(
-            wait.limit_s(),
-            client,
-            "get_model_config",
-            model_name,
-            model_version or "",
-            headers=headers,
-            **protocol.config_arguments(),
-        )
-    except (OSError, protocol.library.InferenceServerException) as error:
-        raise failure_of(error, "request for a model's configuration", wait.timeout_s) from error
-    return ModelConfigParser.from_dict(protocol.config_from(answer))
+    model = Model(model_name, model_version)
+    return _carry_out(waiting.model_config(wait, headers, model, protocol_of(client)), client)
 
 
 def get_model_state(
@@ -231,61 +218,26 @@ def call_within(
     return method(*arguments, **named_arguments, **protocol_of(client).limit(timeout_s))
 
 
-def _wait_for_server(client: Any, wait: Wait, headers: Mapping[str, str] | None) -> None:
-    def is_ready() -> bool:
-        return all(
-            call_within(wait.limit_s(), client, question, headers=headers)
-            for question in ("is_server_ready", "is_server_live")
-        )
-
-    if not _becomes_true(is_ready, client, wait):
-        raise PyTritonClientTimeoutError(
-            f"Waiting for server to be ready timed out. It was given {wait.timeout_s:g} s, at the "
-            f"end {wait.last_problem}."
-        )
-
-
-def _wait_for_model(
-    client: Any,
-    model_name: str,
-    model_version: str | None,
-    wait: Wait,
-    headers: Mapping[str, str] | None,
-) -> None:
-    _wait_for_server(client, wait, headers)
-
-    def is_ready() -> bool:
-        ready: bool = call_within(
-            wait.limit_s(),
-            client,
-            "is_model_ready",
-            model_name,
-            model_version or "",
-            headers=headers,
-        )
-        return ready
-
-    if not _becomes_true(is_ready, client, wait):
-        version = f" version {model_version}" if model_version else ""
-        raise PyTritonClientModelUnavailableError(
-            f"Waiting for model {model_name}{version} to be ready timed out. The server is ready; "
-            f"the model was given {wait.timeout_s:g} s, at the end {wait.last_problem}."
-        )
-
-
-def _becomes_true(question: Callable[[], bool], client: Any, wait: Wait) -> bool:
-    server_error = protocol_of(client).library.InferenceServerException
+def _carry_out(steps: Steps[T], client: Any) -> T:
+    """Make the calls and the pauses of a wait."""
+    failures = (OSError, protocol_of(client).library.InferenceServerException)
+    outcome: Any = None
     while True:
         try:
-            if question():
-                return True
-            wait.last_problem = "it is not ready"
-        except (OSError, server_error) as error:
-            wait.last_problem = f"{type(error).__name__}: {error}"
-        pause_s = wait.next_pause_s()
-        if pause_s is None:
-            return False
-        time.sleep(pause_s)
+            step = steps.send(outcome)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        outcome = None
+        if isinstance(step, Call):
+            try:
+                outcome = call_within(
+                    step.limit_s, client, step.method, *step.arguments, **step.named_arguments
+                )
+            except failures as error:
+                outcome = error
+        else:
+            time.sleep(step)
 
 
 def _warn_if_limit_cannot_be_kept(client: Any, timeout_s: float) -> None:
