@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import textwrap
 
+import psutil
+
 from pytriton.triton import RemoteTriton, Triton
 from tests.e2e.http_client import is_ready
 from tests.e2e.scripts import Script
@@ -72,6 +74,13 @@ class Binders:
     def here(self) -> RemoteTriton:
         """One in the test's own process."""
         return RemoteTriton(self.url, access_token=self.token)
+
+
+def server_process() -> psutil.Process:
+    """The server of this process, which has one."""
+    children = psutil.Process().children()
+    (server,) = [child for child in children if "--control-fd" in child.cmdline()]
+    return server
 
 
 def binders_of(triton: Triton, http_port: int, start_script) -> Binders:

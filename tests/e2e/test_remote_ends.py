@@ -7,11 +7,10 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import psutil
 import pytest
 
 from pytriton.model_config import Tensor
-from tests.e2e.binders import DIES, ENDS, HANGS, binders_of
+from tests.e2e.binders import DIES, ENDS, HANGS, binders_of, server_process
 from tests.e2e.http_client import InferFailedError, infer, is_ready
 from tests.e2e.waiting import eventually
 
@@ -175,7 +174,7 @@ def test_hanging_callable_holds_nobody_else_up(binders, host):
 
 
 def test_server_keeps_nothing_of_those_who_left(binders, host):
-    (server,) = psutil.Process().children()
+    server = server_process()
     for _ in range(3):  # what is kept for good is made in the first rounds
         script = binders.start_ready()
         script.process.kill()

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server that processes bind models to is not there yet, stops, is killed, and comes back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pytriton import remote_triton
+from pytriton.client.exceptions import PyTritonClientTimeoutError
+from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
+from pytriton.model_config import Tensor
+from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
+from tests.e2e.binders import SERVE, Binders, server_process
+from tests.e2e.http_client import infer, is_ready
+from tests.e2e.waiting import eventually
+
+X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
+TOKEN = "a-token"
+
+
+def ask(port, name="Remote", value=2):
+    return infer(port, name, {"x": np.full((1, 1), value, np.float32)})["y"].item()
+
+
+@pytest.fixture
+def server(ports):
+    """A server that may be run again; its token stays the same."""
+    security = TritonSecurityConfig(access_token=TOKEN)
+    with Triton(config=TritonConfig(**ports), security_config=security) as triton:
+        yield triton
+
+
+@pytest.fixture
+def remote(ports):
+    made = RemoteTriton(f"localhost:{ports['http_port']}", access_token=TOKEN)
+    made.bind("Remote", lambda requests: [{"y": 3 * r["x"]} for r in requests], [X], [Y])
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def port(ports):
+    return ports["http_port"]
+
+
+def kill(_):
+    server_process().kill()
+
+
+@pytest.mark.parametrize("end", [Triton.stop, kill])
+def test_end_of_the_server_ends_serving(server, remote, end):
+    remote.connect()
+    serving = threading.Thread(target=remote.serve)
+    serving.start()
+    end(server)
+    serving.join()
+
+    assert not remote.is_connected()
+    assert not remote.is_alive()
+    assert not remote.stop()
+
+
+@pytest.mark.parametrize("end", [Triton.stop, kill])
+def test_script_ends_well_when_the_server_does(server, port, start_script, end):
+    binder = Binders(start_script, f"localhost:{port}", TOKEN).start_ready()
+    end(server)
+
+    assert binder.exit_code() == 0
+
+
+@pytest.mark.parametrize("end", [Triton.stop, kill])
+def test_connection_is_made_again_to_a_server_that_comes_back(server, remote, port, end):
+    for _ in range(2):
+        remote.connect()
+        assert ask(port) == 6
+        end(server)
+        assert eventually(lambda: not remote.is_connected() and not server.is_alive())
+        server.stop()
+        server.run()
+
+    remote.connect()
+    assert ask(port) == 6
+
+
+def test_connection_waits_for_the_server(ports, port, start_script):
+    binders = Binders(start_script, f"grpc://localhost:{ports['grpc_port']}", TOKEN)
+    binder = binders.start("print('1', flush=True)\n" + SERVE)
+    assert binder.say() == 1
+    security = TritonSecurityConfig(access_token=TOKEN)
+    with Triton(config=TritonConfig(**ports), security_config=security):
+        assert eventually(lambda: is_ready(port, "Remote"))
+        assert ask(port) == 4
+
+
+def test_waiting_for_the_server_ends_with_stop(remote):
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(remote.connect)
+        assert eventually(lambda: remote.stop() or waiting.done())
+
+        with pytest.raises(PyTritonInvalidOperationError, match="stopped while it waited"):
+            waiting.result()
+
+
+def test_waiting_for_the_server_has_an_end(remote, monkeypatch, port):
+    monkeypatch.setattr(remote_triton, "DEFAULT_TRITON_STARTUP_TIMEOUT_S", 0.1)
+    with pytest.raises(TimeoutError, match=f"no server of this user served localhost:{port}") as e:
+        remote.connect()
+
+    assert isinstance(e.value, PyTritonClientTimeoutError)
+
+
+def test_connections_that_follow_each_other_do_not_end_each_other(server, remote, port):
+    for _ in range(30):
+        remote.connect()
+        assert remote.is_alive()
+        assert ask(port) == 6
+        assert remote.stop()
+
+
+def test_objects_that_are_not_connected_are_forgotten(server, port):
+    never = RemoteTriton(f"localhost:{port}", access_token=TOKEN)
+    once = RemoteTriton(f"localhost:{port}", access_token=TOKEN)
+    with once:
+        once.bind("Once", lambda requests: requests, [X], [Y])
+    refused = RemoteTriton(f"localhost:{port}", access_token="wrong")
+    with pytest.raises(PyTritonRuntimeError):
+        refused.connect()
+    references = [weakref.ref(each) for each in (never, once, refused)]
+    del never, once, refused
+
+    def are_gone():
+        gc.collect()
+        return all(reference() is None for reference in references)
+
+    assert eventually(are_gone)
