@@ -29,6 +29,13 @@ class InferTensor(msgspec.Struct, gc=False):
     data: Any  # bytes, bytearray or memoryview
 
 
+class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A span as W3C Trace Context names it to another process."""
+
+    traceparent: str
+    tracestate: str = ""
+
+
 class InferRequest(msgspec.Struct, eq=False):
     """One inference, from the moment it is parsed to its final response.
 
@@ -47,7 +54,7 @@ class InferRequest(msgspec.Struct, eq=False):
     correlation_id: int | str = 0  # of a sequence
     flags: int = 0  # 1: its first request, 2: its last
     received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
-    traceparent: str | None = None  # span of the client; empty: traced without one; None: untraced
+    trace: RequestTrace | None = None  # None: it is not traced
     depth: int = 0  # models that called one another until this request was made
 
     model: Any = None  # the engine's model; set once the request was accepted
@@ -85,3 +92,29 @@ class ResponseSink(Protocol):
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Take an error; only that of a decoupled model may not be the end of the request."""
+
+
+class RequestTrace(Protocol):
+    """What is told of a traced request while it is served; how it ends, its sink hears."""
+
+    def context(self, *, is_model_file: bool) -> TraceContext:
+        """The span that the process goes on under which executes the request."""
+
+    def add_execution(self, times_ns: ExecutionTimes) -> None:
+        """The request was executed, or one of its responses was."""
+
+    def on_cancelled(self) -> None:
+        """Nobody waits for its responses any more."""
+
+    def on_refused(self, error: ServerError) -> None:
+        """It was not taken, and its sink will hear nothing."""
+
+
+class ExecutionTimes(msgspec.Struct, frozen=True, gc=False):
+    """When a request was queued, handed to an instance, computed, and answered."""
+
+    queued_ns: int
+    started_ns: int
+    infer_start_ns: int
+    output_start_ns: int
+    ended_ns: int

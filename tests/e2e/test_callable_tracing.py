@@ -21,6 +21,7 @@ from tests.e2e import http_client
 from tests.e2e.conftest import new_ports
 from tests.e2e.hosts import Host
 from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.otlp_collector import Collector
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -68,9 +69,17 @@ def spans(traced_process):
 
 
 @pytest.fixture(scope="module")
-def running_host(traced_process):
+def collector():
+    """What the server sends; the spans of this process are in `spans`."""
+    with Collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running_host(traced_process, collector):
     ports = new_ports()
-    with Triton(config=TritonConfig(**ports, trace_config=OTLP)) as triton:
+    trace_config = [*collector.settings, "rate=0"]
+    with Triton(config=TritonConfig(**ports, trace_config=trace_config)) as triton:
         host = Host(triton, ports)
         host.grpc_port = ports["grpc_port"]
         yield host
@@ -88,9 +97,11 @@ def double(requests):
 
 
 def assert_under_client(span):
+    """It is in the client's trace; that it is under the server's spans is tested once."""
     assert span.name == "proxy_inference_callable"
     assert span.context.trace_id == TRACE_ID
-    assert span.parent.span_id == PARENT_ID
+    assert span.parent.is_remote
+    assert span.parent.span_id != PARENT_ID
 
 
 def test_http_request_is_traced_under_the_span_of_its_client(host, spans):
@@ -100,6 +111,26 @@ def test_http_request_is_traced_under_the_span_of_its_client(host, spans):
     assert_under_client(span)
     assert span.status.is_ok
     assert span.end_time > span.start_time
+
+
+def test_span_of_the_callable_is_under_those_of_the_server(host, spans, collector):
+    trace_id = f"{1:032x}"
+    name = host.bind(double)
+    headers = {
+        "traceparent": f"00-{trace_id}-{PARENT_ID:016x}-01",
+        "tracestate": "vendor=one,other=two",
+    }
+    post(host, name, headers)
+
+    (own,) = spans.wait_for(1).values()
+    by_name = collector.trace(trace_id, 4)
+    backend, model = by_name["python_backend_execute"], by_name[name]
+    assert f"{own.parent.span_id:016x}" == backend.span_id
+    assert backend.parent_id == by_name["compute"].parent_id == model.span_id
+    assert model.parent_id == by_name["InferRequest"].span_id
+    assert by_name["InferRequest"].parent_id == f"{PARENT_ID:016x}"
+    assert own.context.trace_state.to_header() == "vendor=one,other=two"
+    assert {span.tracestate for span in by_name.values()} == {"vendor=one,other=two"}
 
 
 def test_grpc_request_is_traced_under_the_span_of_its_client(host, spans):
@@ -276,16 +307,17 @@ def test_request_without_a_client_span_is_not_traced_at_rate_zero(host, spans):
     assert seen == [None]
 
 
-def test_rate_one_traces_requests_without_a_client_span(spans, run_triton):
-    triton = run_triton(trace_config=[*OTLP[:2], "rate=1"])
-    row = {"dtype": np.float32, "shape": (-1,)}
-    triton.bind("Model", double, [Tensor(name="x", **row)], [Tensor(name="y", **row)])
+def test_request_whose_client_does_not_sample_is_not_traced(host, spans):
+    seen = []
 
-    http_client.infer(triton._config.http_port, "Model", {"x": ROW})
+    def look(requests):
+        seen.append(requests[0].span)
+        return double(requests)
 
-    (span,) = spans.wait_for(1).values()
-    assert span.name == "proxy_inference_callable"
-    assert span.parent is None
+    traceparent = TRACEPARENT["traceparent"].removesuffix("01") + "00"
+    post(host, host.bind(look), {"traceparent": traceparent})
+
+    assert seen == [None]
 
 
 def bind_traced(trace_config, server_config=None) -> None:

@@ -10,7 +10,7 @@ from tests.fakes import FakeInstance
 
 def reschedule(scene, position=0):
     batch = scene.instance.running[0]
-    batch.is_rescheduling = True
+    batch.needs_care = True
     scene.instance.report(batch, [Outcome(position, is_rescheduled=True)])
     scene.loop.run()
 

@@ -19,6 +19,7 @@ from triton_python_backend_utils import (
     TritonModelException,
 )
 
+from pytriton.messages import TraceContext
 from tests.pb_utils.fakes import FakeCall, FakeContext
 
 TENSOR = Tensor("IN", np.zeros(1))
@@ -38,7 +39,7 @@ def receive(**changes):
         "flags": 1,
         "timeout": 50,
         "parameters": {"a": 1.5},
-        "traceparent": None,
+        "trace_context": None,
         "context": FakeContext(),
         "is_decoupled": False,
     }
@@ -62,7 +63,7 @@ def test_request_has_defaults():
 
 def test_request_takes_its_arguments_in_order():
     memory = PreferredMemory(TRITONSERVER_MEMORY_GPU, 1)
-    trace = InferenceTrace("00-1-2-01")
+    trace = InferenceTrace(TraceContext("00-1-2-01"))
     request = InferenceRequest(
         "id", 5, (TENSOR,), ("A", b"B", "A"), b"m", 2, 3, 99, memory, trace, {"k": True}
     )
@@ -74,7 +75,7 @@ def test_request_takes_its_arguments_in_order():
     assert request.output_names == ["A", "B"]
     assert (request.model_name, request.model_version) == ("m", 2)
     assert (request.flags(), request.timeout()) == (3, 99)
-    assert request.traceparent == "00-1-2-01"
+    assert request.trace_context == TraceContext("00-1-2-01")
     assert json.loads(request.parameters()) == {"k": True}
 
 
@@ -185,15 +186,24 @@ def test_changes_to_the_list_of_inputs_do_not_count():
 
 
 def test_trace_of_a_request_can_be_passed_on():
-    request = receive(traceparent="00-1-2-01")
+    context = TraceContext("00-1-2-01", "vendor=1")
+    request = receive(trace_context=context)
 
-    assert json.loads(request.trace().get_context()) == {"traceparent": "00-1-2-01"}
-    assert make(trace=request.trace()).traceparent == "00-1-2-01"
+    assert json.loads(request.trace().get_context()) == {
+        "traceparent": "00-1-2-01",
+        "tracestate": "vendor=1",
+    }
+    assert make(trace=request.trace()).trace_context == context
 
 
-@pytest.mark.parametrize("traceparent", [None, ""])
-def test_request_without_a_clients_span_has_no_context(traceparent):
-    assert receive(traceparent=traceparent).trace().get_context() is None
+def test_trace_without_a_state_does_not_mention_it():
+    request = receive(trace_context=TraceContext("00-1-2-01"))
+
+    assert request.trace().get_context() == '{"traceparent":"00-1-2-01"}'
+
+
+def test_untraced_request_has_no_context():
+    assert receive().trace().get_context() is None
 
 
 def test_request_has_one_sender():

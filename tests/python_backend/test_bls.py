@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytriton.messages import TraceContext
 from pytriton.transport.frames import RESPONSE_WINDOW
 from pytriton.transport.worker_frames import (
     CallCredit,
@@ -66,12 +67,12 @@ return [pb_utils.InferenceResponse([])]
 """
         )
     )
-    batch = rig.execute({"x": X}, traceparents={0: "00-parent"})
+    batch = rig.execute({"x": X}, traces={0: TraceContext("00-parent", "a=b")})
     call = rig.hear(InferCall).frame
     assert (call.id, call.correlation_id, call.model_version) == ("id", "sequence", 3)
     assert (call.flags, call.timeout_us) == (1, 500)
     assert call.parameters == {"a": True, "b": "c"}
-    assert call.traceparent == "00-parent"
+    assert call.trace == TraceContext("00-parent", "a=b")
     rig.reply(call.call, {})
     rig.answers(batch, 1)
 

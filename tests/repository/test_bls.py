@@ -65,14 +65,13 @@ def test_call_hands_its_fields_on(world, sink):
         flags=3,
         timeout_us=1000,
         parameters={"a": 1},
-        traceparent="00-1-2-01",
     )
 
     (request,) = instance.running[0].requests
     assert (request.model_name, request.model_version) == ("add", "1")
     assert (request.outputs, request.id, request.inputs) == (("B",), "x", tensors())
     assert (request.correlation_id, request.flags, request.timeout_us) == ("sequence", 3, 1000)
-    assert (request.parameters, request.traceparent) == ({"a": 1}, "00-1-2-01")
+    assert request.parameters == {"a": 1}
     assert request.received_ns > 0
 
 

@@ -272,15 +272,6 @@ def test_forwarded_metadata_become_parameters():
     assert client.engine.requests[0].parameters == {"x-name": "value"}
 
 
-def test_traced_client_says_what_its_request_is_traced_under():
-    settings = ("mode=opentelemetry", "rate=0")
-    client = GrpcClient(ServerOptions(trace_settings=settings))
-    client.call("ModelInfer", infer_request(), ("traceparent", "00-1-2-01"))
-    client.call("ModelInfer", infer_request())
-
-    assert [request.traceparent for request in client.engine.requests] == ["00-1-2-01", None]
-
-
 def test_header_of_the_servers_own_is_not_forwarded():
     client = GrpcClient(ServerOptions(grpc_header_forward_pattern=".*"))
     stream = client.call("ModelInfer", infer_request(), ("priority", "1"))

@@ -72,7 +72,7 @@ class ModelCall:
         execute = received.frame
         assert isinstance(execute, Execute)
         started_ns = time.monotonic_ns()
-        if self._call_whole_batch is None or execute.traceparents:
+        if self._call_whole_batch is None or execute.traces:
             results = self.infer_func(self.requests(received))
             if isinstance(results, Iterator):
                 results = _only_result(results)
@@ -95,7 +95,7 @@ class ModelCall:
         execute = received.frame
         assert isinstance(execute, Execute)
         arrays = {ref.name: received.array(ref) for ref in execute.inputs}
-        spans = self._spans.start(execute) if execute.traceparents else {}
+        spans = self._spans.start(execute) if execute.traces else {}
         if not self._batching or len(execute.rows) == 1:
             return [self._request(execute, 0, arrays, spans)]
         requests = []
@@ -163,7 +163,7 @@ class ModelCall:
 
     def end_spans(self, execute: Execute, error: str | None = None) -> None:
         """The batch is answered: end the spans of its requests, if any are open still."""
-        if execute.traceparents:
+        if execute.traces:
             self._spans.end(execute, error)
 
     def error_text(self, error: BaseException) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from pytriton.proxy.telemetry import end_span, start_span_from_remote
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ class RequestSpans:
     def start(self, execute: Execute) -> dict[int, Any]:
         """Start the spans of a batch's traced requests; those, by position."""
         spans = {
-            position: start_span_from_remote({"traceparent": traceparent}, _SPAN_NAME)
-            for position, traceparent in execute.traceparents.items()
+            position: start_span_from_remote(structs.asdict(context), _SPAN_NAME)
+            for position, context in execute.traces.items()
         }
         self._by_batch[execute.batch] = spans
         return spans

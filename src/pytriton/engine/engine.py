@@ -177,9 +177,14 @@ class Engine:
             raise UnavailableError("Server exiting")
         if model.state is not ModelState.READY:  # it was, when it was looked up
             model = self.lookup(model.spec.name, request.model_version)
-        validate(request, model.spec)
-        request.model = model
-        model.submit(request, time.monotonic_ns())
+        try:
+            validate(request, model.spec)
+            request.model = model
+            model.submit(request, time.monotonic_ns())
+        except ServerError as error:
+            if request.trace is not None:
+                request.trace.on_refused(error)
+            raise
 
     def cancel(self, request: InferRequest) -> None:
         """Give a request up; its sink hears of it once, with an error."""

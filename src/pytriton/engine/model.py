@@ -21,7 +21,7 @@ from pytriton.engine.early_start import EarlyStart
 from pytriton.engine.granting import is_grant_due
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
-from pytriton.engine.recording import record_answers, record_responses
+from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
@@ -172,6 +172,8 @@ class Model:
         if request.is_cancelled:
             return
         request.is_cancelled = True
+        if request.trace is not None:
+            request.trace.on_cancelled()
         if self._batcher.remove(request):
             self._refuse(request, CancelledError(""), FailureReason.CANCELED)
             return
@@ -284,7 +286,8 @@ class Model:
             self._free[instance] = None
             if len(self._batcher):
                 self._pump()
-        if batch.is_rescheduling:
+        if batch.needs_care:
+            record_traces(batch, outcomes, times_ns)
             outcomes = self._reschedule(batch, outcomes)
         if not outcomes:  # only the instance became free
             return

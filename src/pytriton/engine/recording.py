@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics, ResponseOutcome
+from pytriton.messages import ExecutionTimes
 
 if TYPE_CHECKING:
     from pytriton.executor.base import Outcome, RunningBatch
@@ -63,3 +64,14 @@ def record_responses(
             final.append(outcome)
     if final:
         record_answers(statistics, batch, final, times_ns)
+
+
+def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]) -> None:
+    """Tell the traces of requests when these were executed."""
+    ended_ns = time.monotonic_ns()
+    for outcome in outcomes:
+        request = batch.requests[outcome.position]
+        if request.trace is not None:
+            request.trace.add_execution(
+                ExecutionTimes(request.queued_ns, batch.started_ns, *times_ns, ended_ns)
+            )

@@ -23,7 +23,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     requests: list[InferRequest]
     started_ns: int  # when the engine handed it over
     open_positions: set[int]  # requests that wait for their final response
-    is_rescheduling: bool = False  # some outcomes ask for another execution
+    needs_care: bool = False  # some requests are traced, or ask for another execution
 
 
 class Outcome(msgspec.Struct, gc=False):

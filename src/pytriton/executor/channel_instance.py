@@ -114,11 +114,10 @@ class ChannelInstance:
         """Run requests together; ServerError where there is no room for their tensors."""
         batch_id = self._next_batch
         payload = self._channel.payload()
-        frame = self._make_frame(batch_id, requests, payload)
+        batch = RunningBatch(batch_id, requests, now_ns, set(range(len(requests))))
+        frame = self._make_frame(batch, requests, payload)
         self._next_batch += 1
-        self._running[batch_id] = RunningBatch(
-            batch_id, requests, now_ns, set(range(len(requests)))
-        )
+        self._running[batch_id] = batch
         try:
             self._send(frame, payload)
         except BaseException:
@@ -144,8 +143,11 @@ class ChannelInstance:
     def __repr__(self) -> str:
         return f"<ChannelInstance {self.name} running={len(self._running)} open={self._is_open}>"
 
-    def _make_frame(self, batch_id: int, requests: list[InferRequest], payload: Payload) -> Execute:
+    def _make_frame(
+        self, batch: RunningBatch, requests: list[InferRequest], payload: Payload
+    ) -> Execute:
         labels = self._labels
+        batch_id = batch.id
         first = requests[0]
         refs = [
             place_input(payload, name, requests, batching=labels.batching)
@@ -163,8 +165,9 @@ class ChannelInstance:
                 frame.outputs[position] = list(request.outputs)
             if request.id:
                 frame.ids[position] = request.id
-            if request.traceparent is not None:
-                frame.traceparents[position] = request.traceparent
+            if request.trace is not None:
+                batch.needs_care = True
+                frame.traces[position] = request.trace.context(is_model_file=labels.has_details)
         if labels.has_details:
             frame.details = details_of(requests)
         return frame
@@ -272,7 +275,7 @@ class ChannelInstance:
             if item.is_final:
                 batch.open_positions.discard(item.position)
             outcome = Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
-            batch.is_rescheduling = batch.is_rescheduling or item.is_rescheduled
+            batch.needs_care = batch.needs_care or item.is_rescheduled
             by_batch.setdefault(item.batch, []).append(outcome)
         for batch_id, outcomes in by_batch.items():
             batch = self._running[batch_id]

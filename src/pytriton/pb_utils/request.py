@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
-from pytriton.messages import ParameterValue
+from pytriton.messages import ParameterValue, TraceContext
 from pytriton.pb_utils.arguments import integer, sequence, text, truth
 from pytriton.pb_utils.awaiting import when_ready
 from pytriton.pb_utils.failures import TritonModelException
@@ -51,7 +51,7 @@ class InferenceRequest:
     __slots__ = (
         "__weakref__", "_context", "_correlation_id", "_flags", "_inputs", "_is_decoupled",
         "_request_id", "_timeout", "model_name", "model_version", "output_names",
-        "parameter_values", "release_flags", "sender", "traceparent",
+        "parameter_values", "release_flags", "sender", "trace_context",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +80,7 @@ class InferenceRequest:
         self._timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
         _check_type(preferred_memory, PreferredMemory, "preferred_memory")
         _check_type(trace, InferenceTrace, "trace")
-        self.traceparent = None if trace is None else trace.traceparent
+        self.trace_context = None if trace is None else trace.context
         self.parameter_values = checked_parameters(parameters)
         self._context: RequestContext | None = None
         self._is_decoupled = False
@@ -97,7 +97,7 @@ class InferenceRequest:
         flags: int,
         timeout: int,
         parameters: dict[str, ParameterValue] | None,
-        traceparent: str | None,
+        trace_context: TraceContext | None,
         context: RequestContext,
         is_decoupled: bool,
     ) -> InferenceRequest:
@@ -110,7 +110,7 @@ class InferenceRequest:
         self._flags = flags
         self._timeout = timeout
         self.parameter_values = parameters
-        self.traceparent = traceparent
+        self.trace_context = trace_context
         self._context = context
         self._is_decoupled = is_decoupled
         self.sender = None
@@ -153,7 +153,7 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """What to pass on so that the requests made for this one show in its trace."""
-        return InferenceTrace(self.traceparent)
+        return InferenceTrace(self.trace_context)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What to send this request's responses through; the same object each time.

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from pytriton.messages import TraceContext
 
 
 class InferenceTrace:
@@ -12,13 +17,17 @@ class InferenceTrace:
     Pass it as `trace=` to a request for another model, so that both show in one trace.
     """
 
-    __slots__ = ("traceparent",)
+    __slots__ = ("context",)
 
-    def __init__(self, traceparent: str | None = None) -> None:
-        self.traceparent = traceparent  # of W3C Trace Context; None where nobody traces
+    def __init__(self, context: TraceContext | None = None) -> None:
+        self.context = context  # None where the request is not traced
 
     def get_context(self) -> str | None:
-        """The context that came with the request, as JSON text; None where none came."""
-        if not self.traceparent:
+        """The span of the server for this request, as JSON text; None where it is not traced.
+
+        The members are the headers `traceparent` and, where there is one, `tracestate`.
+        """
+        if self.context is None:
             return None
-        return msgspec.json.encode({"traceparent": self.traceparent}).decode()
+        headers = msgspec.structs.asdict(self.context)
+        return msgspec.json.encode({name: text for name, text in headers.items() if text}).decode()

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from pytriton.utils.trace_config import INSTALL_HINT, read_trace_config
+
 _TRACER_NAME = "pytriton"
 _BACKEND_SPAN_NAME = "python_backend_execute"
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
@@ -25,10 +27,7 @@ def _opentelemetry(module: str) -> Any:
     try:
         return importlib.import_module(f"opentelemetry.{module}")
     except ImportError as error:
-        raise ImportError(
-            "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
-            "opentelemetry-exporter-otlp-proto-http"
-        ) from error
+        raise ImportError(INSTALL_HINT) from error
 
 
 def raise_if_no_telemetry() -> None:
@@ -37,7 +36,12 @@ def raise_if_no_telemetry() -> None:
     Raises:
         ImportError: where it is not; the text says what to install.
     """
-    for module in ("trace", "sdk.trace", "exporter.otlp.proto.http.trace_exporter"):
+    for module in (
+        "trace",
+        "trace.propagation.tracecontext",
+        "sdk.trace",
+        "exporter.otlp.proto.http.trace_exporter",
+    ):
         _opentelemetry(module)
 
 
@@ -77,21 +81,12 @@ def parse_trace_config(trace_config_list: Sequence[str]) -> tuple[str, dict[str,
     Raises:
         ValueError: where the mode is another one or the URL is missing.
     """
-    mode, url, attributes = "", "", {}
-    for setting in trace_config_list:
-        name, _, value = setting.partition("=")
-        if name == "mode":
-            mode = value
-        elif name == "opentelemetry,url":
-            url = value
-        elif name == "opentelemetry,resource":
-            pairs = (pair.partition("=") for pair in value.split(","))
-            attributes.update({key: text for key, _, text in pairs})
-    if mode != "opentelemetry":
-        raise ValueError(f"Only opentelemetry mode is supported, got mode={mode or None}")
-    if not url:
+    config = read_trace_config(trace_config_list)
+    if not config.is_opentelemetry:
+        raise ValueError(f"Only opentelemetry mode is supported, got mode={config.mode or None}")
+    if not config.url:
         raise ValueError(f"opentelemetry,url is required, got {list(trace_config_list)}")
-    return url, attributes
+    return config.url, config.resource
 
 
 def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:

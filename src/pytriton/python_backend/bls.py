@@ -141,7 +141,7 @@ class BlsCall(Inbox):
             request.parameter_values or {},
             self._is_decoupled,
             origin.blocked_batch,
-            request.traceparent,
+            request.trace_context,
             batch=origin.batch,
             blocks_loop=origin.blocks_loop,
         )

@@ -49,7 +49,7 @@ def make_requests(received: Received, run: BatchRun, desk: RunDesk) -> list[Infe
                 details.flags,
                 details.timeout_us,
                 execute.parameters.get(position),
-                execute.traceparents.get(position),
+                execute.traces.get(position),
                 RunContext(run, position),
                 is_decoupled,
             )

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from pytriton.engine.engine import Engine
     from pytriton.engine.model import Model
+    from pytriton.engine.model_spec import ModelSpec
     from pytriton.executor.services import CallSink
-    from pytriton.messages import InferResponse, InferTensor
+    from pytriton.messages import InferResponse, InferTensor, TraceContext
     from pytriton.transport.worker_frames import InferCall
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,13 @@ _NEWEST = -1
 # After what time to look where the engine sent a call that it may have sent to the wrong instance:
 # one whose coroutines all wait for this call.
 _PLACING_S = 0.005
+
+
+class BeginTrace(Protocol):
+    """How the trace of a call is begun, where requests are traced."""
+
+    def __call__(self, request: InferRequest, spec: ModelSpec, parent: TraceContext) -> None:
+        """Trace a request under the span of the one that it is made for."""
 
 
 class CallingInstance(WaitingInstance, Protocol):
@@ -46,12 +54,18 @@ class ModelCaller:
     """Makes requests to the engine of the calls of all workers."""
 
     def __init__(
-        self, engine: Engine, loop: asyncio.AbstractEventLoop, *, max_depth: int = MAX_DEPTH
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_depth: int = MAX_DEPTH,
+        begin_trace: BeginTrace | None = None,
     ) -> None:
         self.engine = engine
         self.loop = loop
         self.waits = WaitGraph()
         self._max_depth = max_depth
+        self._begin_trace = begin_trace
 
     def call(
         self,
@@ -68,7 +82,9 @@ class ModelCaller:
         try:
             model = self._find(call)
             request = self._make_request(caller, call, inputs, sink)
-            running = ModelCall(self, request, sink, _wait(caller, call))
+            if call.trace is not None and self._begin_trace is not None:
+                self._begin_trace(request, model.spec, call.trace)
+            running = ModelCall(self, request, _wait(caller, call))
             if model.ready_check is None:
                 running.submit(model)
             else:  # the model is asked itself, and others are served meanwhile
@@ -118,7 +134,6 @@ class ModelCaller:
             correlation_id=call.correlation_id,
             flags=call.flags,
             received_ns=time.monotonic_ns(),
-            traceparent=call.traceparent,
             depth=self._depth(caller, call),
         )
 
@@ -138,13 +153,11 @@ class ModelCaller:
 class ModelCall:
     """A call that was taken: between the engine and the worker that waits for its responses."""
 
-    def __init__(
-        self, owner: ModelCaller, request: InferRequest, sink: CallSink, wait: Wait | None
-    ) -> None:
+    def __init__(self, owner: ModelCaller, request: InferRequest, wait: Wait | None) -> None:
         self.check: asyncio.Task[None] | None = None  # of the model's readiness, until it is over
         self._owner = owner
         self._request = request
-        self._sink = sink
+        self._sink = request.sink
         self._wait = wait  # until the first response is there
         self._has_answer = False
         self._is_over = False
@@ -197,11 +210,14 @@ class ModelCall:
         self._owner.engine.cancel(request)
         self._stop_waiting()
         count = len(request.model.instances)
-        return InternalError(
+        error = InternalError(
             f"the call would never be answered, as all {count} instance(s) of model "
             f"'{request.model_name}' wait for calls that they made themselves. Models that call "
             "themselves, or one another in a circle, need more instances."
         )
+        if request.trace is not None:
+            request.trace.on_refused(error)
+        return error
 
     # What the engine tells
 

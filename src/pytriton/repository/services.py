@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.executor.services import CallSink
     from pytriton.messages import InferTensor
-    from pytriton.repository.bls import CallingInstance, ModelCall
+    from pytriton.repository.bls import BeginTrace, CallingInstance, ModelCall
     from pytriton.repository.custom_metrics import CustomMetrics
     from pytriton.transport.worker_frames import InferCall, LogLine
 
@@ -51,11 +51,12 @@ class SharedServices:
         loop: asyncio.AbstractEventLoop,
         *,
         max_depth: int = MAX_DEPTH,
+        begin_trace: BeginTrace | None = None,
     ) -> None:
         self.engine = engine
         self.control = control
         self.metrics = metrics
-        self.caller = ModelCaller(engine, loop, max_depth=max_depth)
+        self.caller = ModelCaller(engine, loop, max_depth=max_depth, begin_trace=begin_trace)
         self.load_waits = LoadWaits()
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself holds them only weakly

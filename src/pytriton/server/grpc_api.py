@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.server.grpc_call import Call
     from pytriton.server.options import ServerOptions
+    from pytriton.server.tracing import Tracing
     from pytriton.wire.grpc import CallHead
 
 _PREFIX = "/inference.GRPCInferenceService"
@@ -99,6 +100,7 @@ class GrpcApi:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         control: ModelControl,
+        tracing: Tracing | None = None,
     ) -> None:
         self.connections: set[GrpcConnection] = set()
         self.tasks = TaskKeeper(loop)
@@ -113,7 +115,7 @@ class GrpcApi:
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
         self._health = grpc_health.HealthService(readiness)
         self._methods: dict[str, Method] = {}  # by path
-        self._add_methods(InferService(engine, options))
+        self._add_methods(InferService(engine, options, tracing))
         self._due: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, ServerError, UnsupportedError
 from pytriton.server.grpc_call import UnaryCall
 from pytriton.server.http_infer import HeaderForwarding
-from pytriton.server.tracing import TraceSampling
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.wire.kserve_pb import build_request, read_infer_form, read_start
 from pytriton.wire.kserve_pb_response import encode_infer_response
@@ -20,10 +19,12 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.engine.engine import Engine
     from pytriton.engine.model import Model
+    from pytriton.engine.model_spec import ModelSpec
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.grpc_connection import GrpcConnection
     from pytriton.server.options import ServerOptions
-    from pytriton.wire.grpc import CallHead
+    from pytriton.server.tracing import Tracing
+    from pytriton.wire.grpc import CallHead, Metadata
     from pytriton.wire.kserve_pb import BuiltRequest, InferForm
 
 _monotonic_ns = time.monotonic_ns
@@ -33,12 +34,15 @@ _LARGE_MESSAGE_BYTES = 64 << 10
 class InferService:
     """What all inference calls share."""
 
-    def __init__(self, engine: Engine, options: ServerOptions) -> None:
+    def __init__(
+        self, engine: Engine, options: ServerOptions, tracing: Tracing | None = None
+    ) -> None:
         self.engine = engine
         self.compression = CompressionLevel(options.grpc_response_compression)
         pattern = options.grpc_header_forward_pattern
-        sampling = TraceSampling.from_settings(options.trace_settings)
-        self._forwarding = HeaderForwarding(pattern, sampling) if pattern or sampling else None
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._tracing = tracing
+        self._uses_metadata = self._forwarding is not None or tracing is not None
 
     def encoding(self, head: CallHead) -> str:
         """How the responses of a call are compressed."""
@@ -71,13 +75,21 @@ class InferService:
         """Make the engine's request of a message and of the metadata of its call."""
         built = build_request(form, raw, model.spec, sink)
         built.request.received_ns = _monotonic_ns()
+        if self._uses_metadata:
+            self._use_metadata(head.metadata, built.request, model.spec)
+        return built
+
+    def _use_metadata(self, metadata: Metadata, request: InferRequest, spec: ModelSpec) -> None:
         if self._forwarding is not None:
             fields = [
                 (name.encode(), value.encode("latin-1") if isinstance(value, str) else value)
-                for name, value in head.metadata
+                for name, value in metadata
             ]
-            self._forwarding.apply(fields, built.request)
-        return built
+            self._forwarding.apply(fields, request)
+        if self._tracing is not None:
+            texts = {name: text for name, text in metadata if isinstance(text, str)}
+            traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
+            self._tracing.begin(request, spec, "GRPC", traceparent, tracestate)
 
 
 class InferCall(UnaryCall):

@@ -21,7 +21,7 @@ from pytriton.server.http_generate import (
     read_generate,
 )
 from pytriton.server.http_handler import Exchange, HttpHandler
-from pytriton.server.http_infer import HeaderForwarding, InferExchange, respond_server_error
+from pytriton.server.http_infer import HeaderUse, InferExchange, respond_server_error
 from pytriton.server.http_repository import RepositoryEndpoints
 from pytriton.server.http_routes import Route, Router
 from pytriton.server.http_text import UNEXPECTED
@@ -29,7 +29,6 @@ from pytriton.server.readiness import Readiness
 from pytriton.server.repository_service import RepositoryService
 from pytriton.server.status import HTTP_RESTRICTED
 from pytriton.server.tasks import TaskKeeper
-from pytriton.server.tracing import TraceSampling
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from pytriton.server.http_reader import HttpRequest, RequestHead
     from pytriton.server.options import ServerOptions
     from pytriton.server.readiness import Readable
+    from pytriton.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class HttpApi(HttpHandler):
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         control: ModelControl,
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__(options.limits, loop)
         self.tasks = TaskKeeper(loop)
@@ -65,9 +66,7 @@ class HttpApi(HttpHandler):
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
-        self._forwarding = HeaderForwarding(
-            options.http_header_forward_pattern, TraceSampling.from_settings(options.trace_settings)
-        )
+        self._headers = HeaderUse(options.http_header_forward_pattern, tracing)
         repository = RepositoryEndpoints(
             RepositoryService(engine, control),
             options.limits.http_max_input_bytes,
@@ -202,7 +201,7 @@ class HttpApi(HttpHandler):
         model = self._engine.lookup(route.model, route.version)
         if not model.spec.decoupled:
             exchange = InferExchange(self._engine, model, connection)
-            exchange.submit(request, self.limits.http_max_input_bytes, self._forwarding)
+            exchange.submit(request, self.limits.http_max_input_bytes, self._headers)
             return exchange
         if not accepts_events(request.head.headers):
             raise UnsupportedError(
@@ -211,7 +210,7 @@ class HttpApi(HttpHandler):
         events, inference = infer_events(
             self._engine, model, connection, request, self.limits.http_max_input_bytes
         )
-        self._forwarding.apply(request.head.header_list, inference)
+        self._headers.apply(request.head, inference, model.spec)
         events.start(inference)
         return events
 
@@ -220,7 +219,7 @@ class HttpApi(HttpHandler):
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
         exchange = GenerateExchange(self._engine, model, connection)
-        exchange.start(read_generate(request, model.spec, exchange, self._forwarding))
+        exchange.start(read_generate(request, model.spec, exchange, self._headers))
         return exchange
 
     def _generate_stream(
@@ -228,7 +227,7 @@ class HttpApi(HttpHandler):
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
         events = generate_events(self._engine, model, connection)
-        events.start(read_generate(request, model.spec, events, self._forwarding))
+        events.start(read_generate(request, model.spec, events, self._headers))
         return events
 
 

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.http_connection import HttpConnection
-    from pytriton.server.http_infer import HeaderForwarding
+    from pytriton.server.http_infer import HeaderUse
     from pytriton.server.http_reader import HttpRequest
 
 _EVENT_TYPE = EVENT_STREAM.encode()
 
 
 def read_generate(
-    http: HttpRequest, spec: ModelSpec, sink: ResponseSink, forwarding: HeaderForwarding
+    http: HttpRequest, spec: ModelSpec, sink: ResponseSink, headers: HeaderUse
 ) -> InferRequest:
     """The request in the body of a generate call; ServerError says what is wrong."""
     if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
     request = parse_generate(http.body, spec, sink)
-    forwarding.apply(http.head.header_list, request)
+    headers.apply(http.head, request, spec)
     return request
 
 

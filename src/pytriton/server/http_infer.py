@@ -17,13 +17,15 @@ from pytriton.wire.kserve_json import parse_header_length, parse_infer
 from pytriton.wire.kserve_response import encode_infer_response
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytriton.engine.engine import Engine
     from pytriton.engine.model import Model
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.http_connection import HttpConnection
-    from pytriton.server.http_reader import HttpRequest
-    from pytriton.server.tracing import TraceSampling
+    from pytriton.server.http_reader import HttpRequest, RequestHead
+    from pytriton.server.tracing import Tracing
     from pytriton.wire.output_format import OutputFormat
 
 logger = logging.getLogger(__name__)
@@ -46,18 +48,13 @@ _RESERVED_HEADERS = frozenset(
 
 
 class HeaderForwarding:
-    """Which request headers become request parameters, or say what a request is traced under."""
+    """Which request headers become request parameters."""
 
-    def __init__(self, pattern: str | None, sampling: TraceSampling | None = None) -> None:
-        self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
-        self._sampling = sampling
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern, re.IGNORECASE)
 
-    def apply(self, headers: list[tuple[bytes, bytes]], request: InferRequest) -> None:
-        """Add the headers that match to the request's parameters, and the span if it is traced."""
-        if self._sampling is not None:
-            request.traceparent = self._sampling.traceparent(headers)
-        if self._pattern is None:
-            return
+    def apply(self, headers: Iterable[tuple[bytes, bytes]], request: InferRequest) -> None:
+        """Add the headers that match to the request's parameters."""
         for raw_name, raw_value in headers:
             name = raw_name.decode("latin-1")
             if not self._pattern.search(name):
@@ -67,6 +64,23 @@ class HeaderForwarding:
                     f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
                 )
             request.parameters[name] = raw_value.decode("latin-1")
+
+
+class HeaderUse:
+    """What the headers of a request add to it: parameters, and the span that it is traced under."""
+
+    def __init__(self, pattern: str | None, tracing: Tracing | None) -> None:
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._tracing = tracing
+
+    def apply(self, head: RequestHead, request: InferRequest, spec: ModelSpec) -> None:
+        """Add it; InvalidArgumentError where a header must not be forwarded."""
+        if self._forwarding is not None:
+            self._forwarding.apply(head.header_list, request)
+        if self._tracing is not None:
+            traceparent = head.headers.get(b"traceparent", b"").decode("latin-1")
+            tracestate = head.headers.get(b"tracestate", b"").decode("latin-1")
+            self._tracing.begin(request, spec, "HTTP", traceparent, tracestate)
 
 
 def read_infer(
@@ -129,11 +143,12 @@ class InferExchange(EngineExchange):
 
     __slots__ = ("_accept_encoding", "_format")
 
-    def submit(self, http: HttpRequest, max_bytes: int, forwarding: HeaderForwarding) -> None:
+    def submit(self, http: HttpRequest, max_bytes: int, headers: HeaderUse) -> None:
         """Read the body and hand the request to the engine."""
         self._accept_encoding = http.head.headers.get(b"accept-encoding")
-        request, self._format = read_infer(http, max_bytes, self._model.spec, self)
-        forwarding.apply(http.head.header_list, request)
+        spec = self._model.spec
+        request, self._format = read_infer(http, max_bytes, spec, self)
+        headers.apply(http.head, request, spec)
         self.start(request)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:

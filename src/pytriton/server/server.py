@@ -17,6 +17,7 @@ from pytriton.server.grpc_api import GrpcApi
 from pytriton.server.grpc_tls import tls_context
 from pytriton.server.http_api import HttpApi
 from pytriton.server.metrics_api import MetricsApi
+from pytriton.server.tracing import Tracing
 
 if TYPE_CHECKING:
     import ssl
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
 _FLUSH_S = 1.0  # for answers to reach their clients, even when all other time to exit is over
+_EXPORT_S = 2.0  # for the last spans to be sent, if anybody takes them
 
 
 class Server:
@@ -46,6 +48,7 @@ class Server:
         cache: ResponseCache | None = None,
         control: ModelControl | None = None,
         custom_metrics: Callable[[], Iterable[Family]] = tuple,
+        tracing: Tracing | None = None,
     ) -> None:
         self.options = options
         self.engine = engine or Engine(strict_readiness=options.strict_readiness)
@@ -54,8 +57,9 @@ class Server:
             self.cache = ResponseCache(options.cache_bytes)
         self._loop = loop
         control = control or BoundControl(self.engine, loop)
-        self._http = HttpApi(self.engine, options, loop, control)
-        self._grpc = GrpcApi(self.engine, options, loop, control)
+        self._tracing = tracing or Tracing.from_settings(options.trace_settings)
+        self._http = HttpApi(self.engine, options, loop, control, self._tracing)
+        self._grpc = GrpcApi(self.engine, options, loop, control, self._tracing)
         self._metrics = MetricsApi(self.engine, options, loop, custom_metrics)
         self._listeners: list[asyncio.Server] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
@@ -105,7 +109,7 @@ class Server:
         self._grpc.begin_shutdown()
 
     async def end_connections(self, timeout_s: float) -> None:
-        """End all connections, each when its client has what it is due."""
+        """End all connections, each when its client has what it is due, and send the last spans."""
         connections: list[HttpConnection | GrpcConnection] = [
             *self._http.connections,
             *self._grpc.connections,
@@ -116,6 +120,8 @@ class Server:
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
         self._http.tasks.cancel()
         self._grpc.tasks.cancel()
+        if self._tracing is not None:
+            await self._tracing.close(_EXPORT_S)
 
     async def _listen(
         self,

@@ -25,6 +25,7 @@ from pytriton.server.devices import visible_gpu_ids
 from pytriton.server.metrics import custom_families, server_family_names
 from pytriton.server.server import Server
 from pytriton.server.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
+from pytriton.server.tracing import Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,16 +65,23 @@ class RepositoryServing:
         settings = repository_settings(options.repository, gpu_ids)
         self._models = ModelRepositories(settings, engine, self._loader, loop)
         metrics = CustomMetrics(server_family_names())
-        shared = SharedServices(engine, self._models.for_models, metrics, loop)
+        tracing = Tracing.from_settings(options.trace_settings)
+        shared = SharedServices(
+            engine,
+            self._models.for_models,
+            metrics,
+            loop,
+            begin_trace=None if tracing is None else tracing.begin_call,
+        )
         control = CombinedControl(
             BoundControl(engine, loop),
             self._models,
             is_explicit=settings.control_mode is ControlMode.EXPLICIT,
         )
-        self._server = Server(
-            options, loop, engine, cache, control, partial(custom_families, metrics)
+        self.server = Server(
+            options, loop, engine, cache, control, partial(custom_families, metrics), tracing
         )
-        self._binder_port = BinderPort(self._server, loop)
+        self._binder_port = BinderPort(self.server, loop)
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
         """Load what the control mode says should serve."""
@@ -83,7 +91,7 @@ class RepositoryServing:
 
     async def open_ports(self) -> OpenPorts:
         """Listen for clients."""
-        server = self._server
+        server = self.server
         await server.start()
         self._binder_port.start()
         return OpenPorts(server.http_port, server.grpc_port, server.metrics_port)
@@ -102,7 +110,7 @@ class RepositoryServing:
 
     def remaining(self) -> Remaining:
         """What is still to be waited for."""
-        http, grpc = self._server.connection_counts
+        http, grpc = self.server.connection_counts
         models = [*self._engine.models(), *self._engine.leaving]
         return Remaining(
             http_connections=http,
@@ -114,20 +122,24 @@ class RepositoryServing:
     async def stop(self, timeout_s: float) -> bool:
         """Take no new requests, finish those in flight, end everything; True if all did in time."""
         end = self._loop.time() + timeout_s
-        self._server.refuse_requests()
+        self.server.refuse_requests()
         ending = asyncio.ensure_future(self._end_models(end))
         is_in_time = bool((await asyncio.wait({ending}, timeout=timeout_s + _KILL_S))[0])
         if is_in_time:
             ending.result()
-        await self._server.end_connections(end - self._loop.time())
+        await self.server.end_connections(end - self._loop.time())
         await self._launcher.close()
         await self._loader.close()
         return is_in_time and self._loop.time() <= end + _KILL_S
 
+    async def abandon(self) -> None:
+        """End at once, whatever is in flight."""
+        await self.stop(0)
+
     async def _end_models(self, end: float) -> None:
         # Those of the repositories may call bound ones in their last requests.
         await self._models.stop(end - self._loop.time())
-        await self._server.drain(max(0.0, end - self._loop.time()))
+        await self.server.drain(max(0.0, end - self._loop.time()))
         await self._binder_port.stop()
 
 

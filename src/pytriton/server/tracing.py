@@ -1,47 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are traced, as the settings of OpenTelemetry say; the spans are made elsewhere."""
+"""Which requests are traced, and where the spans of those that are over go."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pytriton.errors import InvalidArgumentError
+from pytriton.errors import InvalidArgumentError, UnavailableError
+from pytriton.server.request_trace import RequestTrace, new_span_id, new_trace_id
+from pytriton.server.span_export import SpanExport
+from pytriton.server.spans import TraceFacts, make_spans
+from pytriton.utils.trace_config import INSTALL_HINT, OFF, read_trace_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HEADER = b"traceparent"
-_DEFAULT_RATE = 1000
-_UNLIMITED = -1
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.messages import InferRequest, TraceContext
+    from pytriton.server.spans import SpanRecord
+
+# Version 00 of W3C Trace Context, and what later ones keep of it.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-|\Z)")
+_SAMPLED = 1
+
+
+class TraceParent(NamedTuple):
+    """The span that a client sent its request under."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+def parse_traceparent(text: str) -> TraceParent | None:
+    """Read a `traceparent` header; None where it is not one."""
+    found = _TRACEPARENT.match(text)
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    if not trace_id or not span_id:
+        return None
+    return TraceParent(trace_id, span_id, bool(flags & _SAMPLED))
 
 
 class TraceSampling:
-    """Picks the requests to trace: all that a client traces, and every so many of the others."""
+    """Picks every so many of the requests whose clients say nothing of tracing."""
 
     def __init__(self, rate: int, count: int) -> None:
-        self._rate = rate  # 0: only those of clients that trace
+        self._rate = rate  # 0: none
         self._left = count
         self._seen = 0
 
-    @classmethod
-    def from_settings(cls, settings: Sequence[str]) -> TraceSampling | None:
-        """Read `mode=opentelemetry` and what goes with it; None where nothing is to be traced."""
-        values = dict(setting.partition("=")[::2] for setting in settings)
-        if values.get("mode") != "opentelemetry" or values.get("level", "").upper() == "OFF":
-            return None
-        return cls(
-            _integer("rate", values.get("rate", str(_DEFAULT_RATE))),
-            _integer("count", values.get("count", str(_UNLIMITED))),
-        )
-
-    def traceparent(self, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
-        """The span that a request is traced under; empty for none, None where it is not traced."""
-        for name, value in headers:
-            if name.lower() == _HEADER:
-                return value.decode("latin-1")
-        return "" if self._is_next() else None
-
-    def _is_next(self) -> bool:
+    def takes_next(self) -> bool:
+        """Whether to trace the next request."""
         self._seen += 1
         if not self._rate or self._seen % self._rate or not self._left:
             return False
@@ -50,10 +63,98 @@ class TraceSampling:
         return True
 
 
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"Expected a number as trace setting '{name}', got '{text}'"
-        ) from None
+class SpanSink(Protocol):
+    """Where spans go."""
+
+    def add(self, spans: list[SpanRecord]) -> None:
+        """Take the spans of a request."""
+
+    async def close(self, timeout_s: float) -> None:
+        """Send what is left, if it can be sent in time."""
+
+
+class Tracing:
+    """Begins the traces of requests, and hands on the spans of those that are over."""
+
+    def __init__(self, sampling: TraceSampling, export: SpanSink) -> None:
+        self._sampling = sampling
+        self._export = export
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    def from_settings(cls, settings: Sequence[str]) -> Tracing | None:
+        """Read `mode=opentelemetry` and what goes with it; None where nothing is to be traced.
+
+        Raises:
+            InvalidArgumentError: a setting is wrong.
+            UnavailableError: OpenTelemetry is not installed.
+        """
+        try:
+            config = read_trace_config(settings)
+            if not config.is_opentelemetry or OFF in config.levels:
+                return None
+            return cls(TraceSampling(config.rate, config.count), SpanExport(config))
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
+        except ImportError as error:
+            raise UnavailableError(INSTALL_HINT) from error
+
+    def begin(
+        self,
+        request: InferRequest,
+        spec: ModelSpec,
+        protocol: str,
+        traceparent: str,
+        tracestate: str,
+    ) -> None:
+        """Trace a client's request if it is to be: if its client does, or else as sampling says."""
+        parent = parse_traceparent(traceparent) if traceparent else None
+        if parent is None:
+            if self._sampling.takes_next():
+                self._attach(request, spec, new_trace_id(), protocol=protocol)
+        elif parent.is_sampled:
+            self._attach(
+                request, spec, parent.trace_id, parent.span_id, tracestate, protocol=protocol
+            )
+
+    def begin_call(self, request: InferRequest, spec: ModelSpec, parent: TraceContext) -> None:
+        """Trace a request that a model makes for a traced one."""
+        span = parse_traceparent(parent.traceparent)
+        if span is not None:
+            self._attach(
+                request, spec, span.trace_id, span.span_id, parent.tracestate, is_call=True
+            )
+
+    def _attach(
+        self,
+        request: InferRequest,
+        spec: ModelSpec,
+        trace_id: int,
+        parent_id: int = 0,
+        tracestate: str = "",
+        *,
+        protocol: str = "",
+        is_call: bool = False,
+    ) -> None:
+        facts = TraceFacts(
+            trace_id=trace_id,
+            parent_id=parent_id,
+            tracestate=tracestate,
+            is_call=is_call,
+            number=next(self._numbers),
+            protocol=protocol,
+            model_name=spec.name,
+            model_version=spec.version,
+            request_id=request.id,
+            infer_id=new_span_id(),
+            model_id=new_span_id(),
+            start_ns=time.monotonic_ns(),
+        )
+        request.trace = request.sink = RequestTrace(facts, request.sink, self._finish)
+
+    def _finish(self, facts: TraceFacts) -> None:
+        self._export.add(make_spans(facts, time.time_ns() - time.monotonic_ns()))
+
+    async def close(self, timeout_s: float) -> None:
+        """Have the last spans sent, if that can be done in time."""
+        await self._export.close(timeout_s)

@@ -12,7 +12,7 @@ import struct
 
 import msgspec
 
-from pytriton.messages import ParameterValue
+from pytriton.messages import ParameterValue, TraceContext
 from pytriton.transport.refs import BlockRef, MemoryNotes, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
@@ -78,7 +78,7 @@ class Execute(msgspec.Struct, tag="execute", array_like=True):
     parameters: dict[int, dict[str, ParameterValue]] = {}
     outputs: dict[int, list[str]] = {}  # requested names, where not all
     memory: MemoryNotes | None = None
-    traceparents: dict[int, str] = {}  # of the traced requests
+    traces: dict[int, TraceContext] = {}  # of the traced requests
     details: dict[int, RequestDetails] = {}  # where they are not the defaults
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.messages import ParameterValue
+from pytriton.messages import ParameterValue, TraceContext
 from pytriton.transport.refs import MemoryNotes, TensorRef
 
 
@@ -74,7 +74,7 @@ class InferCall(msgspec.Struct, tag="infer", array_like=True):
     parameters: dict[str, ParameterValue] = {}
     is_decoupled: bool = False  # the caller takes any number of responses
     blocked_batch: int = 0  # whose `execute` waits for this call on the model's thread; 0: none
-    traceparent: str | None = None
+    trace: TraceContext | None = None  # of the request that it is made for
     memory: MemoryNotes | None = None
     batch: int = 0  # in whose `execute` it was made, where that is known and does not wait above
     blocks_loop: bool = False  # what waits is the thread that the coroutines of all batches share

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spans of a request, made of what is known when it is over.
+
+Pure, and without OpenTelemetry. Names of spans, attributes and events are Triton's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pytriton.messages import ExecutionTimes
+
+SERVER_SCOPE = "triton-server"
+BACKEND_SCOPE = "pbe"
+
+
+class Execution(NamedTuple):
+    """One time that a request was executed."""
+
+    span_id: int
+    times_ns: ExecutionTimes
+
+
+class TraceFacts(msgspec.Struct, kw_only=True):
+    """A traced request: what it asked for, under which span, and what became of it when."""
+
+    trace_id: int
+    parent_id: int = 0  # span of the client, or of the model that calls; 0: it begins the trace
+    tracestate: str = ""
+    is_call: bool = False  # made by another model
+    number: int  # of the trace, since the server started
+    protocol: str = ""  # HTTP or GRPC; empty for calls
+    model_name: str
+    model_version: int
+    request_id: str
+    infer_id: int
+    model_id: int
+    backend_id: int = 0  # of the span around a bound callable; 0: none was called
+    start_ns: int  # this and all others on the monotonic clock
+    answered_ns: int = 0
+    end_ns: int = 0
+    events: list[tuple[str, int]] = []
+    executions: list[Execution] = []
+    error: str | None = None
+
+
+class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A span that is over."""
+
+    name: str
+    scope: str
+    trace_id: int
+    span_id: int
+    parent_id: int  # 0: none
+    is_parent_remote: bool
+    tracestate: str
+    start_ns: int  # this and all others since the epoch
+    end_ns: int
+    events: list[tuple[str, int]]
+    attributes: dict[str, str | int]
+    error: str | None
+
+
+def make_spans(facts: TraceFacts, offset_ns: int) -> list[SpanRecord]:
+    """The spans of a request, outer ones first.
+
+    Args:
+        facts: what is known of it.
+        offset_ns: from the monotonic clock to the time since the epoch.
+    """
+    spans = _Spans(facts, offset_ns)
+    if not facts.is_call:
+        times = (facts.start_ns, facts.end_ns)
+        spans.add("InferRequest", facts.infer_id, facts.parent_id, times, facts.events)
+    _add_model(spans, facts)
+    for execution in facts.executions:
+        _add_execution(spans, facts, execution)
+    return spans.records
+
+
+class _Spans:
+    """Puts into each span what all spans of a request share."""
+
+    def __init__(self, facts: TraceFacts, offset_ns: int) -> None:
+        self.records: list[SpanRecord] = []
+        self._facts = facts
+        self._offset_ns = offset_ns
+
+    def add(
+        self,
+        name: str,
+        span_id: int,
+        parent_id: int,
+        times_ns: tuple[int, int],
+        events: list[tuple[str, int]],
+        attributes: dict[str, str | int] | None = None,
+        scope: str = SERVER_SCOPE,
+    ) -> None:
+        facts = self._facts
+        offset_ns = self._offset_ns
+        self.records.append(
+            SpanRecord(
+                name=name,
+                scope=scope,
+                trace_id=facts.trace_id,
+                span_id=span_id,
+                parent_id=parent_id,
+                is_parent_remote=bool(parent_id) and parent_id == facts.parent_id,
+                tracestate=facts.tracestate,
+                start_ns=times_ns[0] + offset_ns,
+                end_ns=times_ns[1] + offset_ns,
+                events=[(event, at_ns + offset_ns) for event, at_ns in events],
+                attributes=attributes or {},
+                error=facts.error,
+            )
+        )
+
+
+def _add_model(spans: _Spans, facts: TraceFacts) -> None:
+    attributes: dict[str, str | int] = {
+        "triton.model_name": facts.model_name,
+        "triton.model_version": facts.model_version,
+        "triton.trace_id": facts.number,
+    }
+    if not facts.is_call:
+        attributes["triton.trace_parent_id"] = 0
+    if facts.request_id:
+        attributes["triton.request_id"] = facts.request_id
+    events = [("REQUEST_START", facts.start_ns), ("REQUEST_END", facts.answered_ns)]
+    if facts.executions:
+        events.insert(1, ("QUEUE_START", facts.executions[0].times_ns.queued_ns))
+    parent_id = facts.parent_id if facts.is_call else facts.infer_id
+    times = (facts.start_ns, facts.answered_ns)
+    spans.add(facts.model_name, facts.model_id, parent_id, times, events, attributes)
+
+
+def _add_execution(spans: _Spans, facts: TraceFacts, execution: Execution) -> None:
+    times_ns = execution.times_ns
+    span = (times_ns.started_ns, times_ns.ended_ns)
+    events = [
+        ("COMPUTE_START", times_ns.started_ns),
+        ("COMPUTE_INPUT_END", times_ns.infer_start_ns),
+        ("COMPUTE_OUTPUT_START", times_ns.output_start_ns),
+        ("COMPUTE_END", times_ns.ended_ns),
+    ]
+    spans.add("compute", execution.span_id, facts.model_id, span, events)
+    if facts.backend_id:
+        name = "python_backend_execute"
+        spans.add(name, facts.backend_id, facts.model_id, span, [], scope=BACKEND_SCOPE)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `trace_config` and `--trace-config` say, read once for the server and for tracers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+OPENTELEMETRY = "opentelemetry"
+OFF = "OFF"
+INSTALL_HINT = (
+    "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
+    "opentelemetry-exporter-otlp-proto-http"
+)
+_PREFIX = f"{OPENTELEMETRY},"
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    """Settings of traces; those of another mode than OpenTelemetry's are not kept."""
+
+    mode: str = ""
+    levels: tuple[str, ...] = ()
+    rate: int = 1000  # one request of so many; 0: only those of clients that trace
+    count: int = -1  # how many in all; -1: without limit
+    options: dict[str, str] = field(default_factory=dict)  # of OpenTelemetry, but the resource
+    resource: dict[str, str] = field(default_factory=dict)  # attributes of what is traced
+
+    @property
+    def is_opentelemetry(self) -> bool:
+        """Whether spans are to be made."""
+        return self.mode == OPENTELEMETRY
+
+    @property
+    def url(self) -> str:
+        """Where spans go; empty where that is not said."""
+        return self.options.get("url", "")
+
+    def option(self, name: str, default: int) -> int:
+        """A whole number among the options."""
+        return _integer(name, self.options.get(name, str(default)))
+
+
+def read_trace_config(settings: Iterable[str]) -> TraceConfig:
+    """Read settings `<name>=<value>` and `<mode>,<name>=<value>`; the last one of a name counts.
+
+    Raises:
+        ValueError: a number is none.
+    """
+    values: dict[str, str] = {}
+    levels: list[str] = []
+    resource: dict[str, str] = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name == "level":
+            levels.append(value.upper())
+        elif name == f"{_PREFIX}resource":
+            pairs = (pair.partition("=") for pair in value.split(","))
+            resource.update({key: text for key, _, text in pairs})
+        else:
+            values[name] = value
+    options = {
+        name.removeprefix(_PREFIX): value
+        for name, value in values.items()
+        if name.startswith(_PREFIX)
+    }
+    return TraceConfig(
+        mode=values.get("mode", ""),
+        levels=tuple(levels),
+        rate=_integer("rate", values.get("rate", str(TraceConfig.rate))),
+        count=_integer("count", values.get("count", str(TraceConfig.count))),
+        options=options,
+        resource=resource,
+    )
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"Expected a number as trace setting '{name}', got '{text}'") from None

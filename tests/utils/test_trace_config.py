@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from pytriton.utils.trace_config import TraceConfig, read_trace_config
+
+
+def test_settings_are_read():
+    config = read_trace_config(
+        [
+            "mode=opentelemetry",
+            "level=timestamps",
+            "level=TENSORS",
+            "rate=5",
+            "count=7",
+            "opentelemetry,url=http://host/?a=b",
+            "opentelemetry,resource=service.name=mine,region=eu",
+            "opentelemetry,resource=region=us",
+            "opentelemetry,bsp_max_queue_size=9",
+            "triton,file=trace.json",
+        ]
+    )
+
+    assert config == TraceConfig(
+        mode="opentelemetry",
+        levels=("TIMESTAMPS", "TENSORS"),
+        rate=5,
+        count=7,
+        options={"url": "http://host/?a=b", "bsp_max_queue_size": "9"},
+        resource={"service.name": "mine", "region": "us"},
+    )
+    assert config.url == "http://host/?a=b"
+    assert config.option("bsp_max_queue_size", 1) == 9
+
+
+def test_settings_have_tritons_defaults():
+    config = read_trace_config([])
+
+    assert (config.rate, config.count, config.url) == (1000, -1, "")
+    assert not config.is_opentelemetry
+    assert config.option("bsp_schedule_delay", 5000) == 5000
+
+
+@pytest.mark.parametrize("name", ["rate", "count"])
+def test_setting_that_is_no_number_is_refused(name):
+    with pytest.raises(ValueError, match=f"'{name}', got 'often'"):
+        read_trace_config([f"{name}=often"])
+
+
+def test_option_that_is_no_number_is_refused():
+    config = read_trace_config(["opentelemetry,bsp_schedule_delay=soon"])
+
+    with pytest.raises(ValueError, match="'bsp_schedule_delay', got 'soon'"):
+        config.option("bsp_schedule_delay", 1)
