@@ -6,21 +6,15 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
 
-from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.model_config import Tensor
 from pytriton.transport import rendezvous
 from pytriton.transport.control import ControlLink, Join, Stop
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.http_client import call
-from tests.e2e.waiting import DEADLINE_S, eventually
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
 
@@ -90,72 +84,6 @@ def test_remote_can_be_stopped_and_connected_again(server, ports, url):
     assert not is_served(ports["http_port"], "remote")
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong"])
-def test_wrong_token_is_refused(server, url, token):
-    with pytest.raises(PyTritonRuntimeError, match="wrong or missing access token"):
-        RemoteTriton(url=url, access_token=token).connect()
-
-
-def test_second_binder_of_a_name_replaces_the_first(server, ports, url):
-    port = ports["http_port"]
-    token = server.get_access_token()
-    with RemoteTriton(url=url, access_token=token) as first:
-        first.bind("model", times(2), [X], [Y])
-        with RemoteTriton(url=url, access_token=token) as second:
-            second.bind("model", times(5), [X], [Y])
-
-            assert infer(port, "model") == 5
-            assert first.is_alive()
-
-        assert not is_served(port, "model")
-
-    with RemoteTriton(url=url, access_token=token) as third:
-        third.bind("local", times(7), [X], [Y])
-        assert infer(port, "local") == 7
-    assert server.is_alive()
-
-
-def test_killed_binder_takes_its_models_away(server, ports, tmp_path):
-    port = ports["http_port"]
-    script = tmp_path / "remote.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import numpy as np
-            from pytriton.model_config import Tensor
-            from pytriton.triton import RemoteTriton
-            x, y = (Tensor(name=n, dtype=np.float32, shape=(1,)) for n in "xy")
-            with RemoteTriton("localhost:{port}", access_token="{server.get_access_token()}") as t:
-                t.bind("remote", lambda rs: [{{"y": r["x"] * 4}} for r in rs], [x], [y])
-                t.serve()
-            """
-        )
-    )
-    process = subprocess.Popen([sys.executable, str(script)])
-    try:
-        assert eventually(lambda: is_served(port, "remote"))
-        assert infer(port, "remote") == 4
-        process.send_signal(signal.SIGKILL)
-
-        assert eventually(lambda: not is_served(port, "remote"), 1.0)
-    finally:
-        process.kill()
-        process.wait()
-    assert infer(port, "local") == 1
-
-
-def test_end_of_the_server_ends_serving(ports):
-    server = Triton(config=TritonConfig(**ports))
-    server.run()
-    remote = RemoteTriton(f"localhost:{ports['http_port']}", None, server.get_access_token())
-    remote.connect()
-    remote.bind("remote", times(2), [X], [Y])
-    server.stop()
-
-    assert eventually(lambda: not remote.is_alive())
-    assert eventually(lambda: not remote.is_connected())
-
-
 def test_remote_process_cannot_stop_the_server(server, ports):
     sock = rendezvous.connect(ports["http_port"], 1.0)
     link = ControlLink(sock)
@@ -167,16 +95,6 @@ def test_remote_process_cannot_stop_the_server(server, ports):
     link.close()
 
     assert server.is_alive()
-    assert infer(ports["http_port"], "local") == 1
-
-
-def test_who_does_not_introduce_himself_is_turned_away(server, ports):
-    sock = rendezvous.connect(ports["http_port"], 1.0)
-    sock.sendall(b"\x05\x00\x00\x00hello")
-    sock.settimeout(DEADLINE_S)
-
-    assert sock.recv(100) == b""
-    sock.close()
     assert infer(ports["http_port"], "local") == 1
 
 
