@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 # from: a file of the user's called like a module of ours must not be taken for it.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
-    "from pytriton.server.main import main; main(sys.argv[1:])"
+    "from pytriton.server.{entry} import main; main(sys.argv[1:])"
 )
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent)
 
@@ -47,9 +47,10 @@ class ServerProcess:
             PyTritonRuntimeError: A port could not be had, or the process ended.
             TimeoutError: It did not answer in time.
         """
+        entry = "repository_main" if config.get("model_repository") else "main"
         ours, theirs = stream_pair()
         arguments = [
-            sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT,
+            sys.executable, "-c", _BOOTSTRAP.format(entry=entry), _PACKAGE_PARENT,
             "--control-fd", str(theirs.fileno()), "--parent", str(os.getpid()),
         ]  # fmt: skip
         with theirs:

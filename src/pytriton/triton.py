@@ -217,6 +217,8 @@ class Triton(TritonBase):
             for name, value in self._config.to_dict().items()
             if value is not None
         }
+        if self._config.model_repository is not None:
+            settings |= {"model_control_mode": "explicit", "load_model": ["*"]}
         restriction = self._security_config.restriction()
         if restriction is not None:
             settings["http_restricted_api"] = settings["grpc_restricted_protocol"] = restriction

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
@@ -25,12 +25,61 @@ from pytriton.server.startup import log_ports
 from pytriton.transport.control import ControlLink, Done, Start, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
+    StartServing = Callable[[ServerOptions, asyncio.AbstractEventLoop], Awaitable["Serving"]]
 
 logger = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+class Serving(Protocol):
+    """A server whose ports are open."""
+
+    @property
+    def server(self) -> Server:
+        """Its front ends and its engine."""
+
+    async def stop(self, timeout_s: float) -> object:
+        """Take no new requests, finish those in flight, end everything."""
+
+    async def abandon(self) -> None:
+        """End at once, as nobody is there to serve."""
+
+
+class BoundServing:
+    """A server that has bound models only."""
+
+    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = Server(options, loop)
+        self._binder_port = BinderPort(self.server, loop)
+
+    async def start(self) -> None:
+        """Listen for clients, and for processes that join."""
+        await self.server.start()
+        self._binder_port.start()
+
+    async def stop(self, timeout_s: float) -> None:
+        """See `Serving`."""
+        await self.server.stop(timeout_s)
+        await self._binder_port.stop()
+
+    async def abandon(self) -> None:
+        """See `Serving`."""
+        await self._binder_port.stop()
+
+
+async def start_bound_serving(
+    options: ServerOptions, loop: asyncio.AbstractEventLoop
+) -> BoundServing:
+    """Start a server without repositories."""
+    serving = BoundServing(options, loop)
+    await serving.start()
+    return serving
+
+
+def main(
+    arguments: Sequence[str] | None = None, start_serving: StartServing = start_bound_serving
+) -> None:
     """Run a server for the process that holds the other end of the control socket."""
     parser = argparse.ArgumentParser(prog="pytriton server process")
     parser.add_argument("--control-fd", type=int, required=True)
@@ -44,16 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except EOFError:
         return
     assert isinstance(start, Start)
-    new_event_loop().run_until_complete(_serve(link, start, options.parent))
+    new_event_loop().run_until_complete(_serve(link, start, options.parent, start_serving))
 
 
-async def _serve(link: ControlLink, start: Start, parent: int) -> None:
+async def _serve(link: ControlLink, start: Start, parent: int, start_serving: StartServing) -> None:
     loop = asyncio.get_running_loop()
     try:
         options = ServerOptions.from_triton_config(start.config)
         set_up_logging(options.log)
-        server = Server(options, loop)
-        await server.start()
+        serving = await start_serving(options, loop)
+        server = serving.server
         log_ports(OpenPorts(server.http_port, server.grpc_port, server.metrics_port), options)
     except (ServerError, PyTritonError, OSError) as error:
         link.send(_failure(error))
@@ -66,14 +115,13 @@ async def _serve(link: ControlLink, start: Start, parent: int) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, end, True)
     session = BinderSession(link, server.engine, loop, server.cache, end)
-    binder_port = BinderPort(server, loop)
-    binder_port.start()
     _end_with_parent(loop, parent, end)
     session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
     freeze_memory()
     if await ended:
-        await server.stop(options.exit_timeout_s)
-    await binder_port.stop()
+        await serving.stop(options.exit_timeout_s)
+    else:
+        await serving.abandon()
     await session.close()
 
 
