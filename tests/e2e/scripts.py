@@ -41,6 +41,21 @@ with Triton() as triton:
     triton.bind("Model", identity, [X], [Y])
     triton.serve()
 """
+# The same, and it says when it has come to `serve`, where an interrupt ends it in order: its model
+# may be ready before `bind` returns.
+SERVE_AND_SAY = """
+from tests.run_page import main_thread_is_in
+
+def say_when_serving():
+    while not main_thread_is_in("serve"):
+        threading.Event().wait(0.005)
+    print("true", flush=True)
+
+with Triton() as triton:
+    triton.bind("Model", identity, [X], [Y])
+    threading.Thread(target=say_when_serving, daemon=True).start()
+    triton.serve()
+"""
 
 
 class Script:

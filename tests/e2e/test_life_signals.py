@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.http_client import infer, is_ready
 from tests.e2e.load import ConstantLoad
-from tests.e2e.scripts import SERVE
+from tests.e2e.scripts import SERVE, SERVE_AND_SAY
 from tests.e2e.waiting import eventually
 
 GONE_WITHIN_S = 2.0
@@ -21,7 +21,8 @@ ONE = np.ones((1, 1), np.float32)
 
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["idle", "loaded"])
 def test_interrupt_ends_a_script_with_code_zero(start_script, is_loaded):
-    script = start_script(SERVE).await_ready()
+    script = start_script(SERVE_AND_SAY)
+    assert script.say() is True
     with ConstantLoad(script.http_port, clients=2 if is_loaded else 0) as load:
         assert eventually(lambda: not is_loaded or len(load.statuses) > 50)
         script.process.send_signal(signal.SIGINT)
@@ -33,7 +34,8 @@ def test_interrupt_ends_a_script_with_code_zero(start_script, is_loaded):
 
 
 def test_interrupt_of_the_whole_group_as_a_terminal_sends_it_ends_in_order(start_script):
-    script = start_script(SERVE, prefix=["setsid"]).await_ready()
+    script = start_script(SERVE_AND_SAY, prefix=["setsid"])
+    assert script.say() is True
     for process in script.family():
         process.send_signal(signal.SIGINT)
 
