@@ -21,8 +21,9 @@ from tests.fakes import FakeClock, FakeInstance, FakeLoop, model_spec, request
 class Served:
     """A model in an engine, and its only instance."""
 
-    def __init__(self, engine, loop, *, ready=True, **spec):
+    def __init__(self, engine, loop, *, ready=True, bound=False, **spec):
         self.model = Model(model_spec(batches=False, **spec), loop)
+        self.model.is_bound = bound
         self.instance = FakeInstance("i", self.model)
         self.model.add_instance(self.instance)
         engine.add(self.model)
@@ -153,6 +154,32 @@ def test_models_come_in_the_order_of_name_and_version(engine, serve):
               (("b", 10), ("b", 9), ("a", 1))]  # fmt: skip
 
     assert list(engine.models()) == models[::-1]
+
+
+def test_bound_model_hides_all_versions_of_a_repository(engine, serve):
+    kept = [serve(version=version).model for version in (1, 2)]
+    bound = serve(version=1, bound=True).model
+    late = serve(version=3).model
+
+    assert list(engine.models()) == [bound]
+    assert engine.lookup("m") is bound
+    assert engine.find("m", "2") is None
+    assert engine.ready_versions("m") == [1]
+    assert engine.models_with_statistics("m") == [bound]
+    engine.remove(bound)
+    assert list(engine.models()) == [*kept, late]
+    assert engine.lookup("m") is late
+
+
+def test_bound_model_that_was_replaced_is_waited_for_until_it_is_removed(engine, serve):
+    old = serve(bound=True).model
+    new = serve(bound=True).model
+
+    assert list(engine.models()) == [new]
+    assert engine.leaving == {old}
+    engine.remove(old)
+    assert engine.leaving == set()
+    assert engine.lookup("m") is new
 
 
 def test_removed_model_leaves_no_trace_but_its_successor_stays(engine, serve):

@@ -55,6 +55,14 @@ def test_model_goes_to_who_keeps_it(control, repository):
     assert repository.calls == [("load", "never", "{}", {"a": b""}), ("unload", "never", True)]
 
 
+def test_repository_refuses_for_all_where_clients_may_not_load(control, repository):
+    strict = CombinedControl(control._bound, repository, is_explicit=False)
+    asyncio.run(strict.load("double", None, {}))
+    asyncio.run(strict.unload("double"))
+
+    assert [call[:2] for call in repository.calls] == [("load", "double"), ("unload", "double")]
+
+
 def test_both_kinds_have_to_be_ready(control, repository, bound_model):
     assert not control.is_ready()
     bound_model.become(ModelState.LOADING)
