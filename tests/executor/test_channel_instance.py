@@ -11,7 +11,7 @@ from pytriton.dtypes import UINT8
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
 from pytriton.executor.memory_keeper import MemoryKeeper
-from pytriton.messages import InferTensor
+from pytriton.messages import InferTensor, TraceContext
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.transport.channel import Channel
 from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses
@@ -92,6 +92,22 @@ def test_what_cannot_be_encoded_is_refused_and_takes_no_slot(rig):
         rig.execute(4, parameters={"number": 2**70})
 
     assert rig.instance.free_slots == 4
+
+
+class Trace:
+    """Tells what it was asked for."""
+
+    def context(self, *, is_model_file):
+        return TraceContext("of a model.py" if is_model_file else "of a callable", "a=b")
+
+
+def test_span_of_a_traced_request_goes_along(rig):
+    rig.execute(trace=Trace())
+    rig.execute()
+
+    traced, untraced = (rig.far.receive().frame for _ in range(2))
+    assert traced.traces == {0: TraceContext("of a callable", "a=b")}
+    assert untraced.traces == {}
 
 
 def test_batch_sent_to_a_process_that_is_gone_fails_after_the_call(rig):

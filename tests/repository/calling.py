@@ -12,7 +12,7 @@ from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import TensorSpec
 from pytriton.messages import InferRequest, InferTensor
-from pytriton.repository.bls import MAX_DEPTH, ModelCall, ModelCaller
+from pytriton.repository.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
 from pytriton.transport.refs import TensorRef
 from pytriton.transport.worker_frames import InferCall
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
@@ -41,10 +41,14 @@ class CallingFake(FakeInstance):
 class World:
     """An engine, its models, and what calls are made with."""
 
-    def __init__(self, *, max_depth: int = MAX_DEPTH) -> None:
+    def __init__(
+        self, *, max_depth: int = MAX_DEPTH, begin_trace: BeginTrace | None = None
+    ) -> None:
         self.loop = FakeLoop(FakeClock())
         self.engine = Engine()
-        self.caller = ModelCaller(self.engine, self.loop, max_depth=max_depth)
+        self.caller = ModelCaller(
+            self.engine, self.loop, max_depth=max_depth, begin_trace=begin_trace
+        )
         self.cache = ResponseCache(1 << 20)
 
     def add(self, name: str, instances: int = 1, concurrency: int = 1, **spec: Any) -> Model:

@@ -173,11 +173,11 @@ class Engine:
         Raises:
             ServerError: It does not fit the model, or cannot be taken now. The sink hears nothing.
         """
-        if self.is_exiting:
-            raise UnavailableError("Server exiting")
-        if model.state is not ModelState.READY:  # it was, when it was looked up
-            model = self.lookup(model.spec.name, request.model_version)
         try:
+            if self.is_exiting:
+                raise UnavailableError("Server exiting")
+            if model.state is not ModelState.READY:  # it was, when it was looked up
+                model = self.lookup(model.spec.name, request.model_version)
             validate(request, model.spec)
             request.model = model
             model.submit(request, time.monotonic_ns())

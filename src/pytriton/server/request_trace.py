@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pytriton.messages import ExecutionTimes, InferResponse, ResponseSink
     from pytriton.server.spans import TraceFacts
 
-# Of a longer stream the first responses and the last are told; it is OpenTelemetry's own limit.
-_MAX_EVENTS = 128
+# Of a longer stream the first responses and the last are told: OpenTelemetry keeps 128 events.
+_MAX_EVENTS = 120
 # Executions of one request, where its model asks for more and more of them.
 _MAX_EXECUTIONS = 128
 _CANCELLED = "the request was cancelled"
@@ -107,7 +107,7 @@ class RequestTrace:
 
     def _note_answer(self, answered_ns: int, *, final: bool) -> None:
         facts = self._facts
-        if facts.protocol and (final or len(facts.events) < _MAX_EVENTS - 3):
+        if facts.protocol and (final or len(facts.events) < _MAX_EVENTS):
             facts.events += (
                 ("INFER_RESPONSE_COMPLETE", answered_ns),
                 (f"{facts.protocol}_SEND_START", answered_ns),

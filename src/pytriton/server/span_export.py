@@ -81,13 +81,14 @@ class SpanExport:
         trace = self._trace
         parent: Span = trace.INVALID_SPAN
         if record.parent_id:
+            state = record.tracestate
             parent = trace.NonRecordingSpan(
                 trace.SpanContext(
                     record.trace_id,
                     record.parent_id,
                     is_remote=record.is_parent_remote,
                     trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
-                    trace_state=trace.TraceState.from_header([record.tracestate]),
+                    trace_state=trace.TraceState.from_header([state]) if state else None,
                 )
             )
         context: Context = trace.set_span_in_context(parent)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine tells the traces of requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.engine.engine import Engine
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.errors import UnavailableError
+from pytriton.executor.base import Outcome
+from pytriton.messages import ExecutionTimes
+from tests.fakes import SECOND_NS, RecordingSink, request, response
+
+
+class RecordingTrace:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.executions = []
+        self.refusals = []
+        self.cancelled_count = 0
+
+    def add_execution(self, times_ns):
+        self.executions.append(times_ns)
+
+    def on_cancelled(self):
+        self.cancelled_count += 1
+
+    def on_refused(self, error):
+        self.refusals.append(error.message)
+
+
+def submit(scene, **fields):
+    (made,) = scene.submit(trace=RecordingTrace(), **fields)
+    return made.trace
+
+
+def report(scene, *outcomes):
+    batch = scene.instance.running[0]
+    batch.needs_care = True  # as an instance says of traced requests
+    scene.instance.report(batch, list(outcomes))
+    scene.loop.run()
+
+
+def test_trace_hears_when_its_request_was_executed(scene, clock):
+    one = scene()
+    start_ns = clock.now_ns
+    trace = submit(one)
+    clock.now_ns += SECOND_NS
+    report(one, Outcome(0, response()))
+
+    assert trace.executions == [
+        ExecutionTimes(start_ns, start_ns, start_ns, start_ns, start_ns + SECOND_NS)
+    ]
+    one.check_all_answered()
+
+
+def test_only_the_traced_requests_of_a_batch_have_traces(scene):
+    one = scene()
+    (first, second) = one.submit(2)
+    second.trace = RecordingTrace()
+    report(one, Outcome(0, response()), Outcome(1, response()))
+
+    assert first.trace is None
+    assert len(second.trace.executions) == 1
+    one.check_all_answered()
+
+
+def test_trace_hears_of_every_response_of_a_stream(scene):
+    one = scene(decoupled=True)
+    trace = submit(one)
+    report(one, Outcome(0, response(), is_final=False))
+    report(one, Outcome(0, response()))
+
+    assert len(trace.executions) == 2
+
+
+def test_trace_hears_of_every_execution_of_a_request(scene):
+    one = scene(iterative=True)
+    trace = submit(one)
+    report(one, Outcome(0, is_rescheduled=True))
+    report(one, Outcome(0, response()))
+
+    assert len(trace.executions) == 2
+    one.check_all_answered()
+
+
+def test_trace_hears_that_its_client_is_gone(scene):
+    one = scene()
+    trace = submit(one)
+    for _ in range(2):
+        one.model.cancel(one.requests[0])
+
+    assert trace.cancelled_count == 1
+
+
+def test_trace_hears_that_its_request_was_not_taken(scene):
+    policy = QueuePolicySpec(max_queue_size=1)
+    one = scene(batcher=BatcherSpec(default_queue_policy=policy))
+    one.submit(1)
+    one.submit(1)
+    engine = Engine()
+    refused = request(RecordingSink(), trace=RecordingTrace())
+
+    with pytest.raises(UnavailableError):
+        engine.infer(refused, one.model)
+
+    (text,) = refused.trace.refusals
+    assert "Exceeds maximum queue size" in text
+    assert refused.sink.final_count == 0
+
+
+def test_trace_hears_that_the_server_exits(scene):
+    engine = Engine()
+    engine.is_exiting = True
+    refused = request(RecordingSink(), trace=RecordingTrace())
+
+    with pytest.raises(UnavailableError):
+        engine.infer(refused, scene().model)
+
+    assert refused.trace.refusals == ["Server exiting"]
