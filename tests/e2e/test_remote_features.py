@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models can do, they can do when another process than the server's bound them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pytriton.client import DecoupledModelClient
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.model_config import DynamicBatcher, Tensor
+from pytriton.model_config.common import ModelWarmup, WarmupInput
+from pytriton.triton import RemoteTriton, Triton, TritonConfig
+from tests.e2e.conftest import new_ports
+from tests.e2e.hosts import Host
+from tests.e2e.http_client import is_ready
+from tests.e2e.waiting import DEADLINE_S, eventually
+
+ONE = np.ones((1, 1), np.float32)
+ROWS = [[Tensor(name=name, dtype=np.float32, shape=(1,))] for name in "xy"]
+
+
+@pytest.fixture(scope="module")
+def running_host():
+    ports = new_ports()
+    config = TritonConfig(**ports, cache_config=[f"local,size={1 << 20}"])
+    with Triton(config=config) as triton:
+        host = Host(triton, ports)
+        host.grpc_port = ports["grpc_port"]
+        url, token = f"localhost:{host.port}", triton.get_access_token()
+        with RemoteTriton(url, access_token=token) as host.triton:
+            yield host
+
+
+class Counting:
+    """A model that counts what it was called with."""
+
+    def __init__(self):
+        self.sizes = []
+        self.opened = threading.Event()
+        self.opened.set()
+
+    def __call__(self, requests):
+        self.sizes.append(len(requests))
+        assert self.opened.wait(DEADLINE_S)
+        return [{"y": request["x"] + 1} for request in requests]
+
+
+def test_decoupled_models_stream(host):
+    def count_down(requests):
+        for number in (3, 2, 1):
+            yield [{"y": request["x"] * number} for request in requests]
+
+    name = host.bind(count_down, decoupled=True, max_batch_size=1)
+    with DecoupledModelClient(f"grpc://localhost:{host.grpc_port}", name) as client:
+        answers = [answer["y"].item() for answer in client.infer_sample(ONE[0])]
+
+    assert answers == [3, 2, 1]
+
+
+def test_coroutines_overlap(host):
+    arrived = []
+    complete = asyncio.Event()
+
+    async def meet(requests):
+        arrived.extend(requests)
+        if len(arrived) == 3:
+            complete.set()
+        await complete.wait()
+        return [{"y": request["x"]} for request in requests]
+
+    name = host.bind(meet, max_batch_size=1)
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda _: host.infer(name, x=ONE)["y"].item(), range(3)))
+
+    assert answers == [1, 1, 1]
+
+
+def test_instances_work_side_by_side(host):
+    barrier = threading.Barrier(2)
+
+    def meet(requests):
+        barrier.wait(DEADLINE_S)
+        return [{"y": request["x"]} for request in requests]
+
+    name = host.bind([meet, meet], max_batch_size=1)
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda _: host.infer(name, x=ONE)["y"].item(), range(2)))
+
+    assert answers == [1, 1]
+
+
+def test_requests_are_batched(host):
+    model = Counting()
+    model.opened.clear()
+    name = host.bind(model, max_batch_size=8, batcher=DynamicBatcher())
+    with ThreadPoolExecutor(5) as threads:
+        first = threads.submit(host.infer, name, x=ONE)
+        assert eventually(lambda: model.sizes == [1])
+        others = [threads.submit(host.infer, name, x=ONE) for _ in range(4)]
+        assert eventually(lambda: host.metric("nv_inference_pending_request_count", name) == 4)
+        model.opened.set()
+        answers = [each.result()["y"].item() for each in (first, *others)]
+
+    assert answers == [2] * 5
+    assert model.sizes == [1, 4]
+
+
+def test_models_are_warmed_up_before_they_are_served(host):
+    model = Counting()
+    warmup = ModelWarmup(
+        name="zeros",
+        batch_size=2,
+        count=3,
+        inputs={"x": WarmupInput(dtype=np.float32, shape=(1,), zero_data=True)},
+    )
+    host.bind(model, max_batch_size=8, model_warmup=[warmup])
+
+    assert sum(model.sizes) >= 3
+
+
+def test_answers_are_cached(host):
+    model = Counting()
+    name = host.bind(model, max_batch_size=8, response_cache=True)
+    answers = [host.infer(name, x=ONE)["y"].item() for _ in range(3)]
+
+    assert answers == [2, 2, 2]
+    assert model.sizes == [1]
+    assert host.statistics(name)["inference_stats"]["cache_hit"]["count"] == 2
+
+
+def test_strict_models_are_held_to_their_outputs(host):
+    @batch
+    def wrong(x):
+        return {"y": x.astype(np.float64)}
+
+    name = host.bind(wrong, *ROWS, strict=True, max_batch_size=4)
+    status, text = host.error(name, x=ONE)
+
+    assert status == 500
+    assert "float64" in text
+
+
+def test_unrecoverable_error_ends_the_binder_and_not_the_server(run_triton, ports):
+    def fail(requests):
+        raise PyTritonUnrecoverableError("the device is lost")
+
+    triton = run_triton(**ports)
+    host = Host(triton, ports)
+    remote = RemoteTriton(f"localhost:{host.port}", access_token=triton.get_access_token())
+    remote.bind("Remote", fail, *ROWS)
+    serving = threading.Thread(target=remote.serve)
+    serving.start()
+    assert eventually(lambda: is_ready(host.port, "Remote"))
+    text = host.error("Remote", x=ONE)[1]
+    serving.join()
+
+    assert "the device is lost" in text
+    assert not remote.is_alive()
+    assert is_ready(host.port)
+    assert triton.is_alive()
