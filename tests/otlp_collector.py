@@ -82,10 +82,14 @@ class Collector:
 
     def trace(self, trace_id: str, count: int) -> dict[str, Span]:
         """So many spans of a trace, by name; fails where there are fewer or more."""
+        return {span.name: span for span in self.trace_list(trace_id, count)}
+
+    def trace_list(self, trace_id: str, count: int) -> list[Span]:
+        """Like `trace`, where several spans may have one name."""
         assert eventually(lambda: len(self._of(trace_id)) >= count), self._of(trace_id)
         spans = self._of(trace_id)
         assert len(spans) == count, [span.name for span in spans]
-        return {span.name: span for span in spans}
+        return spans
 
     def new_trace(self, count: int) -> dict[str, Span]:
         """The spans of the only trace that was received."""
