@@ -17,11 +17,11 @@ InferFunc = Callable[..., Any]
 Call = Callable[[InferFunc, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-_OWN_ATTRIBUTES = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_self_wrapper", "_self_instance"}
-
-
 class _Decorated:
-    """A callable with a decorator around it; all other attributes are those of the callable."""
+    """A callable with a decorator around it. Whatever else is asked of it, the callable answers."""
+
+    # Not in __dict__, which functools.wraps copies: its function would be taken for this decorator.
+    __slots__ = ("__dict__", "__wrapped__", "_self_instance", "_self_wrapper")
 
     def __init__(self, wrapped: InferFunc, call: Call, instance: Any = None) -> None:
         functools.update_wrapper(self, wrapped, updated=())
@@ -42,11 +42,14 @@ class _Decorated:
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN_ATTRIBUTES:
-            super().__setattr__(name, value)
-        else:
-            setattr(self.__wrapped__, name, value)
+    @property
+    def __triton_context__(self) -> Any:
+        """The context, which all layers have in common."""
+        return self.__wrapped__.__triton_context__
+
+    @__triton_context__.setter
+    def __triton_context__(self, context: Any) -> None:
+        self.__wrapped__.__triton_context__ = context
 
     @property  # type: ignore[misc]  # that of an object may be set, which nobody does here
     def __class__(self) -> type:
