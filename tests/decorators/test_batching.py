@@ -287,7 +287,7 @@ class _GeneratorObject:
         batch(_GeneratorObject()),
         batch(functools.partial(_generator)),
         functools.partial(batch(add_sub)),
-        functools.wraps(batch(add_sub))(lambda requests: batch(add_sub)(requests)),
+        functools.wraps(batch(add_sub))(lambda requests: requests),
         _GeneratorObject(),
     ],
 )

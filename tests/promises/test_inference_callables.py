@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import numpy as np
@@ -86,6 +87,23 @@ def test_decorators_of_users_join_the_stack(host):
     name = host.bind(infer, max_batch_size=16)
 
     assert host.infer(name, x=np.ones((1, 1), np.float32))["y"].tolist() == [[17.0]]
+
+
+def test_function_around_the_stack_sees_every_call(host):
+    sizes = []
+
+    def counted(infer):
+        @functools.wraps(infer)
+        def wrapper(requests):
+            sizes.append(len(requests))
+            return infer(requests)
+
+        return wrapper
+
+    name = host.bind(counted(batch(lambda x: [x * 2])))
+
+    assert host.infer(name, x=np.ones((1, 1), np.float32))["y"].tolist() == [[2.0]]
+    assert sizes == [1]
 
 
 def test_decorated_function_is_called_without_a_server():
