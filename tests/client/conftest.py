@@ -124,7 +124,7 @@ def grpc_url(server):
     return server.urls["grpc"]
 
 
-@pytest.fixture(params=["silent", "half", "deaf", "unreachable"])
+@pytest.fixture(params=["silent", "half", "trickling", "deaf", "unreachable"])
 def stalled(request):
     with StalledServer(request.param) as server:
         yield server

@@ -11,6 +11,8 @@ import threading
 HALF_HTTP_ANSWER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 1000\r\n\r\n{"
 # An empty SETTINGS frame: the connection is good, but no answer comes over it.
 HALF_GRPC_ANSWER = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+GRPC_PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8)
+TRICKLE_S = 0.02
 
 
 class StalledServer:
@@ -18,6 +20,7 @@ class StalledServer:
 
     - "silent" reads everything and answers nothing;
     - "half" answers the beginning of an answer;
+    - "trickling" goes on for ever, a little at a time;
     - "deaf" reads nothing, so that a large request cannot be sent;
     - "unreachable" does not even accept connections.
     """
@@ -80,8 +83,17 @@ class StalledServer:
             if self.kind == "deaf":
                 return
             received = connection.recv(65536)
-            if self.kind == "half":
-                is_http2 = received.startswith(b"PRI ")
+            is_http2 = received.startswith(b"PRI ")
+            if self.kind in ("half", "trickling"):
                 connection.sendall(HALF_GRPC_ANSWER if is_http2 else HALF_HTTP_ANSWER)
-            while connection.recv(65536):
-                pass
+            if self.kind == "trickling":
+                connection.settimeout(TRICKLE_S)
+            self._read_on(connection, GRPC_PING if is_http2 else b"x")
+
+    def _read_on(self, connection: socket.socket, trickle: bytes) -> None:
+        while True:
+            try:
+                if not connection.recv(65536):
+                    return
+            except TimeoutError:  # noqa: PERF203  it is what the loop is for
+                connection.sendall(trickle)

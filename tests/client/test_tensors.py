@@ -34,7 +34,7 @@ def test_inputs_have_to_be_arrays(positional, named):
         tensors.check_inputs(positional, named)
 
 
-@pytest.mark.parametrize("values", [None, {}, {"a": "x", "b": 1, "c": True}])
+@pytest.mark.parametrize("values", [{}, {"a": "x", "b": 1, "c": True}])
 def test_parameters_may_be(values):
     assert tensors.check_parameters("Parameters", values) is None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import time
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -68,7 +70,7 @@ class AsyncioModelClient(BaseModelClient):
         if self._closed:
             return
         self._closed = True
-        if self._is_grpc_of_parent():
+        if self._only_in_pid not in (None, os.getpid()):
             return  # closing would wait for threads that this process does not have
         for name in ("_general_client", "_infer_client"):
             client = self.__dict__.get(name)
@@ -181,12 +183,15 @@ class AsyncioModelClient(BaseModelClient):
     ) -> dict[str, Array]:
         self._check_arguments(inputs, named_inputs, parameters, headers)
         config = await self._ready_model_config()
+        began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
         request = self._request(config, given, parameters)
-        limit = self._protocol.limit(self._inference_timeout_s)
-        call = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
+        protocol, limit_s = self._protocol, self._limit_s(began_s)
+        call = self._infer_client.infer(
+            **request, headers=self._headers(headers), **protocol.limit(limit_s)
+        )
         try:
-            result = await self._protocol.keep_limit(call, self._inference_timeout_s)
+            result = await protocol.keep_limit(call, limit_s)
         except asyncio_utils.refusals_of(self._infer_client) as error:
             raise self._failure(error) from error
         return finish(tensors.arrays_in(result))

@@ -9,10 +9,12 @@ server does not read. A limit here is a cancellation, which ends the connection 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, cast
 
+from pytriton.client.connecting import NEXT_ATTEMPT_S, Addresses, look_up
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
@@ -163,8 +165,53 @@ class AsyncioHttpConnections:
         return None
 
     async def _connect(self) -> _Connection:
+        """A connection to the first address that takes one, as `connecting.connect` opens it."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            _Connection, self._url.hostname, self._url.port
+        addresses = await _addresses_of(self._url)
+        failure: BaseException = ConnectionError(
+            f"expected an address of {self._url.hostname}, got none"
         )
-        return connection
+        attempts: set[asyncio.Task[tuple[asyncio.Transport, _Connection]]] = set()
+        try:
+            while addresses or attempts:
+                if addresses:
+                    *_, (host, port, *_) = addresses.pop(0)
+                    attempt = loop.create_connection(_Connection, host, port)
+                    attempts.add(loop.create_task(attempt))
+                done, attempts = await asyncio.wait(
+                    attempts,
+                    timeout=NEXT_ATTEMPT_S if addresses else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                connections = [task.result()[1] for task in done if task.exception() is None]
+                for connection in connections[1:]:
+                    connection.abort()
+                if connections:
+                    return connections[0]
+                for task in done:
+                    failure = task.exception() or failure
+        finally:
+            for task in attempts:
+                task.cancel()
+        raise failure
+
+
+async def _addresses_of(url: TritonUrl) -> Addresses:
+    """Not by the event loop, whose end would wait for a lookup that does not end."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Addresses] = loop.create_future()
+
+    def settle(answer: Addresses | OSError) -> None:
+        if found.done():
+            return  # nobody waits any more
+        if isinstance(answer, OSError):
+            found.set_exception(answer)
+        else:
+            found.set_result(answer)
+
+    def tell(answer: Addresses | OSError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, answer)
+
+    look_up(url, tell)
+    return await found

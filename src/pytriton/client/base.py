@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
+_NEGLIGIBLE_S = 0.001
 
 
 class BaseModelClient:
@@ -97,7 +99,8 @@ class BaseModelClient:
         )
         self._request_ids = itertools.count()
         self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
-        self._owner_pid = os.getpid()
+        # gRPC's threads, which its connections need, do not survive a fork.
+        self._only_in_pid = os.getpid() if self._protocol is GRPC else None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -156,16 +159,12 @@ class BaseModelClient:
     def _check_usable(self) -> None:
         if self._closed:
             raise PyTritonClientClosedError(f"{type(self).__name__} is closed")
-        if self._is_grpc_of_parent():
+        if self._only_in_pid is not None and self._only_in_pid != os.getpid():
             raise PyTritonClientClosedError(
-                f"{type(self).__name__} was made in process {self._owner_pid} and this is its "
+                f"{type(self).__name__} was made in process {self._only_in_pid} and this is its "
                 f"fork {os.getpid()}: gRPC connections do not survive it. Make a client in "
                 "each process."
             )
-
-    def _is_grpc_of_parent(self) -> bool:
-        """Whether this is a fork of the client's process, whose gRPC threads it does not have."""
-        return self._protocol is GRPC and self._owner_pid != os.getpid()
 
     def _check_arguments(
         self,
@@ -176,8 +175,10 @@ class BaseModelClient:
     ) -> None:
         self._check_usable()
         tensors.check_inputs(inputs, named_inputs)
-        tensors.check_parameters("Parameters", parameters)
-        tensors.check_parameters("Headers", headers)
+        if parameters is not None:
+            tensors.check_parameters("Parameters", parameters)
+        if headers is not None:
+            tensors.check_parameters("Headers", headers)
 
     def _prepare(
         self,
@@ -225,6 +226,13 @@ class BaseModelClient:
             "request_id": str(next(self._request_ids)),
             "parameters": parameters,
         }
+
+    def _limit_s(self, began_s: float) -> float:
+        """The time left for a request, as preparing a large one takes a part of it."""
+        spent_s = time.monotonic() - began_s
+        if spent_s < _NEGLIGIBLE_S:
+            return self._inference_timeout_s
+        return max(self._inference_timeout_s - spent_s, _NEGLIGIBLE_S)
 
     def _infer_input(self, name: str, array: Array) -> Any:
         datatype = tensors.datatype_of(name, array)

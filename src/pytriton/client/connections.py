@@ -15,9 +15,10 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from pytriton.client.connecting import connect, remaining
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
@@ -49,12 +50,26 @@ class HttpResponse:
         return bytes(self._body[start : self._read])
 
 
+class TimeLimit:
+    """Holds inside of a block, in the thread that enters it; a generator costs twice the time."""
+
+    def __init__(self, limits: threading.local, timeout_s: float) -> None:
+        self._limits = limits
+        self._deadline = time.monotonic() + timeout_s
+
+    def __enter__(self) -> None:
+        self._limits.deadline = self._deadline
+
+    def __exit__(self, *_: object) -> None:
+        del self._limits.deadline
+
+
 class HttpConnections:
     """The connections to one server: each call takes an idle one or opens another.
 
     Args:
         url: the server.
-        timeout_s: time limit of an exchange.
+        timeout_s: time limit of an exchange, where `limited_to` gives no other.
     """
 
     def __init__(self, url: TritonUrl, timeout_s: float) -> None:
@@ -69,14 +84,9 @@ class HttpConnections:
         state = "closed" if self._closed else f"{len(self._idle)} idle"
         return f"<HttpConnections to {self._url.without_scheme}, {state}>"
 
-    @contextlib.contextmanager
-    def limited_to(self, timeout_s: float) -> Iterator[None]:
-        """Use another time limit for the calls that this thread makes inside the block."""
-        self._limits.timeout_s = timeout_s
-        try:
-            yield
-        finally:
-            del self._limits.timeout_s
+    def limited_to(self, timeout_s: float) -> TimeLimit:
+        """A time limit for what this thread does inside the block, all of it together."""
+        return TimeLimit(self._limits, timeout_s)
 
     def get(self, request_uri: str, headers: Mapping[str, Any] | None = None) -> HttpResponse:
         return self._exchange("GET", request_uri, headers or {}, b"")
@@ -98,8 +108,8 @@ class HttpConnections:
         self, method: str, target: str, headers: Mapping[str, Any], body: bytes
     ) -> HttpResponse:
         head = request_head(method, target, self._url.without_scheme, headers)
-        deadline = time.monotonic() + getattr(self._limits, "timeout_s", self._timeout_s)
-        connection = self._take() or _connect(self._url, deadline)
+        deadline = getattr(self._limits, "deadline", None) or time.monotonic() + self._timeout_s
+        connection = self._take() or connect(self._url, deadline)
         answer = HttpAnswer()
         try:
             try:
@@ -146,47 +156,23 @@ class HttpConnections:
                 self._idle.pop().close()
 
 
-def _remaining(deadline: float) -> float:
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        raise TimeoutError("timed out")
-    return remaining
-
-
-def _connect(url: TritonUrl, deadline: float) -> socket.socket:
-    addresses = socket.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM)
-    failure: OSError = ConnectionError(f"expected an address of {url.hostname}, got none")
-    for family, kind, protocol, _, address in addresses:
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.settimeout(_remaining(deadline))
-            connection.connect(address)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            connection.close()
-            failure = error
-        else:
-            return connection
-    raise failure
-
-
 def _send(connection: socket.socket, head: bytes, body: bytes, deadline: float) -> None:
-    connection.settimeout(_remaining(deadline))
+    connection.settimeout(remaining(deadline))
     if len(body) <= _JOIN_BYTES:
         connection.sendall(head + body)
         return
     connection.sendall(head)
-    connection.settimeout(_remaining(deadline))
+    connection.settimeout(remaining(deadline))
     connection.sendall(body)
 
 
 def _receive(connection: socket.socket, answer: HttpAnswer, deadline: float) -> None:
     while not answer.is_complete:
-        connection.settimeout(_remaining(deadline))
+        connection.settimeout(remaining(deadline))
         answer.feed(connection.recv(_RECEIVE_BYTES))
         rest = answer.rest()
         while rest:
-            connection.settimeout(_remaining(deadline))
+            connection.settimeout(remaining(deadline))
             count = connection.recv_into(rest)
             if not count:
                 raise ConnectionError(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -117,13 +118,14 @@ class DecoupledModelClient(ModelClient):
                     f"{type(self).__name__} does not support {kind}: expected None, got {values!r}"
                 )
         config = self._ready_model_config()
+        began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
         return Responses(
-            self._start(self._message(config, given)),
+            self._start(self._message(config, given), began_s),
             lambda response: finish(tensors.arrays_in(self._library.InferResult(response))),
         )
 
-    def _start(self, message: Any) -> ResponseStream:
+    def _start(self, message: Any, began_s: float) -> ResponseStream:
         with self._init_lock:
             if self._stream is not None and self._stream.is_in_use():
                 raise PyTritonClientInferenceServerError(
@@ -134,7 +136,7 @@ class DecoupledModelClient(ModelClient):
             call = self._infer_client._client_stub.ModelStreamInfer(  # noqa: SLF001
                 iter((message,)), metadata=tuple((self._auth_headers or {}).items())
             )
-            self._stream = ResponseStream(call, self._inference_timeout_s)
+            self._stream = ResponseStream(call, self._inference_timeout_s, began_s)
             return self._stream
 
     def _message(self, config: TritonModelConfig, inputs: Mapping[str, Array]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
@@ -14,7 +15,6 @@ from pytriton.client import tensors, utils
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
 from pytriton.client.failures import failure_of
-from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -74,7 +74,7 @@ class ModelClient(BaseModelClient):
             self,
             _close,
             (self._general_client, self._infer_client),
-            self._owner_pid if self._protocol is GRPC else None,
+            self._only_in_pid,
         )
         if not lazy_init:
             try:
@@ -259,11 +259,15 @@ class ModelClient(BaseModelClient):
     ) -> dict[str, Array]:
         self._check_arguments(inputs, named_inputs, parameters, headers)
         config = self._ready_model_config()
+        began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
         request = self._request(config, given, parameters)
-        limit = self._protocol.limit(self._inference_timeout_s)
+        client, protocol, limit_s = self._infer_client, self._protocol, self._limit_s(began_s)
         try:
-            result = self._infer_client.infer(**request, headers=self._headers(headers), **limit)
+            with protocol.limited(client, limit_s):
+                result = client.infer(
+                    **request, headers=self._headers(headers), **protocol.limit(limit_s)
+                )
         except (OSError, ValueError, self._library.InferenceServerException) as error:
             if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error

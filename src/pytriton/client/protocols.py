@@ -8,8 +8,10 @@ brings gevent along, its asyncio form aiohttp, and `tritonclient.grpc` grpc.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pytriton.client.asyncio_connections import AsyncioHttpConnections
@@ -18,6 +20,7 @@ from pytriton.client.url import TritonUrl
 
 # The largest message that Triton takes and sends.
 _MAX_MESSAGE_BYTES = 2**31 - 1
+_NO_LIMIT = contextlib.nullcontext()
 
 
 class Http:
@@ -54,8 +57,15 @@ class Http:
         return client
 
     def limit(self, timeout_s: float) -> dict[str, float]:
-        """Arguments of a call that limit its time: none, connections have a limit of their own."""
+        """Arguments of a call that limit its time: none, `limited` does that."""
         return {}
+
+    def limited(self, client: Any, timeout_s: float) -> AbstractContextManager[None, None]:
+        """What limits the calls that are made inside of it; only connections of our own can."""
+        connections = client._client_stub  # noqa: SLF001
+        if isinstance(connections, HttpConnections):
+            return connections.limited_to(timeout_s)
+        return _NO_LIMIT
 
     def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
         """An asyncio call that ends when its time is up."""
@@ -123,6 +133,9 @@ class Grpc:
 
     def limit(self, timeout_s: float) -> dict[str, float]:
         return {"client_timeout": timeout_s}
+
+    def limited(self, client: Any, timeout_s: float) -> AbstractContextManager[None, None]:
+        return _NO_LIMIT
 
     def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
         return call  # it has a deadline

@@ -21,7 +21,7 @@ from pytriton.client.tensors import Array
 # Responses received ahead of the caller; when they are not fetched, the server has to wait.
 _AHEAD = 16
 # A response that its model gives just in time is still on its way when the time is up.
-_TRAVEL_TIME_S = 0.02
+_TRAVEL_TIME_S = 0.01
 
 _END = object()
 
@@ -32,12 +32,13 @@ class ResponseStream:
     Args:
         call: the call, an iterator over messages that can be cancelled.
         timeout_s: time allowed for each response.
+        began_s: when the time of the first one began.
     """
 
-    def __init__(self, call: Any, timeout_s: float) -> None:
+    def __init__(self, call: Any, timeout_s: float, began_s: float) -> None:
         self.is_over = False
         self._timeout_s = timeout_s
-        self._unread_until: float | None = time.monotonic() + timeout_s
+        self._first_deadline: float | None = began_s + timeout_s  # until somebody reads
         self._messages: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._failure: PyTritonClientError | None = None
         # Also when this object is dropped, and when the program ends before it does.
@@ -51,11 +52,11 @@ class ResponseStream:
     @property
     def is_unread(self) -> bool:
         """Whether nobody began to read it."""
-        return self._unread_until is not None
+        return self._first_deadline is not None
 
     def is_in_use(self) -> bool:
         """Whether it is not over. One that nobody begins to read in time is given up here."""
-        if self._unread_until is not None and time.monotonic() > self._unread_until:
+        if self._first_deadline is not None and time.monotonic() > self._first_deadline:
             self.close(
                 PyTritonClientTimeoutError(
                     f"Expected the responses to be read within {self._timeout_s:g} s; they were "
@@ -72,9 +73,11 @@ class ResponseStream:
             PyTritonClientInferenceServerError: The server answered with an error.
             PyTritonClientClosedError: The client was closed.
         """
-        self._unread_until = None
+        first_deadline, self._first_deadline = self._first_deadline, None
         if not self.is_over:
-            response = self._wait_for_response()
+            response = self._wait_for_response(
+                time.monotonic() + self._timeout_s if first_deadline is None else first_deadline
+            )
             if not self.is_over:  # meanwhile
                 return response
         failure, self._failure = self._failure, None
@@ -93,10 +96,11 @@ class ResponseStream:
         self.is_over, self._failure = True, failure
         self._give_up()
 
-    def _wait_for_response(self) -> Any:
+    def _wait_for_response(self, deadline: float) -> Any:
         """The next response; otherwise the stream is over then."""
+        limit_s = max(deadline + _TRAVEL_TIME_S - time.monotonic(), 0)
         try:
-            message = self._messages.get(timeout=self._timeout_s + _TRAVEL_TIME_S)
+            message = self._messages.get(timeout=limit_s)
         except queue.Empty:
             self.close(
                 PyTritonClientTimeoutError(

@@ -47,8 +47,6 @@ def check_parameters(kind: str, values: Any) -> None:
     Raises:
         PyTritonClientValueError: They are not.
     """
-    if values is None:
-        return
     if not isinstance(values, dict):
         raise PyTritonClientValueError(f"{kind} must be a dict, got {type(values).__name__}")
     for name, value in values.items():

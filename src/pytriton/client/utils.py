@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pytriton.client import waiting
-from pytriton.client.connections import HttpConnections
 from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, protocol_of
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
@@ -210,12 +209,10 @@ def call_within(
     timeout_s: float, client: Any, name: str, *arguments: Any, **named_arguments: Any
 ) -> Any:
     """Call a method of an official client with a time limit."""
+    protocol = protocol_of(client)
     method: Callable[..., Any] = getattr(client, name)
-    connections = getattr(client, "_client_stub", None)
-    if isinstance(connections, HttpConnections):
-        with connections.limited_to(timeout_s):
-            return method(*arguments, **named_arguments)
-    return method(*arguments, **named_arguments, **protocol_of(client).limit(timeout_s))
+    with protocol.limited(client, timeout_s):
+        return method(*arguments, **named_arguments, **protocol.limit(timeout_s))
 
 
 def _carry_out(steps: Steps[T], client: Any) -> T:
