@@ -29,7 +29,11 @@ def test_settings_are_read():
         resource={"service.name": "mine", "region": "us"},
     )
     assert config.url == "http://host/?a=b"
-    assert config.option("bsp_max_queue_size", 1) == 9
+    assert config.batching == {
+        "max_queue_size": 9,
+        "schedule_delay_millis": 5000,
+        "max_export_batch_size": 9,
+    }
 
 
 def test_settings_have_tritons_defaults():
@@ -37,7 +41,11 @@ def test_settings_have_tritons_defaults():
 
     assert (config.rate, config.count, config.url) == (1000, -1, "")
     assert not config.is_opentelemetry
-    assert config.option("bsp_schedule_delay", 5000) == 5000
+    assert config.batching == {
+        "max_queue_size": 2048,
+        "schedule_delay_millis": 5000,
+        "max_export_batch_size": 512,
+    }
 
 
 @pytest.mark.parametrize("name", ["rate", "count"])
@@ -50,4 +58,4 @@ def test_option_that_is_no_number_is_refused():
     config = read_trace_config(["opentelemetry,bsp_schedule_delay=soon"])
 
     with pytest.raises(ValueError, match="'bsp_schedule_delay', got 'soon'"):
-        config.option("bsp_schedule_delay", 1)
+        config.batching  # noqa: B018  it is what raises

@@ -7,9 +7,11 @@ without a tracer every function here does nothing, at the cost of one comparison
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +20,7 @@ from pytriton.utils.trace_config import INSTALL_HINT, read_trace_config
 
 _TRACER_NAME = "pytriton"
 _BACKEND_SPAN_NAME = "python_backend_execute"
+_EXPORT_S = 2.0  # for the last spans to be sent
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 _tracer: Any = None
@@ -107,9 +110,33 @@ def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:
     sdk = _opentelemetry("sdk.trace")
     exporter = _opentelemetry("exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter(url)
     resource = _opentelemetry("sdk.resources").Resource.create(attributes)
-    provider = sdk.TracerProvider(resource=resource)
-    provider.add_span_processor(_opentelemetry("sdk.trace.export").BatchSpanProcessor(exporter))
+    batching = read_trace_config(trace_config).batching
+    processor = _opentelemetry("sdk.trace.export").BatchSpanProcessor(exporter, **batching)
+    provider = sdk.TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    _send_rest_at_exit(provider)
     return provider.get_tracer(_TRACER_NAME)
+
+
+def _send_rest_at_exit(provider: Any) -> None:
+    """Have the last spans sent when the process ends, if anybody takes them soon."""
+    is_ending, is_sent = threading.Event(), threading.Event()
+
+    def send() -> None:
+        is_ending.wait()
+        provider.shutdown()  # waits as long as the receiver lets it
+        is_sent.set()
+
+    # It runs from now on, as no thread can be started once the interpreter ends.
+    sender = threading.Thread(target=send, name="span export", daemon=True)
+    sender.start()
+
+    def end() -> None:
+        is_ending.set()
+        if sender.is_alive():  # not in a forked child
+            is_sent.wait(_EXPORT_S)
+
+    atexit.register(end)
 
 
 def trace_with(trace_config: Sequence[str]) -> None:

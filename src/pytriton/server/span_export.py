@@ -134,10 +134,4 @@ def _processor(config: TraceConfig) -> Any:
     )
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  optional
 
-    queue_size = config.option("bsp_max_queue_size", 2048)
-    return BatchSpanProcessor(
-        OTLPSpanExporter(config.url or _URL),
-        max_queue_size=queue_size,
-        schedule_delay_millis=config.option("bsp_schedule_delay", 5000),
-        max_export_batch_size=min(config.option("bsp_max_export_batch_size", 512), queue_size),
-    )
+    return BatchSpanProcessor(OTLPSpanExporter(config.url or _URL), **config.batching)

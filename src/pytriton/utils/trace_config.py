@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 OPENTELEMETRY = "opentelemetry"
 OFF = "OFF"
@@ -36,8 +37,22 @@ class TraceConfig:
         """Where spans go; empty where that is not said."""
         return self.options.get("url", "")
 
-    def option(self, name: str, default: int) -> int:
-        """A whole number among the options."""
+    @property
+    def batching(self) -> dict[str, Any]:
+        """How spans are sent, as arguments of OpenTelemetry's `BatchSpanProcessor`.
+
+        Raises:
+            ValueError: a number is none.
+        """
+        queue_size = self._option("bsp_max_queue_size", 2048)
+        batch_size = self._option("bsp_max_export_batch_size", 512)
+        return {
+            "max_queue_size": queue_size,
+            "schedule_delay_millis": self._option("bsp_schedule_delay", 5000),
+            "max_export_batch_size": min(batch_size, queue_size),
+        }
+
+    def _option(self, name: str, default: int) -> int:
         return _integer(name, self.options.get(name, str(default)))
 
 
