@@ -113,7 +113,6 @@ class Triton(TritonBase):
         self._policy = triton_lifecycle_policy or _default_policy(config)
         self._triton_server: ServerProcess | None = None  # stays after a stop, for who asks it
         self._owner_pid = 0  # the process that started the server
-        atexit.register(self.stop)
 
     def __enter__(self) -> Self:
         """Start the server, unless the lifecycle policy says later."""
@@ -167,6 +166,7 @@ class Triton(TritonBase):
                 return False
             self._binder = None
             self._is_connected = False
+        atexit.unregister(self.stop)  # which keeps the object, and the models bound to it
         logger.debug("stopping the server")
         server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
         self._end_models()
@@ -207,6 +207,7 @@ class Triton(TritonBase):
         server = ServerProcess(self._on_server_exit)
         started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
         self._triton_server = self._binder = server
+        atexit.register(self.stop)
         self._use_ports(started)
         if self._config.log_verbose:
             self._warn_of_verbose_log()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from pytriton.triton import (
     VertextAILifecyclePolicy,
 )
 from tests.e2e.http_client import is_port_free, is_ready
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -117,3 +120,22 @@ def test_servers_of_one_process_live_side_by_side(run_triton, first, second):
     assert [server.is_alive() for server in servers] == [True, True]
     servers[0].stop()
     assert [server.is_alive() for server in servers] == [False, True]
+
+
+def test_stopped_object_and_its_models_are_forgotten(ports):
+    class Model:
+        def __call__(self, requests):
+            return requests
+
+    triton, model = Triton(config=TritonConfig(**ports)), Model()
+    triton.bind("Model", model, [X], [X])
+    triton.run()
+    triton.stop()
+    references = [weakref.ref(triton), weakref.ref(model)]
+    del triton, model
+
+    def are_gone():
+        gc.collect()
+        return all(reference() is None for reference in references)
+
+    assert eventually(are_gone)
