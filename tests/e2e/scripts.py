@@ -133,7 +133,7 @@ class Script:
         return [
             process.pid
             for process in self.family()
-            if process.pid != self.process.pid and "--control-fd" in process.cmdline()
+            if process.pid != self.process.pid and "--control-fd" in _arguments(process)
         ]
 
     def family(self) -> list[psutil.Process]:
@@ -180,3 +180,11 @@ class Script:
 
     def exit_code(self, deadline_s: float = DEADLINE_S) -> int:
         return self.process.wait(deadline_s)
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    """The command line of a process; none where it is gone by now."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
