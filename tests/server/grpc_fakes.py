@@ -17,6 +17,7 @@ from pytriton.protos import service_pb2
 from pytriton.server.bound_control import BoundControl
 from pytriton.server.grpc_api import GrpcApi
 from pytriton.server.options import ServerOptions
+from pytriton.server.trace_settings import TraceSettings
 from pytriton.wire.grpc import message_prefix
 from pytriton.wire.grpc.status import percent_decode
 from pytriton.wire.http2 import frames
@@ -187,7 +188,9 @@ class GrpcClient:
         self.engine = engine or FakeEngine()
         self.loop = loop or FakeLoop()
         control = control or BoundControl(self.engine, self.loop)
-        self.api = GrpcApi(self.engine, options or ServerOptions(), self.loop, control)
+        options = options or ServerOptions()
+        traces = TraceSettings.read(options.trace_settings)
+        self.api = GrpcApi(self.engine, options, self.loop, control, traces)
         self.transport = FakeTransport()
         self.connection = self.api.make_connection()
         self.transport.set_protocol(self.connection)

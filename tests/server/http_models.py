@@ -17,6 +17,7 @@ from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.server.bound_control import BoundControl
 from pytriton.server.http_api import HttpApi
 from pytriton.server.options import Limits, ServerOptions
+from pytriton.server.trace_settings import TraceSettings
 from tests.server.http_fakes import Answer, Client, FakeLoop
 
 INFER = b"/v2/models/double/infer"
@@ -85,7 +86,8 @@ class Service:
         self.engine = Engine()
         self.options = ServerOptions(limits=limits or Limits(), **options)
         self.control = control or BoundControl(self.engine, self.loop)
-        self.api = HttpApi(self.engine, self.options, self.loop, self.control)
+        traces = TraceSettings.read(self.options.trace_settings)
+        self.api = HttpApi(self.engine, self.options, self.loop, self.control, traces)
         self.instances: dict[str, ScriptedInstance] = {}
         for name, text in MODELS.items():
             self._serve(name, text)

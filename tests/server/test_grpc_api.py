@@ -36,7 +36,7 @@ CONFIG = {
 NOT_SERVED = [
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
-    "TraceSetting", "LogSettings",
+    "LogSettings",
 ]  # fmt: skip
 
 

@@ -29,6 +29,8 @@ from pytriton.server.http_routes import (
         (b"/v2/models/m/versions/3/config", "model_config", "model-config", "m", "3"),
         (b"/v2/models/m/stats", "model_statistics", "statistics", "m", ""),
         (b"/v2/models/m/versions/3/stats", "model_statistics", "statistics", "m", "3"),
+        (b"/v2/trace/setting", "trace_setting", "trace", "", ""),
+        (b"/v2/models/m/trace/setting", "trace_setting", "trace", "m", ""),
         (b"/v2/models/m/infer", "infer", "inference", "m", ""),
         (b"/v2/models/m/versions/3/infer", "infer", "inference", "m", "3"),
         (b"/v2/models/m/generate", "generate", "inference", "m", ""),

@@ -9,7 +9,8 @@ import pytest
 
 from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.messages import TraceContext
-from pytriton.server.tracing import TraceSampling, Tracing, parse_traceparent
+from pytriton.server.trace_settings import TraceSettings
+from pytriton.server.tracing import Tracing, parse_traceparent
 from tests.fakes import RecordingSink, model_spec, request
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -35,9 +36,13 @@ def kept():
     return Kept()
 
 
+def trace(kept, *settings):
+    return Tracing(TraceSettings.read(["mode=opentelemetry", *settings]), kept)
+
+
 @pytest.fixture
 def tracing(kept):
-    return Tracing(TraceSampling(0, -1), kept)
+    return trace(kept, "rate=0")
 
 
 def begin(tracing, traceparent="", tracestate="", **fields):
@@ -46,23 +51,27 @@ def begin(tracing, traceparent="", tracestate="", **fields):
     return made
 
 
-@pytest.mark.parametrize(
-    "settings", [[], ["mode=triton", "rate=1"], ["mode=opentelemetry", "level=OFF"]]
-)
+@pytest.mark.parametrize("settings", [[], ["mode=triton", "rate=1"]])
 def test_nothing_is_traced_unless_opentelemetry_is_asked_for(settings):
-    assert Tracing.from_settings(settings) is None
+    assert Tracing.start(TraceSettings.read(settings)) is None
 
 
-def test_rate_that_is_no_number_is_refused():
-    with pytest.raises(InvalidArgumentError, match="'rate', got 'often'"):
-        Tracing.from_settings(["mode=opentelemetry", "rate=often"])
+def test_nothing_is_traced_at_level_off(kept):
+    assert begin(trace(kept, "rate=1", "level=OFF"), PARENT).trace is None
+
+
+def test_setting_of_opentelemetry_that_is_no_number_is_refused():
+    settings = TraceSettings.read(["mode=opentelemetry", "opentelemetry,bsp_schedule_delay=soon"])
+
+    with pytest.raises(InvalidArgumentError, match="'bsp_schedule_delay', got 'soon'"):
+        Tracing.start(settings)
 
 
 def test_missing_package_is_named_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
 
     with pytest.raises(UnavailableError, match="pip install opentelemetry-api"):
-        Tracing.from_settings(["mode=opentelemetry"])
+        Tracing.start(TraceSettings.read(["mode=opentelemetry"]))
 
 
 def test_traceparent_is_read():
@@ -82,6 +91,7 @@ def test_traceparent_is_read():
         f"00-{TRACE_ID}-{'0' * 16}-01",
         PARENT.upper(),
         f"{PARENT}1",
+        f"{PARENT}-more",
         f" {PARENT}",
     ],
 )
@@ -110,7 +120,7 @@ def test_request_of_a_client_that_traces_is_traced_under_its_span(tracing, kept)
 
 
 def test_request_whose_client_does_not_sample_is_not_traced(kept):
-    tracing = Tracing(TraceSampling(1, -1), kept)
+    tracing = trace(kept, "rate=1")
 
     made = begin(tracing, UNSAMPLED)
 
@@ -119,36 +129,18 @@ def test_request_whose_client_does_not_sample_is_not_traced(kept):
 
 
 def test_request_with_a_header_that_cannot_be_read_is_traced_as_sampling_says(kept):
-    assert begin(Tracing(TraceSampling(1, -1), kept), "garbage", "vendor=one").trace is not None
-    assert begin(Tracing(TraceSampling(0, -1), kept), "garbage").trace is None
+    assert begin(trace(kept, "rate=1"), "garbage", "vendor=one").trace is not None
+    assert begin(trace(kept, "rate=0"), "garbage").trace is None
 
 
 def test_sampled_request_begins_a_trace_of_its_own(kept):
-    tracing = Tracing(TraceSampling(1, -1), kept)
+    tracing = trace(kept, "rate=1")
     for _ in range(2):
         begin(tracing, tracestate="of nobody").sink.on_response(None, final=True)
 
     first, second = (spans["InferRequest"] for spans in kept.traces)
     assert first.trace_id != second.trace_id
     assert (first.parent_id, first.is_parent_remote, first.tracestate) == (0, False, "")
-
-
-def test_every_nth_request_is_sampled():
-    sampling = TraceSampling(3, -1)
-
-    assert [sampling.takes_next() for _ in range(6)] == [False, False, True] * 2
-
-
-def test_rate_zero_samples_nothing():
-    sampling = TraceSampling(0, -1)
-
-    assert not any(sampling.takes_next() for _ in range(3))
-
-
-def test_count_limits_what_is_sampled():
-    sampling = TraceSampling(1, 2)
-
-    assert [sampling.takes_next() for _ in range(4)] == [True, True, False, False]
 
 
 def test_call_of_a_model_is_traced_under_the_one_that_makes_it(tracing, kept):

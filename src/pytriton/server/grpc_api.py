@@ -31,6 +31,7 @@ from pytriton.server.readiness import Readiness
 from pytriton.server.repository_service import RepositoryService
 from pytriton.server.status import GRPC_RESTRICTED
 from pytriton.server.tasks import TaskKeeper
+from pytriton.server.trace_service import TraceService
 from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.server.grpc_call import Call
     from pytriton.server.options import ServerOptions
+    from pytriton.server.trace_settings import TraceSettings
     from pytriton.server.tracing import Tracing
     from pytriton.wire.grpc import CallHead
 
@@ -100,6 +102,7 @@ class GrpcApi:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         control: ModelControl,
+        trace_settings: TraceSettings,
         tracing: Tracing | None = None,
     ) -> None:
         self.connections: set[GrpcConnection] = set()
@@ -110,7 +113,8 @@ class GrpcApi:
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
         readiness = Readiness(engine, control, is_strict=options.strict_readiness)
-        self._documents = DocumentService(engine, options.id, readiness)
+        traces = TraceService(engine, trace_settings)
+        self._documents = DocumentService(engine, options.id, readiness, traces)
         self._repository = GrpcRepository(RepositoryService(engine, control))
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
         self._health = grpc_health.HealthService(readiness)

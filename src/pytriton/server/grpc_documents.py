@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model_spec import TensorSpec
     from pytriton.server.readiness import Readable, Readiness
+    from pytriton.server.trace_service import TraceService
 
 _NOT_SERVED = {
     "SystemSharedMemoryStatus": "shared-memory",
@@ -28,7 +29,6 @@ _NOT_SERVED = {
     "CudaSharedMemoryStatus": "shared-memory",
     "CudaSharedMemoryRegister": "shared-memory",
     "CudaSharedMemoryUnregister": "shared-memory",
-    "TraceSetting": "trace",
     "LogSettings": "logging",
 }
 
@@ -38,10 +38,13 @@ Answer = Callable[[Any], Any]
 class DocumentService:
     """Makes response messages of request messages, or coroutines that do."""
 
-    def __init__(self, engine: Engine, server_id: str, readiness: Readiness) -> None:
+    def __init__(
+        self, engine: Engine, server_id: str, readiness: Readiness, traces: TraceService
+    ) -> None:
         self._engine = engine
         self._server_id = server_id
         self._readiness = readiness
+        self._traces = traces
 
     def answers(self) -> dict[str, tuple[str, Answer]]:
         """Method -> its group for authorisation, and what answers it."""
@@ -53,6 +56,7 @@ class DocumentService:
             "ModelMetadata": ("metadata", self.model_metadata),
             "ModelConfig": ("model-config", self.model_config),
             "ModelStatistics": ("statistics", self.model_statistics),
+            "TraceSetting": ("trace", self.trace_setting),
         }
         for name, api in _NOT_SERVED.items():
             served[name] = (api, functools.partial(self._refuse, name))
@@ -109,6 +113,14 @@ class DocumentService:
                 name=model.spec.name, version=str(model.spec.version)
             )
             json_format.ParseDict(model.statistics.snapshot(), account)
+        return response
+
+    def trace_setting(self, request: Any) -> Any:
+        """The settings of traces, after they were changed as the request says."""
+        changes = {name: list(setting.value) for name, setting in request.settings.items()}
+        response = service_pb2.TraceSettingResponse()
+        for name, texts in self._traces.change(request.model_name, changes).items():
+            response.settings[name].value.extend(texts)
         return response
 
     def _refuse_exiting(self) -> None:

@@ -29,6 +29,8 @@ from pytriton.server.readiness import Readiness
 from pytriton.server.repository_service import RepositoryService
 from pytriton.server.status import HTTP_RESTRICTED
 from pytriton.server.tasks import TaskKeeper
+from pytriton.server.trace_service import TraceService
+from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pytriton.server.http_reader import HttpRequest, RequestHead
     from pytriton.server.options import ServerOptions
     from pytriton.server.readiness import Readable
+    from pytriton.server.trace_settings import TraceSettings
     from pytriton.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -57,6 +60,7 @@ class HttpApi(HttpHandler):
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         control: ModelControl,
+        trace_settings: TraceSettings,
         tracing: Tracing | None = None,
     ) -> None:
         super().__init__(options.limits, loop)
@@ -67,6 +71,7 @@ class HttpApi(HttpHandler):
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
         self._headers = HeaderUse(options.http_header_forward_pattern, tracing)
+        self._traces = TraceService(engine, trace_settings)
         repository = RepositoryEndpoints(
             RepositoryService(engine, control),
             options.limits.http_max_input_bytes,
@@ -87,6 +92,7 @@ class HttpApi(HttpHandler):
             "repository_index": repository.index,
             "repository_load": repository.load,
             "repository_unload": repository.unload,
+            "trace_setting": self._trace_setting,
         }
 
     def body_memory(self, head: RequestHead) -> memoryview:
@@ -194,6 +200,13 @@ class HttpApi(HttpHandler):
     ) -> None:
         models = self._engine.models_with_statistics(route.model, route.version)
         connection.respond(200, (documents.model_statistics(models),))
+
+    def _trace_setting(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        changes = read_trace_settings(request.body) if request.head.method == b"POST" else {}
+        settings = self._traces.change(route.model, changes)
+        connection.respond(200, (encode_trace_settings(settings),))
 
     def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route

@@ -54,6 +54,9 @@ _OF_MODEL: dict[str, Endpoint] = {
     "generate_stream": Endpoint("generate_stream", "inference", _POST),
 }
 
+_TRACE_SETTING = Endpoint("trace_setting", "trace", _GET | _POST)
+_TRACE_PATH = ("trace", "setting")
+
 _INDEX = Endpoint("repository_index", "model-repository", _POST)
 _OF_REPOSITORY_MODEL: dict[str, Endpoint] = {
     "load": Endpoint("repository_load", "model-repository", _POST),
@@ -66,6 +69,7 @@ _FIXED: dict[tuple[str, ...], Route] = {
     ("v2", "health", "ready"): Route(_READY),
     ("v2", "models", "stats"): Route(_ALL_STATISTICS),
     ("v2", "repository", "index"): Route(_INDEX),
+    ("v2", *_TRACE_PATH): Route(_TRACE_SETTING),
 }
 
 
@@ -96,6 +100,8 @@ def resolve(target: bytes) -> Route | None:
 
 
 def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
+    if rest == _TRACE_PATH:  # the same for all versions
+        return Route(_TRACE_SETTING, model)
     version = ""
     if len(rest) >= 2 and rest[0] == "versions":
         version = rest[1]

@@ -17,6 +17,7 @@ from pytriton.server.grpc_api import GrpcApi
 from pytriton.server.grpc_tls import tls_context
 from pytriton.server.http_api import HttpApi
 from pytriton.server.metrics_api import MetricsApi
+from pytriton.server.trace_settings import TraceSettings
 from pytriton.server.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ class Server:
             self.cache = ResponseCache(options.cache_bytes)
         self._loop = loop
         control = control or BoundControl(self.engine, loop)
-        self._tracing = tracing or Tracing.from_settings(options.trace_settings)
-        self._http = HttpApi(self.engine, options, loop, control, self._tracing)
-        self._grpc = GrpcApi(self.engine, options, loop, control, self._tracing)
+        traces = TraceSettings.read(options.trace_settings) if tracing is None else tracing.settings
+        self._tracing = tracing or Tracing.start(traces)
+        self._http = HttpApi(self.engine, options, loop, control, traces, self._tracing)
+        self._grpc = GrpcApi(self.engine, options, loop, control, traces, self._tracing)
         self._metrics = MetricsApi(self.engine, options, loop, custom_metrics)
         self._listeners: list[asyncio.Server] = []
         self.http_port = self.grpc_port = self.metrics_port = 0

@@ -25,6 +25,7 @@ from pytriton.server.devices import visible_gpu_ids
 from pytriton.server.metrics import custom_families, server_family_names
 from pytriton.server.server import Server
 from pytriton.server.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
+from pytriton.server.trace_settings import TraceSettings
 from pytriton.server.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class RepositoryServing:
         settings = repository_settings(options.repository, gpu_ids)
         self._models = ModelRepositories(settings, engine, self._loader, loop)
         metrics = CustomMetrics(server_family_names())
-        tracing = Tracing.from_settings(options.trace_settings)
+        tracing = Tracing.start(TraceSettings.read(options.trace_settings))
         shared = SharedServices(
             engine,
             self._models.for_models,

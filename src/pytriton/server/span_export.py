@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Where and as what Triton sends spans if it is not told.
-_URL = "http://localhost:4318/v1/traces"
-_SERVICE_NAME = "triton-inference-server"
+_SERVICE_NAME = "triton-inference-server"  # Triton's, if it is not told another one
 
 
 class SpanExport:
@@ -134,4 +132,4 @@ def _processor(config: TraceConfig) -> Any:
     )
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  optional
 
-    return BatchSpanProcessor(OTLPSpanExporter(config.url or _URL), **config.batching)
+    return BatchSpanProcessor(OTLPSpanExporter(config.endpoint), **config.batching)

@@ -12,17 +12,17 @@ from pytriton.errors import InvalidArgumentError, UnavailableError
 from pytriton.server.request_trace import RequestTrace, new_span_id, new_trace_id
 from pytriton.server.span_export import SpanExport
 from pytriton.server.spans import TraceFacts, make_spans
-from pytriton.utils.trace_config import INSTALL_HINT, OFF, read_trace_config
+from pytriton.utils.trace_config import INSTALL_HINT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.messages import InferRequest, TraceContext
     from pytriton.server.spans import SpanRecord
+    from pytriton.server.trace_settings import TraceSettings
 
-# Version 00 of W3C Trace Context, and what later ones keep of it.
+# Version 00 of W3C Trace Context, and what later ones, which may add to it, keep of it.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-|\Z)")
+_LENGTH = 55
 _SAMPLED = 1
 
 
@@ -37,30 +37,12 @@ class TraceParent(NamedTuple):
 def parse_traceparent(text: str) -> TraceParent | None:
     """Read a `traceparent` header; None where it is not one."""
     found = _TRACEPARENT.match(text)
-    if found is None:
+    if found is None or (text.startswith("00") and len(text) != _LENGTH):
         return None
     trace_id, span_id, flags = (int(part, 16) for part in found.groups())
     if not trace_id or not span_id:
         return None
     return TraceParent(trace_id, span_id, bool(flags & _SAMPLED))
-
-
-class TraceSampling:
-    """Picks every so many of the requests whose clients say nothing of tracing."""
-
-    def __init__(self, rate: int, count: int) -> None:
-        self._rate = rate  # 0: none
-        self._left = count
-        self._seen = 0
-
-    def takes_next(self) -> bool:
-        """Whether to trace the next request."""
-        self._seen += 1
-        if not self._rate or self._seen % self._rate or not self._left:
-            return False
-        if self._left > 0:
-            self._left -= 1
-        return True
 
 
 class SpanSink(Protocol):
@@ -76,24 +58,23 @@ class SpanSink(Protocol):
 class Tracing:
     """Begins the traces of requests, and hands on the spans of those that are over."""
 
-    def __init__(self, sampling: TraceSampling, export: SpanSink) -> None:
-        self._sampling = sampling
+    def __init__(self, settings: TraceSettings, export: SpanSink) -> None:
+        self.settings = settings
         self._export = export
         self._numbers = itertools.count(1)
 
     @classmethod
-    def from_settings(cls, settings: Sequence[str]) -> Tracing | None:
-        """Read `mode=opentelemetry` and what goes with it; None where nothing is to be traced.
+    def start(cls, settings: TraceSettings) -> Tracing | None:
+        """Trace as settings say; None where their mode is not OpenTelemetry's.
 
         Raises:
             InvalidArgumentError: a setting is wrong.
             UnavailableError: OpenTelemetry is not installed.
         """
+        if not settings.config.is_opentelemetry:
+            return None
         try:
-            config = read_trace_config(settings)
-            if not config.is_opentelemetry or OFF in config.levels:
-                return None
-            return cls(TraceSampling(config.rate, config.count), SpanExport(config))
+            return cls(settings, SpanExport(settings.config))
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from error
         except ImportError as error:
@@ -108,9 +89,12 @@ class Tracing:
         tracestate: str,
     ) -> None:
         """Trace a client's request if it is to be: if its client does, or else as sampling says."""
+        sampling = self.settings.sampling(spec.name)
+        if sampling is None:
+            return
         parent = parse_traceparent(traceparent) if traceparent else None
         if parent is None:
-            if self._sampling.takes_next():
+            if sampling.takes_next():
                 self._attach(request, spec, new_trace_id(), protocol=protocol)
         elif parent.is_sampled:
             self._attach(

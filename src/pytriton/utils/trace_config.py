@@ -9,6 +9,8 @@ from typing import Any
 
 OPENTELEMETRY = "opentelemetry"
 OFF = "OFF"
+TIMESTAMPS = "TIMESTAMPS"
+_URL = "http://localhost:4318/v1/traces"  # where Triton sends spans if it is not told
 INSTALL_HINT = (
     "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
     "opentelemetry-exporter-otlp-proto-http"
@@ -36,6 +38,11 @@ class TraceConfig:
     def url(self) -> str:
         """Where spans go; empty where that is not said."""
         return self.options.get("url", "")
+
+    @property
+    def endpoint(self) -> str:
+        """Where the server sends spans."""
+        return self.url or _URL
 
     @property
     def batching(self) -> dict[str, Any]:

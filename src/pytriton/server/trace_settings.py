@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of traces: those of the start, and what clients changed since, for all or one model.
+
+Their names, texts and rules are Triton's; every value is a list of texts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.utils.trace_config import OFF, TIMESTAMPS, read_trace_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytriton.utils.trace_config import TraceConfig
+
+Values = dict[str, list[str]]
+
+LEVEL = "trace_level"
+_RATE = "trace_rate"
+_COUNT = "trace_count"
+_LOG_FREQUENCY = "log_frequency"
+_LEVELS = (OFF, TIMESTAMPS, "TENSORS")
+_RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_ALL = ""  # in the place of a model's name
+
+
+class TraceSampling:
+    """Picks every so many of the requests whose clients say nothing of tracing."""
+
+    def __init__(self, rate: int, count: int) -> None:
+        self.left = count  # -1: without limit
+        self._rate = rate  # 0: none
+        self._seen = 0
+
+    def takes_next(self) -> bool:
+        """Whether to trace the next request."""
+        self._seen += 1
+        if not self._rate or self._seen % self._rate or not self.left:
+            return False
+        if self.left > 0:
+            self.left -= 1
+        return True
+
+
+class TraceSettings:
+    """What is traced now."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        self.config = config
+        levels = config.levels or (TIMESTAMPS,)
+        self._first: Values = {
+            LEVEL: list(levels) if config.is_opentelemetry else [OFF],
+            _RATE: [str(config.rate)],
+            _COUNT: [str(config.count)],
+            _LOG_FREQUENCY: ["0"],
+        }
+        self._changed: dict[str, Values] = {_ALL: {}}  # by model
+        self._sampling = {_ALL: self._new_sampling(_ALL)}  # of models with settings of their own
+
+    @classmethod
+    def read(cls, settings: Iterable[str]) -> TraceSettings:
+        """Read the settings of the start.
+
+        Raises:
+            InvalidArgumentError: a number is none.
+        """
+        try:
+            return cls(read_trace_config(settings))
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
+
+    def sampling(self, model_name: str = _ALL) -> TraceSampling | None:
+        """What picks requests to a model; None where none are traced."""
+        return self._sampling.get(model_name, self._sampling[_ALL])
+
+    def view(self, model_name: str = _ALL) -> Values:
+        """The settings for a model; without a name, for all that have none of their own."""
+        values = self._values(model_name)
+        sampling = self.sampling(model_name)
+        if sampling is not None:
+            values[_COUNT] = [str(sampling.left)]
+        if self.config.is_opentelemetry:
+            del values[_LOG_FREQUENCY]
+            return {**values, "trace_mode": [self.config.mode], **_options(self.config)}
+        return {**values, "trace_file": [""], "trace_mode": ["triton"]}
+
+    def update(self, changes: Mapping[str, Sequence[str]], model_name: str = _ALL) -> None:
+        """Change settings of a model, or of all; one that is empty is inherited again.
+
+        Raises:
+            ServerError: a value is wrong; then nothing is changed.
+        """
+        changed = dict(self._changed.get(model_name, {}))
+        for name, texts in changes.items():
+            if name == "trace_file":
+                raise UnsupportedError(
+                    "trace file location can not be updated through network protocol"
+                )
+            if name in self._first:
+                changed.pop(name, None)
+                if texts:
+                    changed[name] = _read_value(name, texts)
+        self._check({**self._changed[_ALL], **changed})
+        self._changed[model_name] = changed
+        for name in [model_name] if model_name else list(self._changed):
+            self._sampling[name] = self._new_sampling(name)
+
+    def _values(self, model_name: str) -> Values:
+        return {**self._first, **self._changed[_ALL], **self._changed.get(model_name, {})}
+
+    def _check(self, changed: Values) -> None:
+        if {**self._first, **changed}[LEVEL] == [OFF]:
+            return
+        if not self.config.is_opentelemetry:
+            reason = "this server makes traces in mode opentelemetry only"
+        elif changed.get(_RATE) == ["0"]:
+            reason = "sample rate must be non-zero"
+        else:
+            return
+        raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
+
+    def _new_sampling(self, model_name: str) -> TraceSampling | None:
+        values = self._values(model_name)
+        if values[LEVEL] == [OFF]:
+            return None
+        return TraceSampling(int(values[_RATE][0]), int(values[_COUNT][0]))
+
+
+def _options(config: TraceConfig) -> Values:
+    options = {"url": config.endpoint}
+    if config.resource:
+        options["resource"] = ",".join(f"{key}={text}" for key, text in config.resource.items())
+    batching = config.batching
+    options["bsp_max_queue_size"] = str(batching["max_queue_size"])
+    options["bsp_schedule_delay"] = str(batching["schedule_delay_millis"])
+    options["bsp_max_export_batch_size"] = str(batching["max_export_batch_size"])
+    return {name: [text] for name, text in options.items()}
+
+
+def _read_value(name: str, texts: Sequence[str]) -> list[str]:
+    if name == LEVEL:
+        return _read_levels(texts)
+    if len(texts) != 1:
+        raise InvalidArgumentError(f"expect only 1 value for '{name}'")
+    (text,) = texts
+    if not _INTEGER.fullmatch(text):
+        raise InvalidArgumentError(f"Unable to parse '{name}', got: {text}")
+    low, high = _RANGES[name]
+    if not low <= int(text) <= high:
+        raise InvalidArgumentError(
+            f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {text}"
+        )
+    return [str(int(text))]
+
+
+def _read_levels(texts: Sequence[str]) -> list[str]:
+    unknown = [text for text in texts if text not in _LEVELS]
+    if unknown:
+        raise InvalidArgumentError(
+            f"Expected trace levels out of {', '.join(_LEVELS)}, got: {', '.join(unknown)}"
+        )
+    if OFF in texts and len(texts) > 1:
+        raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
+    return list(texts)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents of the trace extension: settings as lists of texts, and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytriton.errors import InternalError
+from pytriton.wire.json_members import access_error, utf8
+from pytriton.wire.json_text import load_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytriton.dtypes import Buffer
+
+_LIST = "trace_level"  # the only setting that is an array
+
+
+def read_trace_settings(body: Buffer) -> dict[str, list[str]]:
+    """The changes in the body of a request, each a list of texts; null is an empty one.
+
+    Raises:
+        ServerError: It is malformed.
+    """
+    document = load_json(body)
+    if type(document) is not dict:
+        raise InternalError("attempt to get members for non-object")
+    return {utf8(name, "settings"): _texts(name, value) for name, value in document.items()}
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if name == _LIST and type(value) is not list:
+        raise InternalError(access_error("array"))
+    texts = value if name == _LIST else [value]
+    for text in texts:
+        if type(text) is not str:
+            raise InternalError(access_error("string"))
+    return [utf8(text, name) for text in texts]
+
+
+def encode_trace_settings(settings: Mapping[str, list[str]]) -> bytes:
+    """Settings as a JSON document."""
+    return orjson.dumps(
+        {name: texts if name == _LIST else texts[0] for name, texts in settings.items()}
+    )
