@@ -38,9 +38,9 @@ print("parent", client.infer_sample(one, one)["add"], future.result()["add"])
 """
 
 
-def run(source):
+def run(source, *options):
     process = subprocess.run(
-        [sys.executable, "-c", source],
+        [sys.executable, *options, "-c", source],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -57,7 +57,7 @@ def test_fork_uses_an_http_client_and_is_refused_others(our_server, scheme, end)
     if scheme == "http":
         assert "ModelClient [2.]" in output
     else:
-        assert "gRPC connections do not survive it" in output
+        assert "which its connections do not survive" in output
     assert "does not have its threads" in output
     assert "child 0" in output
     assert "parent [2.] [2.]" in output
@@ -101,3 +101,84 @@ print([name for name in ("gevent", "aiohttp", "grpc") if name in sys.modules])
 """)
 
     assert output.strip() == {None: "[]", "http": "['gevent']", "grpc": "['grpc']"}[scheme_in_use]
+
+
+PROLOGUE = """
+import asyncio, gc, os, warnings
+os.environ["GRPC_VERBOSITY"] = "ERROR"  # it tells of forks
+import numpy as np
+from pytriton.client import *
+from pytriton.client.exceptions import PyTritonClientClosedError
+
+one = np.ones(1, np.float32)
+
+async def infer():
+    client = AsyncioModelClient({url!r}, "AddSub")
+    await client.infer_sample(one, one)
+    return client
+"""
+
+# None of them closes what it uses, or not in the usual way.
+ENDS = {
+    "clients in cycles": """
+for kind in (ModelClient, FuturesModelClient):
+    client = kind({url!r}, "AddSub")
+    client.infer_sample(one, one)
+    client.itself = client
+    del client
+    gc.collect()
+gc.disable()
+client = ModelClient({url!r}, "AddSub", lazy_init=False)
+client.itself = client
+del client
+""",
+    "requests in progress": """
+client = FuturesModelClient({url!r}, "Slow")
+futures = [client.infer_sample(np.array([0.1], np.float32)) for _ in range(3)]
+""",
+    "asyncio clients": """
+asyncio.run(asyncio.wait_for(infer(), 60))
+client = AsyncioModelClient({url!r}, "AddSub")
+client = asyncio.run(infer())
+gc.collect()
+asyncio.run(client.close())
+asyncio.run(client.close())
+left = asyncio.run(infer())
+""",
+    "asyncio client in a fork": """
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+client = asyncio.run(infer())
+pid = os.fork()
+if pid == 0:
+    try:
+        asyncio.run(client.infer_sample(one, one))
+    except PyTritonClientClosedError:
+        asyncio.run(client.close())
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(pid, 0)[1] == 0
+""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_program_ends_quietly_although_a_client_is_not_closed(our_server, scheme, end):
+    source = (PROLOGUE + ENDS[end]).format(url=our_server.urls[scheme])
+
+    assert run(source, "-W", "error") == ""
+
+
+@pytest.mark.parametrize("read", [0, 1])
+@pytest.mark.parametrize("end", ["", "del client, stream; gc.collect()", "stream.all = stream"])
+def test_program_ends_quietly_amid_a_stream(our_server, read, end):
+    source = f"""
+import gc
+import numpy as np
+from pytriton.client import DecoupledModelClient
+client = DecoupledModelClient({our_server.urls["grpc"]!r}, "Counter")
+stream = client.infer_sample(np.array([1000], np.int32))
+for _ in range({read}):
+    next(stream)
+{end}
+"""
+    assert run(source, "-W", "error") == ""

@@ -71,7 +71,7 @@ class AsyncioModelClient(BaseModelClient):
             return
         self._closed = True
         if self._only_in_pid not in (None, os.getpid()):
-            return  # closing would wait for threads that this process does not have
+            return  # a fork, where it would wait for threads, or end the parent's connections
         for name in ("_general_client", "_infer_client"):
             client = self.__dict__.get(name)
             if client is not None:

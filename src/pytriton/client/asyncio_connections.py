@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 from pytriton.client.connecting import NEXT_ATTEMPT_S, Addresses, look_up
@@ -56,7 +56,8 @@ class _Connection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     def abort(self) -> None:
-        self._transport.abort()
+        with contextlib.suppress(RuntimeError):  # its event loop is closed
+            self._transport.abort()
 
     async def exchange(self, head: bytes, body: bytes) -> HttpAnswer:
         self._answer = HttpAnswer()
@@ -113,6 +114,7 @@ class AsyncioHttpConnections:
         self._url = url
         self._idle: list[_Connection] = []
         self._room = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._end: AsyncIterator[None] | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -132,8 +134,7 @@ class AsyncioHttpConnections:
     async def close(self) -> None:
         """Close idle connections; calls in progress end as they would have."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().abort()
+        _abort_all(self._idle)
 
     async def _exchange(
         self, method: str, url: str, headers: Mapping[str, Any], body: bytes
@@ -166,6 +167,9 @@ class AsyncioHttpConnections:
 
     async def _connect(self) -> _Connection:
         """A connection to the first address that takes one, as `connecting.connect` opens it."""
+        if self._end is None:
+            self._end = _abort_at_the_end(self._idle)
+            await anext(self._end)
         loop = asyncio.get_running_loop()
         addresses = await _addresses_of(self._url)
         failure: BaseException = ConnectionError(
@@ -194,6 +198,22 @@ class AsyncioHttpConnections:
             for task in attempts:
                 task.cancel()
         raise failure
+
+
+async def _abort_at_the_end(connections: list[_Connection]) -> AsyncIterator[None]:
+    """Event loops finish such a generator when it is dropped, and before they are closed.
+
+    So a client that nobody closed leaves no connection to be complained of.
+    """
+    try:
+        yield
+    finally:
+        _abort_all(connections)
+
+
+def _abort_all(connections: list[_Connection]) -> None:
+    while connections:
+        connections.pop().abort()
 
 
 async def _addresses_of(url: TritonUrl) -> Addresses:

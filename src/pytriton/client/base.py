@@ -99,8 +99,9 @@ class BaseModelClient:
         )
         self._request_ids = itertools.count()
         self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
-        # gRPC's threads, which its connections need, do not survive a fork.
-        self._only_in_pid = os.getpid() if self._protocol is GRPC else None
+        # Connections need gRPC's threads or the event loop, which do not survive a fork.
+        is_bound = self._protocol is GRPC or self._is_asyncio
+        self._only_in_pid = os.getpid() if is_bound else None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -162,7 +163,7 @@ class BaseModelClient:
         if self._only_in_pid is not None and self._only_in_pid != os.getpid():
             raise PyTritonClientClosedError(
                 f"{type(self).__name__} was made in process {self._only_in_pid} and this is its "
-                f"fork {os.getpid()}: gRPC connections do not survive it. Make a client in "
+                f"fork {os.getpid()}, which its connections do not survive. Make a client in "
                 "each process."
             )
 
