@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
 
 from pytriton.check.command import COMMANDS, run_command
-from pytriton.check.report import Section
+from pytriton.check.packages import PACKAGE, version_of
 
 _WARNING = (
     "The report shows paths, versions and settings of this machine: look at it before you pass it "
     "on, as it may contain sensitive information."
 )
+_INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,11 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: command line without the program's name; default is that of this process.
 
     Returns:
-        The exit code: 0 where everything works, 1 where something does not.
+        The exit code: 0 where everything works, 1 where something does not, 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be in any encoding
     if not options.json:
-        print(_WARNING)  # noqa: T201  this module talks to a person
+        _show(_WARNING)
     try:
         outcome = run_command(
             options.command,
@@ -37,13 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             packs=options.zip,
             show=_show_nothing if options.json else _show,
         )
+    except KeyboardInterrupt:
+        print("Interrupted", file=sys.stderr)  # noqa: T201
+        return _INTERRUPTED
     except FileExistsError as error:
         print(f"Workspace {error.filename} exists, expected a new folder", file=sys.stderr)  # noqa: T201
         return 1
     except OSError as error:
         print(f"The report cannot be kept: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())  # noqa: T201
+    _show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
     return 0 if outcome.is_ok else 1
 
 
@@ -52,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pytriton",
         description="Find out whether serving models works on this machine.",
-        epilog=f"commands:\n{commands}\n\nexit code: 0 where everything works, 1 otherwise",
+        epilog=f"commands:\n{commands}\n\nexit code: 0 where everything works, 1 otherwise, "
+        "130 after Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -70,15 +79,20 @@ def _parser() -> argparse.ArgumentParser:
         default=True,
         help="pack the workspace: beside it, or into the current folder where it is temporary",
     )
+    parser.add_argument("--version", action="version", version=f"{PACKAGE} {version_of(PACKAGE)}")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
 
 
-def _show(section: Section) -> None:
-    print(section.to_text(), flush=True)  # noqa: T201
+def _show(text: str) -> None:
+    try:
+        print(text, flush=True)  # noqa: T201  this module talks to a person
+    except BrokenPipeError:
+        # Who read it, as `head`, has seen enough; the report is kept and the exit code tells.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show_nothing(section: Section) -> None:
+def _show_nothing(text: str) -> None:
     """Who reads JSON gets everything at the end."""
 
 

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 
+import psutil
 import pytest
 
 from pytriton import __main__
-from pytriton.check import command, serving
-from pytriton.check.report import Finding, Section, State
+from pytriton.check import command
+from pytriton.check.report import Finding, State
+from tests.e2e.waiting import eventually
+from tests.snippets import snippets
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -30,9 +36,12 @@ def answers(monkeypatch):
     """Lets a command find what a test wants it to."""
 
     def give(*findings, name="env"):
-        section = Section("Checking things", findings)
-        stand_in = command.Command("", lambda folder: iter([section]))
-        monkeypatch.setitem(command.COMMANDS, name, stand_in)
+        def run(folder, report):
+            report.begin("Checking things")
+            for finding in findings:
+                report.add(finding)
+
+        monkeypatch.setitem(command.COMMANDS, name, command.Command("", run))
 
     return give
 
@@ -51,10 +60,11 @@ def test_failure_gives_exit_code_one(answers, capsys):
     assert "1 of the checks failed" in capsys.readouterr().out
 
 
-def test_note_is_no_failure(answers):
+def test_note_is_no_failure(answers, capsys):
     answers(Finding("port", "taken", State.NOTE))
 
     assert __main__.main(["env"]) == 0
+    assert "Everything works; worth a look, see above: 1.\n" in capsys.readouterr().out
 
 
 def test_json_is_all_that_is_printed(answers, capsys):
@@ -63,10 +73,41 @@ def test_json_is_all_that_is_printed(answers, capsys):
     assert __main__.main(["env", "--json"]) == 1
 
     document = json.loads(capsys.readouterr().out)
-    assert document["ok"] is False
-    assert document["sections"][0]["findings"][0]["state"] == "failed"
-    assert document["workspace"] is None
-    assert document["archive"].endswith(".zip")
+    archive = document.pop("archive")
+    assert archive.endswith(".zip")
+    assert document == {
+        "schema": 1,
+        "pytriton": version("pytriton"),
+        "command": "env",
+        "ok": False,
+        "sections": [
+            {
+                "title": "Checking things",
+                "findings": [
+                    {"name": "server", "value": "broke", "state": "failed", "took_ms": None}
+                ],
+            }
+        ],
+        "workspace": None,
+    }
+
+
+def test_json_is_as_its_page_shows(answers, capsys):
+    (shown,) = snippets(REPOSITORY / "docs" / "check.md", "json")
+    answers(Finding("server", "works", State.OK, took_ms=1.5))
+
+    __main__.main(["env", "--json"])
+
+    assert kinds(json.loads(capsys.readouterr().out)) == kinds(json.loads(shown.text))
+
+
+def kinds(document):
+    """The keys of a document with the types of what they hold."""
+    if isinstance(document, dict):
+        return {key: kinds(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [kinds(element) for element in document]
+    return type(document)
 
 
 def test_workspace_that_exists_is_refused(here, capsys):
@@ -106,11 +147,95 @@ def test_workspace_is_not_packed_where_it_is_not_wanted(answers, here, tmp_path)
     assert list(here.iterdir()) == []
 
 
+def test_workspace_is_kept_where_no_zip_can_be_written(answers, capsys, monkeypatch, tmp_path):
+    answers(Finding("cores", "2"))
+
+    def refuse(*arguments):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(command.shutil, "make_archive", refuse)
+
+    assert __main__.main(["env"]) == 0
+    (folder,) = (tmp_path / "temporary").iterdir()
+    shown = capsys.readouterr().out
+    assert f"Report and logs: {folder}\n" in shown
+    assert "No zip file could be written: [Errno 30] Read-only file system" in shown
+
+
+def test_interrupt_gives_exit_code_130_and_leaves_nothing(monkeypatch, here, tmp_path, capsys):
+    def interrupted(folder, report):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(command.COMMANDS, "env", command.Command("", interrupted))
+
+    assert __main__.main(["env"]) == 130
+    assert capsys.readouterr().err == "Interrupted\n"
+    assert [*here.iterdir(), *(tmp_path / "temporary").iterdir()] == []
+
+
+def test_reader_that_goes_away_does_not_end_the_check(here):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytriton", "env", "-w", "new"],
+        check=False,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=120,
+    )
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (here / "new.zip").exists()
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(here):
+    folder = here / "gr\u00f6\u00dfe\udcff"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytriton", "env", "-w", "new"],
+        check=False,
+        cwd=folder,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTRITON_HOME": os.fspath(folder)},
+        capture_output=True,
+        timeout=120,
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"gr\\xf6\\xdfe" in done.stdout
+
+
+def test_broken_package_is_a_failure_that_hides_nothing_else(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pytriton.check.serving", None)
+
+    assert __main__.main(["check", "--no-zip"]) == 1
+    shown = capsys.readouterr().out
+    assert "Checking OS version" in shown
+    assert "[FAILED] example_add_sub: Error occurred in command: ModuleNotFoundError:" in shown
+
+
+def test_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as end:
+        __main__.main(["--version"])
+
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"pytriton {version('pytriton')}\n"
+
+
 def test_env_leaves_its_log_and_the_list_of_packages(here):
     __main__.main(["env", "-w", "new", "--no-zip"])
 
     assert "Checking OS version" in (here / "new" / "env_log.txt").read_text()
     assert "numpy==" in (here / "new" / "packages.txt").read_text()
+
+
+@pytest.mark.parametrize("name", command.COMMANDS)
+def test_command_is_described_on_its_page_and_in_the_help(name, capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["--help"])
+
+    assert f"  {name} " in capsys.readouterr().out
+    assert f"| `{name}` |" in (REPOSITORY / "docs" / "check.md").read_text()
 
 
 def test_unknown_command_is_refused(capsys):
@@ -139,13 +264,15 @@ def test_check_finds_that_everything_works_here(here):
         "Checking OS version",
         'OS version: "',
         "Checking installed packages",
-        "pytriton==",
+        "nvidia-pytriton==",
         "Checking psutil stats",
         "Checking compiler and C libraries",
         "DecoupledModelClient over gRPC: stream: [3, 2, 1]",
+        "RemoteTriton: add: [[2.0], [2.0]]",
+        "Checking tritonserver with a model repository",
     ):
         assert text in done.stdout
-    for text in ("Error occurred in command:", "OS release file not found", "gcc failed"):
+    for text in ("Error occurred in command:", "OS release file not found", "gcc failed", "FAILED"):
         assert text not in done.stdout
     assert (here / "new" / "env" / "env_log.txt").exists()
     assert (here / "new" / "examples" / "example_add_sub" / "server_log.txt").exists()
@@ -153,27 +280,27 @@ def test_check_finds_that_everything_works_here(here):
 
 
 @pytest.mark.e2e
-def test_server_that_cannot_start_is_a_failure(monkeypatch, capsys):
-    def no_models(triton):
-        raise RuntimeError("nothing to bind")
+def test_interrupt_of_a_check_leaves_no_process(here):
+    command_line = [sys.executable, "-m", "pytriton", "example-add-sub-script"]
+    with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:  # until the server in its script has answered
+            if "server answers" in line:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
 
-    monkeypatch.setattr(serving, "bind_models", no_models)
-
-    assert __main__.main(["example-add-sub"]) == 1
-    shown = capsys.readouterr().out
-    assert (
-        "[FAILED] server starts: Error occurred in command: RuntimeError: nothing to bind" in shown
-    )
+    assert process.returncode == 130
+    assert children
+    assert eventually(lambda: not any(map(is_alive, children)))
+    assert list(here.iterdir()) == []
 
 
-@pytest.mark.e2e
-def test_client_that_reads_something_else_is_a_failure(monkeypatch, capsys):
-    monkeypatch.setattr(serving, "_STREAM", [3, 2])
-
-    assert __main__.main(["example-add-sub"]) == 1
-    shown = capsys.readouterr().out
-    assert "ValueError: Expected a stream of [3, 2], got [3, 2, 1]" in shown
-    assert "[ok] server stops" in shown
+def is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_command_line_program_is_declared():

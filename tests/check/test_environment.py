@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import socket
 import stat
 
+import psutil
 import pytest
 
 from pytriton.check import environment
-from pytriton.check.environment import environment_sections, installed_packages, is_port_free
-from pytriton.check.report import State, failures
+from pytriton.check.environment import is_port_free, report_environment
+from pytriton.check.report import Report, State
+
+
+def environment_report():
+    report = Report(lambda line: None)
+    report_environment(report)
+    return report
 
 
 def section(title):
-    (found,) = (one for one in environment_sections() if one.title == title)
+    (found,) = (one for one in environment_report().sections if one.title == title)
     return found
 
 
@@ -32,32 +40,39 @@ def program(tmp_path, monkeypatch):
 
 
 def test_this_environment_is_one_to_serve_in():
-    assert failures(environment_sections()) == []
+    assert environment_report().count(State.FAILED) == 0
 
 
 def test_system_is_named_in_quotes():
     assert findings("Checking OS version")["OS version"].value.startswith('"')
 
 
-def test_packages_that_are_needed_are_listed_with_their_versions():
-    names = findings("Checking installed packages")
+def test_limits_of_a_container_are_told(monkeypatch):
+    monkeypatch.setattr(environment, "core_limit", lambda: 0.5)
+    monkeypatch.setattr(environment, "memory_limit", lambda: 256 << 20)
 
-    assert any(name.startswith("pytriton==") for name in names)
-    assert any(name.startswith("numpy==") for name in names)
+    found = findings("Checking psutil stats")
 
-
-def test_missing_package_is_a_failure(monkeypatch):
-    monkeypatch.setattr(environment, "_PACKAGES", ("no-such-package",))
-
-    assert findings("Checking installed packages")["no-such-package"].state is State.FAILED
+    assert "limited to 0.5 by its container" in found["cores"].value
+    assert "limited to 256 MiB by its container" in found["memory"].value
+    assert found["cores"].state is found["memory"].state is State.NOTE
 
 
-def test_other_distribution_of_the_same_module_is_a_failure(monkeypatch):
-    monkeypatch.setattr(environment, "_NAMESAKE", "numpy")
+def test_machine_without_limits_is_described_alone(monkeypatch):
+    monkeypatch.setattr(environment, "core_limit", lambda: None)
+    monkeypatch.setattr(environment, "memory_limit", lambda: None)
+    monkeypatch.setattr(environment, "_usable_cores", lambda: 8)
 
-    (failure,) = failures([section("Checking installed packages")])
-    assert failure.name.startswith("numpy==")
-    assert "both provide the module" in failure.value
+    found = findings("Checking psutil stats")
+
+    assert "limited" not in found["cores"].value + found["memory"].value
+    assert found["cores"].state is State.FACT
+
+
+def test_few_open_files_are_a_note(monkeypatch):
+    monkeypatch.setattr(environment.resource, "getrlimit", lambda which: (64, 64))
+
+    assert findings("Checking psutil stats")["open files"].state is State.NOTE
 
 
 def test_shared_memory_folder_is_said_not_to_be_needed():
@@ -87,18 +102,44 @@ def test_missing_programs_are_no_failure(monkeypatch, tmp_path):
     assert "not found" in findings("Checking compiler and C libraries")["gcc"].value
 
 
-def test_taken_port_is_a_note(monkeypatch):
+@pytest.fixture
+def taken_port(monkeypatch):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         monkeypatch.setattr(environment, "_PORTS", {"gRPC": port})
+        yield port
 
-        finding = findings("Checking default ports")[f"gRPC {port}"]
 
-        assert not is_port_free(port)
+def test_taken_port_is_a_note_that_says_by_whom_and_what_to_do(taken_port):
+    finding = findings("Checking default ports")[f"gRPC {taken_port}"]
+
+    assert not is_port_free(taken_port)
     assert finding.state is State.NOTE
-    assert "grpc_port" in finding.value
+    assert f"(process {os.getpid()})" in finding.value
+    assert "TritonConfig(grpc_port=...)" in finding.value
+
+
+def test_port_of_a_process_that_may_not_be_looked_at_is_a_note(taken_port, monkeypatch):
+    def refuse(kind):
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(environment.psutil, "net_connections", refuse)
+
+    finding = findings("Checking default ports")[f"gRPC {taken_port}"]
+    assert finding.state is State.NOTE
+    assert "only its user or root" in finding.value
+
+
+def test_proxy_that_grpc_takes_is_a_note_without_its_password(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://user:pass@proxy")
+
+    finding = findings("Checking environment variables")["proxy"]
+
+    assert finding.state is State.NOTE
+    assert "https_proxy" in finding.value
+    assert "pass" not in finding.value
 
 
 def test_variables_that_matter_are_shown_without_secrets(monkeypatch):
@@ -122,14 +163,17 @@ def test_what_cannot_be_read_does_not_hide_the_rest(monkeypatch):
 
     monkeypatch.setattr(environment.psutil, "swap_memory", broken)
 
-    sections = list(environment_sections())
+    report = environment_report()
 
-    (failure,) = failures(sections)
+    (failure,) = section_failures(report)
     assert failure.value == "Error occurred in command: RuntimeError: no such counter"
-    assert sections[-1].title == "Checking environment variables"
+    assert report.sections[-1].title == "Checking environment variables"
 
 
-def test_all_packages_are_listed_with_their_places():
-    lines = installed_packages().splitlines()
-
-    assert any(line.startswith("numpy==") and line.endswith(")") for line in lines)
+def section_failures(report):
+    return [
+        finding
+        for one in report.sections
+        for finding in one.findings
+        if finding.state is State.FAILED
+    ]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import psutil
 import pytest
 
 from pytriton.check.monitoring import (
@@ -45,13 +46,30 @@ def test_state_names_the_process_and_its_children(caplog, child):
 
     assert child.pid in [process.pid for process in monitoring.children]
     assert f"pid={child.pid}" in caplog.text
-    assert seen == [os.getpid()]
+    assert seen[0] == os.getpid()
+    assert child.pid in seen
+    assert "num_threads" in caplog.text
 
 
 def test_state_of_a_process_that_ended_is_said(caplog, child):
     monitoring = ProcessMonitoring(child.pid)
     child.kill()
     child.wait()
+
+    with caplog.at_level(logging.INFO):
+        monitoring.dump_state()
+
+    assert f"Process {child.pid} has ended" in caplog.text
+
+
+def test_process_that_ends_meanwhile_does_not_end_the_dump(caplog, child):
+    monitoring = ProcessMonitoring(os.getpid())
+
+    def monitor(pid):
+        if pid != os.getpid():
+            raise psutil.NoSuchProcess(pid)
+
+    monitoring.register_custom_monitor(monitor)
 
     with caplog.at_level(logging.INFO):
         monitoring.dump_state()

@@ -13,6 +13,7 @@ from pytriton.check.utils import (
     search_warning_on_too_verbose_log_level,
     verify_docker_image_in_readme_same_as_tested,
 )
+from tests.e2e.waiting import eventually
 
 
 def _python(script):
@@ -52,6 +53,19 @@ def test_process_can_be_signalled_while_it_runs():
     assert thread.returncode == -signal.SIGTERM
 
 
+def test_script_that_is_started_by_hand_is_stopped_without_waiting():
+    thread = ScriptThread(_python("import signal; print('up'); signal.pause()"), name="script")
+    thread.start()
+    assert eventually(lambda: "up" in thread.output)
+
+    thread.stop()
+    assert thread.is_alive()
+    thread.process.send_signal(signal.SIGTERM)
+    thread.join(60)
+
+    assert thread.returncode == -signal.SIGTERM
+
+
 def test_command_that_does_not_exist_is_an_error():
     with pytest.raises(FileNotFoundError), ScriptThread(["/no/such/command"]):
         pass
@@ -84,10 +98,13 @@ def test_readme_with_the_tested_image_or_none_passes(tmp_path, text):
     verify_docker_image_in_readme_same_as_tested(tmp_path / "README.md", _IMAGE.format("24.10"))
 
 
-def test_readme_with_another_image_is_refused(tmp_path):
-    (tmp_path / "README.md").write_text(f"docker run {_IMAGE.format('24.09')} bash")
+@pytest.mark.parametrize(
+    "shown", [_IMAGE.format("24.09"), "registry/pytorch:24.10", "elsewhere/pytorch:24.10-py3"]
+)
+def test_readme_with_another_image_is_refused(tmp_path, shown):
+    (tmp_path / "README.md").write_text(f"docker run {shown} bash")
 
-    with pytest.raises(AssertionError, match=r"Expected .*24\.10-py3 in .*got .*24\.09-py3"):
+    with pytest.raises(AssertionError, match=rf"Expected .*24\.10-py3 in .*got {shown}$"):
         verify_docker_image_in_readme_same_as_tested(tmp_path / "README.md", _IMAGE.format("24.10"))
 
 

@@ -20,7 +20,7 @@ from pytriton.constants import TRITON_LOCAL_IP
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.proxy.types import Request
-from pytriton.triton import Triton, TritonConfig
+from pytriton.triton import RemoteTriton, Triton, TritonConfig
 
 ADD_SUB = "AddSub"
 COUNTDOWN = "Countdown"
@@ -75,12 +75,17 @@ def _count_down(requests: list[Request]) -> Iterator[list[dict[str, NDArray[np.i
         yield [{"number": np.array([number], np.int32)}]
 
 
-def bind_models(triton: Triton) -> None:
-    """Bind the models of the check."""
+def bind_add_sub(triton: Triton | RemoteTriton, name: str = ADD_SUB) -> None:
+    """Bind a model with one answer to a request."""
     a, b, add, sub = (
         Tensor(name=name, dtype=np.float32, shape=(1,)) for name in ("a", "b", "add", "sub")
     )
-    triton.bind(ADD_SUB, _add_sub, [a, b], [add, sub], config=ModelConfig(max_batch_size=16))
+    triton.bind(name, _add_sub, [a, b], [add, sub], config=ModelConfig(max_batch_size=16))
+
+
+def bind_models(triton: Triton) -> None:
+    """Bind the models of the check."""
+    bind_add_sub(triton)
     triton.bind(
         COUNTDOWN,
         _count_down,

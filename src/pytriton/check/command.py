@@ -5,57 +5,65 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import logging
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from typing import Any
 
-from pytriton.check.environment import environment_sections, installed_packages
+from pytriton.check.environment import report_environment
 from pytriton.check.monitoring import DEFAULT_LOG_FORMAT
-from pytriton.check.report import Section, failures
-from pytriton.check.serving import example_add_sub, example_add_sub_script
+from pytriton.check.packages import PACKAGE, installed_packages, version_of
+from pytriton.check.report import Finding, Report, State
 
 logger = logging.getLogger(__name__)
 
 TEMPORARY_PREFIX = "pytriton_workspace_"
+_SCHEMA = 1  # of the JSON; a higher number where something that was there changes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     """What a command found, and where it lies."""
 
-    sections: tuple[Section, ...]
+    command: str
+    report: Report
     workspace: pathlib.Path | None  # None where it was temporary and is packed up
     archive: pathlib.Path | None
+    archive_error: str | None  # why there is none, where one was wanted
 
     @property
     def is_ok(self) -> bool:
         """Whether nothing failed."""
-        return not failures(self.sections)
+        return not self.report.count(State.FAILED)
 
     def to_text(self) -> str:
         """The last lines for a person."""
-        count = len(failures(self.sections))
-        lines = ["Everything works." if self.is_ok else f"{count} of the checks failed, see above."]
+        failed, notes = self.report.count(State.FAILED), self.report.count(State.NOTE)
+        verdict = "Everything works" if self.is_ok else f"{failed} of the checks failed, see above"
+        lines = [f"{verdict}; worth a look, see above: {notes}." if notes else f"{verdict}."]
         lines += [f"Report and logs: {path}" for path in (self.workspace, self.archive) if path]
+        if self.archive_error:
+            lines.append(f"No zip file could be written: {self.archive_error}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole outcome for a machine."""
+        """The whole outcome for a machine, as docs/check.md describes it."""
         return {
-            "pytriton": metadata.version("pytriton"),
+            "schema": _SCHEMA,
+            "pytriton": version_of(PACKAGE),
+            "command": self.command,
             "ok": self.is_ok,
-            "sections": [section.to_json() for section in self.sections],
+            "sections": self.report.to_json(),
             "workspace": self.workspace and str(self.workspace),
             "archive": self.archive and str(self.archive),
         }
 
 
 def run_command(
-    name: str, workspace: pathlib.Path | None, *, packs: bool, show: Callable[[Section], None]
+    name: str, workspace: pathlib.Path | None, *, packs: bool, show: Callable[[str], None]
 ) -> Outcome:
     """Run a command and keep its logs.
 
@@ -63,66 +71,86 @@ def run_command(
         name: name of the command.
         workspace: folder to make for the logs; a temporary one where it is None.
         packs: whether to make a zip file of the folder: beside it, or here where it is temporary.
-        show: called with each section as soon as it is there.
+        show: called with each line of the report as soon as it is known.
 
     Returns:
         What was found.
 
     Raises:
         FileExistsError: The workspace is there already.
-        OSError: The logs or the zip file cannot be written.
+        OSError: The logs cannot be written.
     """
-    is_temporary = workspace is None
-    if workspace is None:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
-    else:
+    report = Report(show)
+    if workspace is not None:
         folder = workspace.resolve()
         folder.mkdir(parents=True)
-    sections = []
-    for section in COMMANDS[name].run(folder):
-        show(section)
-        sections.append(section)
-    text = "\n".join(section.to_text() for section in sections)
-    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-    if not packs:
-        return Outcome(tuple(sections), folder, None)
-    target = pathlib.Path.cwd() / folder.name if is_temporary else folder
-    archive = pathlib.Path(shutil.make_archive(str(target), "zip", folder))
-    if is_temporary:
-        shutil.rmtree(folder)
-    return Outcome(tuple(sections), None if is_temporary else folder, archive)
+        _run_into(folder, name, report)
+        archive, error = _packed(folder, folder) if packs else (None, None)
+        return Outcome(name, report, folder, archive, error)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+    try:
+        _run_into(folder, name, report)
+    except BaseException:  # as Ctrl-C: nobody was told of the folder
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    archive, error = _packed(folder, pathlib.Path(folder.name)) if packs else (None, None)
+    if archive is None:
+        return Outcome(name, report, folder, None, error)
+    shutil.rmtree(folder)
+    return Outcome(name, report, None, archive, None)
 
 
-def _environment(folder: pathlib.Path) -> Iterator[Section]:
+def _run_into(folder: pathlib.Path, name: str, report: Report) -> None:
+    COMMANDS[name].run(folder, report)
+    _write(folder / "report.txt", report.to_text())
+
+
+def _packed(folder: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
+    """The zip file of a folder, or why there is none."""
+    try:
+        archive = shutil.make_archive(str(target.absolute()), "zip", folder)
+    except OSError as error:  # as in a folder that may only be read
+        return None, str(error)
+    return pathlib.Path(archive), None
+
+
+def _environment(folder: pathlib.Path, report: Report) -> None:
     with _logged(folder / "env_log.txt"):
-        (folder / "packages.txt").write_text(installed_packages() + "\n", encoding="utf-8")
-        for section in environment_sections():
-            yield _recorded(section)
+        _write(folder / "packages.txt", installed_packages())
+        report_environment(report)
 
 
-def _add_sub(folder: pathlib.Path) -> Iterator[Section]:
-    with _logged(folder / "example_add_sub_log.txt"):
-        yield _recorded(example_add_sub(folder))
+def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
+    """The command that runs a function of the module that serves."""
+
+    def run(folder: pathlib.Path, report: Report) -> None:
+        with _logged(folder / f"{function}_log.txt"):
+            try:
+                # Late, as packages that are broken or missing must not hide the other findings.
+                serving = importlib.import_module("pytriton.check.serving")
+            except ImportError as error:
+                logger.exception("Error occurred in command: %s", function)
+                report.begin("Checking whether servers and clients can be imported")
+                report.add(Finding.of_error(function, error))
+            else:
+                getattr(serving, function)(folder, report)
+
+    return run
 
 
-def _add_sub_script(folder: pathlib.Path) -> Iterator[Section]:
-    with _logged(folder / "example_add_sub_script_log.txt"):
-        yield _recorded(example_add_sub_script(folder))
+def _examples(folder: pathlib.Path, report: Report) -> None:
+    for function in ("example_add_sub", "example_add_sub_script", "example_repository"):
+        _example(function)(_made(folder / function), report)
 
 
-def _examples(folder: pathlib.Path) -> Iterator[Section]:
-    yield from _add_sub(_made(folder / "example_add_sub"))
-    yield from _add_sub_script(_made(folder / "example_add_sub_script"))
+def _check(folder: pathlib.Path, report: Report) -> None:
+    _environment(_made(folder / "env"), report)
+    _examples(_made(folder / "examples"), report)
 
 
-def _check(folder: pathlib.Path) -> Iterator[Section]:
-    yield from _environment(_made(folder / "env"))
-    yield from _examples(_made(folder / "examples"))
-
-
-def _recorded(section: Section) -> Section:
-    logger.info("%s", section.to_text())
-    return section
+def _write(path: pathlib.Path, text: str) -> None:
+    # Names of files may be in any encoding.
+    path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _made(folder: pathlib.Path) -> pathlib.Path:
@@ -133,7 +161,7 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
 @contextlib.contextmanager
 def _logged(path: pathlib.Path) -> Iterator[None]:
     """Write everything that is logged meanwhile to a file."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter(DEFAULT_LOG_FORMAT))
     root = logging.getLogger()
     level = root.level
@@ -152,13 +180,20 @@ class Command:
     """What a name on the command line stands for."""
 
     help: str
-    run: Callable[[pathlib.Path], Iterator[Section]]
+    run: Callable[[pathlib.Path, Report], None]
 
 
 COMMANDS = {
     "check": Command("env, then examples; what is done without a name", _check),
     "env": Command("report on this machine, its Python and its packages", _environment),
-    "example-add-sub": Command("serve a model from this process and ask it", _add_sub),
-    "example-add-sub-script": Command("the same with the server in a script", _add_sub_script),
-    "examples": Command("both examples", _examples),
+    "example-add-sub": Command(
+        "serve a model from this process and ask it", _example("example_add_sub")
+    ),
+    "example-add-sub-script": Command(
+        "the same with the server in a script", _example("example_add_sub_script")
+    ),
+    "example-repository": Command(
+        "the same with tritonserver and a model.py", _example("example_repository")
+    ),
+    "examples": Command("all examples", _examples),
 }

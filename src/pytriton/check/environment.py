@@ -12,23 +12,17 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from importlib import metadata
+from collections.abc import Callable, Iterable, Iterator
 
 import psutil
 
-import pytriton
-from pytriton.check.report import Finding, Section, State
+from pytriton.check.limits import core_limit, memory_limit
+from pytriton.check.packages import package_findings
+from pytriton.check.report import Finding, Report, State
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 
 logger = logging.getLogger(__name__)
 
-_PACKAGES = (
-    "pytriton", "numpy", "uvloop", "httptools", "hpack", "msgspec", "orjson", "ml_dtypes", "psutil",
-    "tritonclient", "grpcio", "protobuf",
-)  # fmt: skip
-_OPTIONAL_PACKAGES = ("torch", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
-_NAMESAKE = "nvidia-pytriton"
 _PORTS = {
     "HTTP": DEFAULT_HTTP_PORT,
     "gRPC": DEFAULT_GRPC_PORT,
@@ -40,16 +34,20 @@ _VARIABLES = (
     "NO_PROXY", "NVIDIA_", "OMP_", "OTEL_", "PYTHON", "PYTRITON_", "TRITON",
 )  # fmt: skip
 _SECRET_WORDS = ("token", "secret", "key", "password", "@")
+# In the order in which gRPC looks for one; it knows no other spelling.
+_GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _COMMAND_TIMEOUT_S = 20.0
+_FEW_FILES = 1024
+_LITTLE_MEMORY = 1 << 29
 _MIB = 1 << 20
 
 
-def environment_sections() -> Iterator[Section]:
+def report_environment(report: Report) -> None:
     """Look at everything; nothing here fails because something is missing."""
-    looks: dict[str, Callable[[], list[Finding]]] = {
+    looks: dict[str, Callable[[], Iterable[Finding]]] = {
         "Checking OS version": _system,
         "Checking Python": _python,
-        "Checking installed packages": _packages,
+        "Checking installed packages": package_findings,
         "Checking psutil stats": _resources,
         "Checking GPU": _gpu,
         "Checking compiler and C libraries": _libraries,
@@ -57,79 +55,62 @@ def environment_sections() -> Iterator[Section]:
         "Checking environment variables": _variables,
     }
     for title, look in looks.items():
+        report.begin(title)
         try:
-            findings = look()
+            for finding in look():
+                report.add(finding)
         except Exception as error:  # what cannot be read on this machine must not hide the rest
             logger.exception("Error occurred in command: %s", title)
-            text = f"Error occurred in command: {type(error).__name__}: {error}"
-            findings = [Finding("error", text, State.FAILED)]
-        yield Section(title, tuple(findings))
+            report.add(Finding.of_error("error", error))
 
 
-def installed_packages() -> str:
-    """Every installed distribution with its version and place, a line for each."""
-    found = {
-        f"{package.metadata['Name']}=={package.version} ({package.locate_file('')})"
-        for package in metadata.distributions()
-    }
-    return "\n".join(sorted(found, key=str.lower))
-
-
-def _system() -> list[Finding]:
+def _system() -> Iterator[Finding]:
     try:
         name = platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:  # no such file outside Linux
         name = f"{platform.system()} {platform.release()}"
-    return [
-        Finding("OS version", f'"{name}"'),
-        Finding("platform", f"{platform.platform()}, {platform.machine()}"),
-    ]
+    yield Finding("OS version", f'"{name}"')
+    yield Finding("platform", f"{platform.platform()}, {platform.machine()}")
 
 
-def _python() -> list[Finding]:
+def _python() -> Iterator[Finding]:
     version = f"{platform.python_implementation()} {platform.python_version()}"
     state = State.OK if sys.version_info >= (3, 10) else State.FAILED
-    return [
-        Finding("python", f"{version}, expected 3.10 or newer", state),
-        Finding("executable", sys.executable),
-    ]
+    yield Finding("python", f"{version}, expected 3.10 or newer", state)
+    yield Finding("executable", sys.executable)
 
 
-def _packages() -> list[Finding]:
-    findings = [Finding("place", str(pathlib.Path(pytriton.__file__).parent))]
-    for name in (*_PACKAGES, *_OPTIONAL_PACKAGES):
-        version = _version(name)
-        if version is not None:
-            findings.append(Finding(f"{name}=={version}", ""))
-        elif name in _OPTIONAL_PACKAGES:
-            findings.append(Finding(name, "not installed, which is fine: it is optional"))
-        else:
-            findings.append(Finding(name, "not installed", State.FAILED))
-    if _version(_NAMESAKE) is not None:
-        text = "installed as well: both provide the module `pytriton`, and one hides the other"
-        findings.append(Finding(f"{_NAMESAKE}=={_version(_NAMESAKE)}", text, State.FAILED))
-    return findings
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _resources() -> list[Finding]:
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+def _resources() -> Iterator[Finding]:
+    yield _cores()
+    yield _memory()
+    swap = psutil.swap_memory()
+    yield Finding("swap", f"{_mib(swap.free)} of {_mib(swap.total)} free")
     disk = shutil.disk_usage(pathlib.Path.cwd())
+    yield Finding("disk here", f"{_mib(disk.free)} of {_mib(disk.total)} free")
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return [
-        Finding("cores", f"{psutil.cpu_count()}, usable by this process: {_usable_cores()}"),
-        Finding("memory", f"{_mib(memory.available)} of {_mib(memory.total)} available"),
-        Finding("swap", f"{_mib(swap.free)} of {_mib(swap.total)} free"),
-        Finding("disk here", f"{_mib(disk.free)} of {_mib(disk.total)} free"),
-        Finding("open files", f"{files} allowed; each connection takes one"),
-        _shared_memory(),
-    ]
+    state = State.FACT if files >= _FEW_FILES else State.NOTE
+    yield Finding("open files", f"{files} allowed; each connection takes one", state)
+    yield _shared_memory()
+
+
+def _cores() -> Finding:
+    present, usable, limit = psutil.cpu_count() or 1, _usable_cores(), core_limit()
+    text = f"{present}, usable by this process: {usable}"
+    if limit is not None:
+        text += f", limited to {limit:g} by its container or control group"
+    if min(usable, limit or usable) > 1:
+        return Finding("cores", f"{text}; the server takes up to one, models the rest")
+    return Finding("cores", f"{text}; the server and its models share one", State.NOTE)
+
+
+def _memory() -> Finding:
+    memory, limit = psutil.virtual_memory(), memory_limit()
+    text = f"{_mib(memory.available)} of {_mib(memory.total)} available"
+    if limit is not None:
+        text += f", limited to {_mib(limit)} by its container or control group"
+    if min(memory.available, limit or memory.available) >= _LITTLE_MEMORY:
+        return Finding("memory", text)
+    return Finding("memory", f"{text}; a server takes about 60 MiB without models", State.NOTE)
 
 
 def _usable_cores() -> int:
@@ -148,22 +129,22 @@ def _mib(count: int) -> str:
     return f"{count // _MIB} MiB"
 
 
-def _gpu() -> list[Finding]:
-    code, text = _output_of("nvidia-smi")
+def _gpu() -> Iterator[Finding]:
+    fields = "--query-gpu=name,memory.total,memory.used,driver_version"
+    code, text = _output_of("nvidia-smi", fields, "--format=csv,noheader")
     if code is None:
-        return [Finding("nvidia-smi", f"{text}; without a GPU models run on the CPU")]
-    state = State.FACT if code == 0 else State.NOTE
-    return [Finding("nvidia-smi process finished with " + str(code), text, state)]
+        yield Finding("nvidia-smi", f"{text}; without a GPU models run on the CPU")
+    else:
+        state = State.FACT if code == 0 else State.NOTE
+        yield Finding(f"nvidia-smi process finished with {code}", text, state)
 
 
-def _libraries() -> list[Finding]:
+def _libraries() -> Iterator[Finding]:
     code, text = _output_of("gcc", "--version")
     compiler = text.partition("\n")[0] if code == 0 else text
+    yield Finding("gcc", f"{compiler}; not needed, nothing is compiled")
     libc = " ".join(platform.libc_ver()).strip() or "not glibc"
-    return [
-        Finding("gcc", f"{compiler}; not needed, nothing is compiled"),
-        Finding("C library", f"{libc}; any will do"),
-    ]
+    yield Finding("C library", f"{libc}; any will do")
 
 
 def _output_of(*command: str) -> tuple[int | None, str]:
@@ -178,6 +159,7 @@ def _output_of(*command: str) -> tuple[int | None, str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             timeout=_COMMAND_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -185,15 +167,14 @@ def _output_of(*command: str) -> tuple[int | None, str]:
     return done.returncode, done.stdout.strip()
 
 
-def _ports() -> list[Finding]:
-    findings = []
+def _ports() -> Iterator[Finding]:
     for name, port in _PORTS.items():
         if is_port_free(port):
-            findings.append(Finding(f"{name} {port}", "free"))
+            yield Finding(f"{name} {port}", "free")
         else:
-            text = f"taken; another one can be set as TritonConfig({name.lower()}_port=...)"
-            findings.append(Finding(f"{name} {port}", text, State.NOTE))
-    return findings
+            setting = f"TritonConfig({name.lower()}_port=...)"
+            text = f"taken by {_listener(port)}; another one can be set as {setting}"
+            yield Finding(f"{name} {port}", text, State.NOTE)
 
 
 def is_port_free(port: int) -> bool:
@@ -207,13 +188,29 @@ def is_port_free(port: int) -> bool:
         return True
 
 
-def _variables() -> list[Finding]:
+def _listener(port: int) -> str:
+    """The process that listens there, as far as this one may know it."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            is_it = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            if is_it and connection.pid is not None:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except psutil.Error:  # it has just ended, or looking at others takes privileges here
+        logger.debug("who listens on port %d cannot be told", port, exc_info=True)
+    return "a process that only its user or root can see"
+
+
+def _variables() -> Iterator[Finding]:
     shown = [
         Finding(name, value)
         for name, value in sorted(os.environ.items())
         if name.upper().startswith(_VARIABLES) and not _is_secret(name + value)
     ]
-    return shown or [Finding("none", "no variable that matters is set")]
+    yield from shown or [Finding("none", "no variable that matters is set")]
+    proxy = next((name for name in _GRPC_PROXIES if os.environ.get(name)), None)
+    if proxy is not None:
+        text = f"gRPC clients go through {proxy}, except to hosts that no_proxy names"
+        yield Finding("proxy", text, State.NOTE)
 
 
 def _is_secret(text: str) -> bool:

@@ -60,7 +60,7 @@ class ProcessMonitoring:
         return children
 
     def register_custom_monitor(self, custom_monitor: Callable[[int], None]) -> None:
-        """Add a function that is called with the process id at each dump.
+        """Add a function that is called with the id of each process at each dump.
 
         Args:
             custom_monitor: function to call.
@@ -72,27 +72,42 @@ class ProcessMonitoring:
         try:
             processes = [self._process, *self.children]
         except psutil.NoSuchProcess:
-            self._logger.log(self._level, "Process %d has ended", self._process.pid)
+            self._log("Process %d has ended", self._process.pid)
             return
         for process in processes:
-            self._logger.log(self._level, "%s", process)
+            self._dump(process)
+
+    def _dump(self, process: psutil.Process) -> None:
+        try:
+            self._log("%s", process)
+            usage = process.as_dict(["memory_info", "num_fds", "num_threads", "cpu_times"])
+            self._log("Process %d uses %s", process.pid, usage)
             self._dump_stack(process.pid)
-        for custom_monitor in self._custom_monitors:
-            custom_monitor(self._process.pid)
+            for custom_monitor in self._custom_monitors:
+                custom_monitor(process.pid)
+        except psutil.NoSuchProcess:
+            self._log("Process %d has ended", process.pid)
 
     def _dump_stack(self, pid: int) -> None:
         py_spy = shutil.which("py-spy")
         if py_spy is None:
             return
-        result = subprocess.run(
-            [py_spy, "dump", "--nonblocking", "--pid", str(pid)],
-            capture_output=True,
-            text=True,
-            timeout=_STACK_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                [py_spy, "dump", "--nonblocking", "--pid", str(pid)],
+                capture_output=True,
+                text=True,
+                timeout=_STACK_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            self._log("%s", error)
+            return
         text = result.stdout or result.stderr
-        self._logger.log(self._level, "%s", _COLOR.sub("", text) if self._remove_color else text)
+        self._log("%s", _COLOR.sub("", text) if self._remove_color else text)
+
+    def _log(self, message: str, *arguments: object) -> None:
+        self._logger.log(self._level, message, *arguments)
 
 
 class ProcessMonitoringThread:

@@ -1,116 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether serving works here: a server, one request by each client over each protocol, its end."""
+"""Whether serving works here: a server starts, answers what it is asked, and ends."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import http.client
 import logging
+import os
 import pathlib
+import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any
-
-import numpy as np
+from functools import partial
+from http import HTTPStatus
 
 from pytriton.check.add_sub_server import ADD_SUB, COUNTDOWN, Ports, bind_models
-from pytriton.check.report import Finding, Section, State
-from pytriton.check.utils import ScriptThread
-from pytriton.client import (
-    AsyncioDecoupledModelClient,
-    AsyncioModelClient,
-    DecoupledModelClient,
-    FuturesModelClient,
-    ModelClient,
+from pytriton.check.questions import (
+    Question,
+    all_questions,
+    answers,
+    bind_remotely,
+    model_client_questions,
+    status_of,
 )
+from pytriton.check.report import Finding, Report, State
+from pytriton.check.utils import ScriptThread
 from pytriton.constants import TRITON_LOCAL_IP
-from pytriton.triton import Triton
+from pytriton.triton import Triton, TritonSecurityConfig
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_S = 60.0
-_ONES = np.ones((2, 1), np.float32)
-_START = np.array([3], np.int32)
-_STREAM = [3, 2, 1]
+_PROCESS_LIMIT_S = 30.0  # for the start of a server and for its end
+_STEP_LIMIT_S = 30.0  # above what the clients allow themselves: for those that do not keep to it
+_REPOSITORY = pathlib.Path(__file__).with_name("model_repository")
 
 
-def example_add_sub(folder: pathlib.Path) -> Section:
+def example_add_sub(folder: pathlib.Path, report: Report) -> None:
     """Serve from this process and ask; the server's log is left in the folder."""
-    ports = Ports.free()
-    serving = _server_here(ports, folder / "server_log.txt")
-    return _section("Checking a server in this process", ports, serving)
+    ports, token = Ports.free(), secrets.token_urlsafe()
+    questions = all_questions(ports) | {"RemoteTriton": lambda: bind_remotely(ports, token)}
+    report.begin("Checking a server in this process")
+    _check(report, ports, _server_here(ports, token, folder / "server_log.txt"), questions)
 
 
-def example_add_sub_script(folder: pathlib.Path) -> Section:
+def example_add_sub_script(folder: pathlib.Path, report: Report) -> None:
     """Serve from a script in a process of its own and ask; what it prints is logged."""
     ports = Ports.free()
-    return _section("Checking a server in a script", ports, _server_in_script(ports, folder))
+    numbers = (str(port) for port in (ports.http, ports.grpc, ports.metrics))
+    command = [sys.executable, "-m", "pytriton.check.add_sub_server", *numbers]
+    report.begin("Checking a server in a script")
+    _check(report, ports, _server_in_script(command, ports, folder), all_questions(ports))
 
 
-def _section(title: str, ports: Ports, serving: AbstractContextManager[None]) -> Section:
-    with contextlib.ExitStack() as stack:
-        start = _attempt("server starts", lambda: _start(stack, serving, ports))
-        findings = [start]
-        if start.state is State.OK:
-            findings += [_attempt(name, ask) for name, ask in _questions(ports).items()]
-            findings.append(_attempt("server stops", lambda: _stop(stack, ports)))
-    return Section(title, tuple(findings))
+def example_repository(folder: pathlib.Path, report: Report) -> None:
+    """Serve a model repository and ask; what the server prints is logged."""
+    ports = Ports.free()
+    settings: dict[str, object] = {"model-repository": _REPOSITORY}
+    for name in ("http", "grpc", "metrics"):
+        settings |= {f"{name}-port": getattr(ports, name), f"{name}-address": TRITON_LOCAL_IP}
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    command = [sys.executable, "-m", "pytriton.server.command", *options]
+    report.begin("Checking tritonserver with a model repository")
+    serving = _server_in_script(command, ports, folder, ADD_SUB)
+    _check(report, ports, serving, model_client_questions(ports))
 
 
-def _attempt(name: str, action: Callable[[], str]) -> Finding:
+def _check(
+    report: Report,
+    ports: Ports,
+    serving: AbstractContextManager[None],
+    questions: dict[str, Question],
+) -> None:
+    with contextlib.ExitStack() as stack, _no_proxy():
+        if not _attempt(report, "server starts", partial(_start, stack, serving, ports)):
+            return
+        if _attempt(report, "server answers", partial(_ask_health, ports)):
+            for name, ask in questions.items():
+                _attempt(report, name, partial(_within_limit, ask))
+        _attempt(report, "server stops", partial(_stop, stack, ports))
+
+
+def _attempt(report: Report, name: str, action: Callable[[], str]) -> bool:
+    """Report what came of an action; gives whether it worked."""
     started_s = time.perf_counter()
     try:
         text = action()
     except Exception as error:
         logger.exception("Error occurred in command: %s", name)
-        text = f"Error occurred in command: {type(error).__name__}: {error}"
-        return Finding(name, text, State.FAILED)
-    took_ms = (time.perf_counter() - started_s) * 1000
-    return Finding(name, f"{text} ({took_ms:.1f} ms)", State.OK)
+        report.add(Finding.of_error(name, error))
+        return False
+    took_ms = round((time.perf_counter() - started_s) * 1000, 1)
+    report.add(Finding(name, text, State.OK, took_ms))
+    return True
+
+
+def _within_limit(ask: Question) -> str:
+    """Ask in a thread that is left behind where it hangs, so that the rest is told all the same."""
+    answer: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+            answer.set_exception(error)
+
+    thread = threading.Thread(target=run, name="pytriton-check", daemon=True)
+    thread.start()
+    thread.join(_STEP_LIMIT_S)
+    if thread.is_alive():
+        raise TimeoutError(f"Expected an answer within {_STEP_LIMIT_S:g} s, got none")
+    return answer.result()
 
 
 @contextlib.contextmanager
-def _server_here(ports: Ports, log_file: pathlib.Path) -> Iterator[None]:
-    with Triton(config=ports.config(log_file)) as triton:
+def _no_proxy() -> Iterator[None]:
+    """Let gRPC clients, which would take a proxy even to this machine, reach the server itself."""
+    before = os.environ.get("no_proxy")
+    os.environ["no_proxy"] = TRITON_LOCAL_IP
+    try:
+        yield
+    finally:
+        del os.environ["no_proxy"]
+        if before is not None:
+            os.environ["no_proxy"] = before
+
+
+@contextlib.contextmanager
+def _server_here(ports: Ports, access_token: str, log_file: pathlib.Path) -> Iterator[None]:
+    security = TritonSecurityConfig(access_token=access_token)
+    with Triton(config=ports.config(log_file), security_config=security) as triton:
         bind_models(triton)
         yield
 
 
 @contextlib.contextmanager
-def _server_in_script(ports: Ports, folder: pathlib.Path) -> Iterator[None]:
-    numbers = (str(port) for port in (ports.http, ports.grpc, ports.metrics))
-    command = [sys.executable, "-m", "pytriton.check.add_sub_server", *numbers]
-    with ScriptThread(command, workdir=folder, name="add_sub_server") as script:
+def _server_in_script(
+    command: list[str], ports: Ports, folder: pathlib.Path, model_name: str = COUNTDOWN
+) -> Iterator[None]:
+    with ScriptThread(command, workdir=folder, name="server") as script:
         try:
-            _wait_ready(ports, script)
+            _wait_ready(ports, script, model_name)
             yield
         finally:
-            process = script.process
-            if process is not None:
-                process.send_signal(signal.SIGINT)
+            _interrupt(script)
     if script.returncode not in (0, -signal.SIGINT):
         raise RuntimeError(f"Expected exit code 0, got {script.returncode}:\n{script.output}")
 
 
-def _wait_ready(ports: Ports, script: ScriptThread) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while not _answers(ports, f"/v2/models/{COUNTDOWN}/ready"):
+def _interrupt(script: ScriptThread) -> None:
+    process = script.process
+    if process is not None:
+        process.send_signal(signal.SIGINT)
+        script.join(_PROCESS_LIMIT_S)
+        if script.is_alive():
+            process.kill()
+
+
+def _wait_ready(ports: Ports, script: ScriptThread, model_name: str) -> None:
+    deadline_s = time.monotonic() + _PROCESS_LIMIT_S
+    while not answers(ports, f"/v2/models/{model_name}/ready"):
         if script.process is None:
-            raise RuntimeError(f"The script ended before its models were ready:\n{script.output}")
+            raise RuntimeError(f"The server ended before it was ready:\n{script.output}")
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"Expected models that are ready after {_TIMEOUT_S:.0f} s, got none")
+            raise TimeoutError(f"Expected {model_name} to be ready after {_PROCESS_LIMIT_S:g} s")
         time.sleep(0.05)
-
-
-def _answers(ports: Ports, path: str) -> bool:
-    try:
-        return _http(ports.http, "GET", path)[0] == http.client.OK
-    except ConnectionError:
-        return False
 
 
 def _start(stack: contextlib.ExitStack, serving: AbstractContextManager[None], ports: Ports) -> str:
@@ -118,92 +175,16 @@ def _start(stack: contextlib.ExitStack, serving: AbstractContextManager[None], p
     return str(ports)
 
 
+def _ask_health(ports: Ports) -> str:
+    path = "/v2/health/ready"
+    status = status_of(ports, path)
+    if status != HTTPStatus.OK:
+        raise ValueError(f"Expected 200 from {path}, got {status}")
+    return f"200 from {path}"
+
+
 def _stop(stack: contextlib.ExitStack, ports: Ports) -> str:
     stack.close()
-    if _answers(ports, "/v2/health/live"):
+    if answers(ports, "/v2/health/live"):
         raise RuntimeError(f"Expected that the server ended, but port {ports.http} answers")
     return "nothing listens any more"
-
-
-def _questions(ports: Ports) -> dict[str, Callable[[], str]]:
-    http_url = f"http://{TRITON_LOCAL_IP}:{ports.http}"
-    grpc_url = f"grpc://{TRITON_LOCAL_IP}:{ports.grpc}"
-    return {
-        "ModelClient over HTTP": lambda: _ask(http_url),
-        "ModelClient over gRPC": lambda: _ask(grpc_url),
-        "FuturesModelClient over HTTP": lambda: _ask_later(http_url),
-        "FuturesModelClient over gRPC": lambda: _ask_later(grpc_url),
-        "AsyncioModelClient over HTTP": lambda: asyncio.run(_ask_async(http_url)),
-        "AsyncioModelClient over gRPC": lambda: asyncio.run(_ask_async(grpc_url)),
-        "DecoupledModelClient over gRPC": lambda: _read_stream(grpc_url),
-        "AsyncioDecoupledModelClient over gRPC": lambda: asyncio.run(_read_stream_async(grpc_url)),
-        "generate_stream over HTTP": lambda: _read_events(ports),
-        "metrics": lambda: _read_metrics(ports),
-    }
-
-
-def _ask(url: str) -> str:
-    with ModelClient(url, ADD_SUB, init_timeout_s=_TIMEOUT_S) as client:
-        return _checked_sums(client.infer_batch(a=_ONES, b=_ONES))
-
-
-def _ask_later(url: str) -> str:
-    with FuturesModelClient(url, ADD_SUB, init_timeout_s=_TIMEOUT_S) as client:
-        return _checked_sums(client.infer_batch(a=_ONES, b=_ONES).result(_TIMEOUT_S))
-
-
-async def _ask_async(url: str) -> str:
-    async with AsyncioModelClient(url, ADD_SUB, init_timeout_s=_TIMEOUT_S) as client:
-        return _checked_sums(await client.infer_batch(a=_ONES, b=_ONES))
-
-
-def _checked_sums(outputs: dict[str, Any]) -> str:
-    text = ", ".join(f"{name}: {outputs[name].tolist()}" for name in ("add", "sub"))
-    expected = "add: [[2.0], [2.0]], sub: [[0.0], [0.0]]"
-    if text != expected:
-        raise ValueError(f"Expected {expected}, got {text}")
-    return text
-
-
-def _read_stream(url: str) -> str:
-    with DecoupledModelClient(url, COUNTDOWN, init_timeout_s=_TIMEOUT_S) as client:
-        return _checked_numbers(
-            [response["number"].item() for response in client.infer_sample(start=_START)]
-        )
-
-
-async def _read_stream_async(url: str) -> str:
-    async with AsyncioDecoupledModelClient(url, COUNTDOWN, init_timeout_s=_TIMEOUT_S) as client:
-        responses = client.infer_sample(start=_START)
-        return _checked_numbers([response["number"].item() async for response in responses])
-
-
-def _read_events(ports: Ports) -> str:
-    path = f"/v2/models/{COUNTDOWN}/generate_stream"
-    _, body = _http(ports.http, "POST", path, b'{"start": 3}')
-    events = [line for line in body.decode().splitlines() if line.startswith("data:")]
-    return _checked_numbers([int(event.partition('"number":')[2].rstrip("}")) for event in events])
-
-
-def _checked_numbers(numbers: list[int]) -> str:
-    if numbers != _STREAM:
-        raise ValueError(f"Expected a stream of {_STREAM}, got {numbers}")
-    return f"stream: {numbers}"
-
-
-def _read_metrics(ports: Ports) -> str:
-    _, body = _http(ports.metrics, "GET", "/metrics")
-    count = body.count(b"\nnv_")
-    if not count:
-        raise ValueError(f"Expected samples of Triton's metrics, got {body[:200]!r}")
-    return f"{count} samples"
-
-
-def _http(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(TRITON_LOCAL_IP, port, timeout=_TIMEOUT_S)
-    try:
-        connection.request(method, path, body)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()

@@ -76,13 +76,12 @@ def verify_docker_image_in_readme_same_as_tested(
         image_name_with_version: image as in `docker run`, with its tag.
 
     Raises:
-        AssertionError: where the README names another version of the image.
+        AssertionError: where the README names an image of that framework from another registry or
+            with another tag.
     """
-    image, _, tag = image_name_with_version.rpartition(":")
-    suffix = tag.partition("-")[2]
-    ending = re.escape(f"-{suffix}") if suffix else ""
+    framework = image_name_with_version.rpartition(":")[0].rpartition("/")[2]
     text = pathlib.Path(readme_path).read_text(encoding="utf-8")
-    for shown in re.findall(rf"{re.escape(image)}:[\w.]+{ending}", text):
+    for shown in re.findall(rf"[\w/.:-]+/{re.escape(framework)}:[\w.-]+", text):
         if shown != image_name_with_version:
             raise AssertionError(
                 f"Expected {image_name_with_version} in {readme_path}, got {shown}"
@@ -147,6 +146,7 @@ class ScriptThread(threading.Thread):
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+        self.join()
 
     @property
     def process(self) -> psutil.Popen | None:
@@ -159,9 +159,8 @@ class ScriptThread(threading.Thread):
         return "\n".join(self._lines)
 
     def stop(self) -> None:
-        """Wait for the process to end; who wants it to end sends it a signal first."""
-        # Only the thread waits for the process itself: of two waiters one would not learn its code.
-        self.join()
+        """Say that the process is to end by itself; who wants it to end sends it a signal first."""
+        logging.getLogger(self.name).info("Waiting for the end of %s", self.cmd)
 
     def run(self) -> None:
         """Run the command to its end."""

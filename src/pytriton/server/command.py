@@ -20,3 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 after an end in order, else 1.
     """
     return run_command(sys.argv[1:] if arguments is None else arguments, build)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
