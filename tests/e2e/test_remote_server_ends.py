@@ -15,6 +15,7 @@ from pytriton import remote_triton
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.model_config import Tensor
+from pytriton.server_link import ServerLink
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.binders import SERVE, Binders, server_process
 from tests.e2e.http_client import infer, is_ready
@@ -115,12 +116,22 @@ def test_waiting_for_the_server_has_an_end(remote, monkeypatch, port):
     assert isinstance(e.value, PyTritonClientTimeoutError)
 
 
-def test_connections_that_follow_each_other_do_not_end_each_other(server, remote, port):
-    for _ in range(30):
-        remote.connect()
-        assert remote.is_alive()
-        assert ask(port) == 6
-        assert remote.stop()
+def test_late_end_of_a_connection_does_not_end_the_next_one(server, remote, port, monkeypatch):
+    ends = []
+
+    class LateLink(ServerLink):
+        def __init__(self, sock, on_end):
+            super().__init__(sock, lambda: ends.append(on_end))
+
+    monkeypatch.setattr(remote_triton, "ServerLink", LateLink)
+    remote.connect()
+    remote.stop()
+    remote.connect()
+    assert eventually(lambda: ends)
+    ends[0]()
+
+    assert remote.is_connected()
+    assert ask(port) == 6
 
 
 def test_objects_that_are_not_connected_are_forgotten(server, port):
