@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -14,7 +13,7 @@ import sys
 
 import pytest
 
-from tests.examples.readme_commands import commands, with_ports
+from tests.examples.readme_commands import commands
 from tests.free_ports import free_ports
 from tests.guides import http_calls
 
@@ -81,26 +80,6 @@ def test_commands_of_a_readme_do_what_it_says(server):
             assert '"error"' not in printed
 
 
-def test_notebook_serves_and_serves_again_with_another_function(monkeypatch):
-    cells = json.loads((EXAMPLES / "notebook" / "add_sub.ipynb").read_text())["cells"]
-    ports = free_ports(3)
-    for name, value in environment(ports).items():
-        monkeypatch.setenv(name, value)
-    namespace = {"__name__": "__main__"}
-
-    try:
-        for cell in cells:
-            if cell["cell_type"] == "code":
-                source = with_ports("".join(cell["source"]), {"8000": str(ports[0])})
-                exec(compile(source, cell["id"], "exec"), namespace)
-    finally:
-        namespace["triton"].stop()
-
-    assert namespace["first_answer"] == 7
-    assert namespace["second_answer"] == 12
-    assert not http_calls.answers(ports[0])
-
-
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
@@ -146,3 +125,10 @@ def test_every_server_has_client_and_readme():
         assert server.with_name("client.py").exists()
         assert server.with_name("README.md").exists()
     assert len(SERVERS) >= 9
+
+
+def test_every_example_is_in_the_table():
+    table = (EXAMPLES / "README.md").read_text()
+    pages = sorted(EXAMPLES.glob("*/README.md")) + sorted(EXAMPLES.glob("*/*/README.md"))
+
+    assert [page for page in pages if f"({page.relative_to(EXAMPLES)})" not in table] == []
