@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from pytriton.errors import ErrorCode
@@ -72,12 +74,16 @@ class ServerLink:
 
     def unbind_all(self, models: Iterable[BoundModel], timeout_s: float) -> None:
         """Take models away, all at the same time; one that cannot be is left to `close`."""
-        try:
-            calls = {self._ask_to_unbind(model): model for model in models}
-            for call, model in calls.items():
-                self._wait_for(call, f"unloading of model {model.name}", timeout_s)
-        except (PyTritonRuntimeError, TimeoutError) as error:
-            logger.debug("models were not unloaded: %s", error)
+        end = time.monotonic() + timeout_s
+        calls = {}
+        with contextlib.suppress(PyTritonRuntimeError):  # the server is gone, and so are they
+            for model in models:
+                calls[self._ask_to_unbind(model)] = f"unloading of model {model.name}"
+        for call, what in calls.items():
+            try:
+                self._wait_for(call, what, max(0.0, end - time.monotonic()))
+            except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  a few models
+                logger.debug("%s failed: %s", what, error)
 
     def _ask_to_unbind(self, model: BoundModel) -> int:
         call = next(self._calls)
