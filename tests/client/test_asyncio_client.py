@@ -18,6 +18,8 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
+from pytriton.model_config.triton_model_config import TritonModelConfig
+from tests.client.scripted_server import ScriptedServer
 from tests.free_ports import free_ports
 
 A = np.array([1, 2], np.float32)
@@ -195,3 +197,13 @@ def test_client_can_be_made_outside_a_loop(url):
             return await client.infer_sample(A, B)
 
     np.testing.assert_array_equal(asyncio.run(infer())["add"], A + B)
+
+
+@in_a_loop
+async def test_answer_that_is_none_of_triton_s_is_the_server_s_error():
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
+    settings = {"model_config": TritonModelConfig("M"), "ensure_model_is_ready": False}
+    with ScriptedServer([answer]) as server:
+        async with AsyncioModelClient(server.url, "M", **settings) as client:
+            with pytest.raises(PyTritonClientInferenceServerError, match="cannot be read"):
+                await client.infer_sample(x=A)

@@ -101,3 +101,11 @@ def test_answer_cut_short_is_an_error(start):
 def test_something_else_than_http_is_an_error():
     with pytest.raises(ConnectionError, match=r"expected an HTTP answer, got b'SSH-2.0"):
         answer_to(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+
+@pytest.mark.parametrize("length", [2**50, 2**63])
+def test_answer_that_no_memory_holds_is_an_error(length):
+    answer = answer_to(HEAD + b"Content-Length: %d\r\n\r\n" % length)
+
+    with pytest.raises(ConnectionError, match=f"got one of {length} bytes"):
+        answer.rest()

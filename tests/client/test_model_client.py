@@ -20,11 +20,20 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
+from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 from tests.client.scripted_server import ScriptedServer
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
 A = np.array([1, 2], np.float32)
 B = np.array([10, 20], np.float32)
+PLAIN = TritonModelConfig(
+    "M",
+    batching=False,
+    max_batch_size=0,
+    inputs=[TensorSpec("x", (-1,), np.float32)],
+    outputs=[TensorSpec("y", (-1,), np.float32)],
+)
 
 
 @pytest.fixture
@@ -391,6 +400,62 @@ def test_refused_config_is_the_server_s_error():
         pytest.raises(PyTritonClientInferenceServerError, match="not allowed"),
     ):
         client.infer_sample(A)
+
+
+STRANGE_BODIES = [
+    b"<html>who are you?</html>",
+    b"",
+    b"[]",
+    b'{"outputs":null}',
+    b'{"outputs":[{}]}',
+    b'{"outputs":[{"name":"y","datatype":"FP32","shape":[4],"data":[1]}]}',
+]
+
+
+@pytest.mark.parametrize("body", STRANGE_BODIES)
+def test_answer_that_is_none_of_triton_s_is_the_server_s_error(body):
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with (
+        ScriptedServer([answer]) as server,
+        ModelClient(server.url, "M", model_config=PLAIN, ensure_model_is_ready=False) as client,
+        pytest.raises(PyTritonClientInferenceServerError, match="got one that cannot be read"),
+    ):
+        client.infer_sample(A)
+
+
+class ClientOfOwnMaking(ModelClient):
+    """Makes the official clients as it likes."""
+
+    def create_client_from_url(self, url, network_timeout_s=None):
+        address = url.removeprefix("http://")
+        return self.get_lib().InferenceServerClient(address, network_timeout=DEADLINE_S)
+
+
+def test_subclass_may_make_the_official_clients(our_server):
+    with ClientOfOwnMaking(our_server.urls["http"], "AddSub") as client:
+        np.testing.assert_array_equal(client.infer_sample(A, B)["add"], A + B)
+
+
+def test_official_clients_have_the_limits_that_were_asked_for():
+    with (
+        ModelClient("http://localhost", "M", inference_timeout_s=7.0) as client,
+        client.create_client_from_url("http://localhost", network_timeout_s=3.0) as other,
+    ):
+        pools = [one._client_stub._connection_pool for one in (client._infer_client, other)]
+
+    assert [(pool.network_timeout, pool.connection_timeout) for pool in pools] == [
+        (7.0, 7.0),
+        (3.0, 3.0),
+    ]
+
+
+def test_preparing_a_large_request_takes_of_its_time(monkeypatch):
+    with ModelClient("grpc://localhost:1", "M", inference_timeout_s=5.0) as client:
+        now = iter([100.0, 102.0])
+        monkeypatch.setattr("pytriton.client.base.time.monotonic", lambda: next(now))
+
+        assert client._limit_s(100.0) == 5.0
+        assert client._limit_s(100.0) == 3.0
 
 
 def test_wait_for_a_thread_that_initialises_ends_in_time(our_server):

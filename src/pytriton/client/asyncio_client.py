@@ -192,6 +192,9 @@ class AsyncioModelClient(BaseModelClient):
         )
         try:
             result = await protocol.keep_limit(call, limit_s)
-        except asyncio_utils.refusals_of(self._infer_client) as error:
+            return finish(tensors.arrays_in(result))
+        except self._refusals() as error:
             raise self._failure(error) from error
-        return finish(tensors.arrays_in(result))
+
+    def _refusals(self) -> tuple[type[Exception], ...]:
+        return (ValueError, *asyncio_utils.refusals_of(self._infer_client))

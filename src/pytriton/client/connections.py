@@ -73,8 +73,8 @@ class HttpConnections:
     """
 
     def __init__(self, url: TritonUrl, timeout_s: float) -> None:
+        self.connection_timeout = self.network_timeout = timeout_s
         self._url = url
-        self._timeout_s = timeout_s
         self._limits = threading.local()
         self._idle: deque[socket.socket] = deque()
         self._owner_pid = os.getpid()
@@ -83,6 +83,11 @@ class HttpConnections:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._idle)} idle"
         return f"<HttpConnections to {self._url.without_scheme}, {state}>"
+
+    @property
+    def _connection_pool(self) -> HttpConnections:
+        """Where programs look for the limits of an official client."""
+        return self
 
     def limited_to(self, timeout_s: float) -> TimeLimit:
         """A time limit for what this thread does inside the block, all of it together."""
@@ -108,7 +113,9 @@ class HttpConnections:
         self, method: str, target: str, headers: Mapping[str, Any], body: bytes
     ) -> HttpResponse:
         head = request_head(method, target, self._url.without_scheme, headers)
-        deadline = getattr(self._limits, "deadline", None) or time.monotonic() + self._timeout_s
+        deadline = (
+            getattr(self._limits, "deadline", None) or time.monotonic() + self.network_timeout
+        )
         connection = self._take() or connect(self._url, deadline)
         answer = HttpAnswer()
         try:

@@ -20,7 +20,8 @@ def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
     """The exception to raise for an error of the official client.
 
     Args:
-        error: an `InferenceServerException`, or what the connection raised.
+        error: an `InferenceServerException`, or what the connection raised; a `ValueError` of who
+            reads the answer.
         during: what the call was for, as "inference request".
         limit: time limit of the call, as "5 s".
     """
@@ -31,6 +32,8 @@ def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
         return PyTritonClientTimeoutError(
             f"Timeout occurred during {during}. Timeout: {limit}. Message: {text}"
         )
-    if not callable(status):
+    if isinstance(error, ValueError):
+        text = f"expected an answer of a Triton server, got one that cannot be read: {error}"
+    elif not callable(status):
         return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")
     return PyTritonClientInferenceServerError(f"Error occurred during {during}. Message: {text}")

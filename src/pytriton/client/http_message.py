@@ -67,11 +67,20 @@ class HttpAnswer:
         """Where the rest of a body of known length belongs: past the parser, which would copy it.
 
         None where there is no such rest yet. Whoever asks fills it.
+
+        Raises:
+            ConnectionError: There is no memory for so much.
         """
         if not self._has_head or self.is_complete or "content-length" not in self.headers:
             return None
         start = b"".join(self._parts)
-        self._buffer = bytearray(int(self.headers["content-length"]))
+        length = int(self.headers["content-length"])
+        try:
+            self._buffer = bytearray(length)
+        except (MemoryError, OverflowError) as error:
+            raise ConnectionError(
+                f"expected an answer that fits into memory, got one of {length} bytes"
+            ) from error
         self._buffer[: len(start)] = start
         self.is_complete = True
         return memoryview(self._buffer)[len(start) :]

@@ -268,13 +268,11 @@ class ModelClient(BaseModelClient):
                 result = client.infer(
                     **request, headers=self._headers(headers), **protocol.limit(limit_s)
                 )
+            return finish(tensors.arrays_in(result))
         except (OSError, ValueError, self._library.InferenceServerException) as error:
             if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
-            if isinstance(error, ValueError):
-                raise
             raise self._failure(error) from error
-        return finish(tensors.arrays_in(result))
 
     def _manage(self, name: str, during: str, **arguments: Any) -> None:
         self._check_usable()

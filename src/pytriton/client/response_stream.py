@@ -21,7 +21,7 @@ from pytriton.client.tensors import Array
 # Responses received ahead of the caller; when they are not fetched, the server has to wait.
 _AHEAD = 16
 # A response that its model gives just in time is still on its way when the time is up.
-_TRAVEL_TIME_S = 0.01
+_TRAVEL_TIME_S = 0.02
 
 _END = object()
 

@@ -84,13 +84,20 @@ def as_they_are(outputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def arrays_in(result: Any) -> dict[str, Array]:
-    """The outputs in an official client's result, by name; a result over HTTP holds plain JSON."""
+    """The outputs in an official client's result, by name; a result over HTTP holds plain JSON.
+
+    Raises:
+        ValueError: The server did not answer what a server answers.
+    """
     response = result.get_response()
-    names = (
-        [output["name"] for output in response.get("outputs", ())]
-        if isinstance(response, dict)
-        else [output.name for output in response.outputs]
-    )
+    try:
+        names = (
+            [output["name"] for output in response.get("outputs", ())]
+            if isinstance(response, dict)
+            else [output.name for output in response.outputs]
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"expected an object with outputs, got {response!r:.80}") from error
     return {name: result.as_numpy(name) for name in names}
 
 

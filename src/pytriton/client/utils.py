@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pytriton.client import waiting
+from pytriton.client.connections import HttpConnections
 from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, protocol_of
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
@@ -241,7 +242,9 @@ def _warn_if_limit_cannot_be_kept(client: Any, timeout_s: float) -> None:
     """Connections that are not ours have one limit for all calls."""
     pool = getattr(getattr(client, "_client_stub", None), "_connection_pool", None)
     network_timeout_s = getattr(pool, "network_timeout", None)
-    if network_timeout_s is not None and network_timeout_s > timeout_s:
+    if isinstance(pool, HttpConnections) or network_timeout_s is None:
+        return
+    if network_timeout_s > timeout_s:
         warnings.warn(
             f"The client's network timeout of {network_timeout_s} s is longer than the time "
             f"allowed, {timeout_s} s: the wait may take that long.",
