@@ -450,12 +450,10 @@ def test_official_clients_have_the_limits_that_were_asked_for():
 
 
 def test_preparing_a_large_request_takes_of_its_time(monkeypatch):
+    monkeypatch.setattr("pytriton.client.base.time.monotonic", lambda: 102.0)
     with ModelClient("grpc://localhost:1", "M", inference_timeout_s=5.0) as client:
-        now = iter([100.0, 102.0])
-        monkeypatch.setattr("pytriton.client.base.time.monotonic", lambda: next(now))
-
-        assert client._limit_s(100.0) == 5.0
-        assert client._limit_s(100.0) == 3.0
+        assert client._limit_s({"x": A}, 100.0) == 5.0
+        assert client._limit_s({"x": np.zeros(2**18, np.float32)}, 100.0) == 3.0
 
 
 def test_wait_for_a_thread_that_initialises_ends_in_time(our_server):

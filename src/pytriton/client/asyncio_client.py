@@ -186,7 +186,7 @@ class AsyncioModelClient(BaseModelClient):
         began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
         request = self._request(config, given, parameters)
-        protocol, limit_s = self._protocol, self._limit_s(began_s)
+        protocol, limit_s = self._protocol, self._limit_s(given, began_s)
         call = self._infer_client.infer(
             **request, headers=self._headers(headers), **protocol.limit(limit_s)
         )

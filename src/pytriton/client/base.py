@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
-_NEGLIGIBLE_S = 0.001
+_LARGE_BYTES = 2**20  # copied in a fraction of a millisecond
+_SHORTEST_LIMIT_S = 0.001
 
 
 class BaseModelClient:
@@ -228,12 +229,11 @@ class BaseModelClient:
             "parameters": parameters,
         }
 
-    def _limit_s(self, began_s: float) -> float:
-        """The time left for a request, as preparing a large one takes a part of it."""
-        spent_s = time.monotonic() - began_s
-        if spent_s < _NEGLIGIBLE_S:
+    def _limit_s(self, inputs: Mapping[str, Array], began_s: float) -> float:
+        """The time left for a request; preparing a large one takes a part of it."""
+        if sum([array.nbytes for array in inputs.values()]) < _LARGE_BYTES:
             return self._inference_timeout_s
-        return max(self._inference_timeout_s - spent_s, _NEGLIGIBLE_S)
+        return max(self._inference_timeout_s - (time.monotonic() - began_s), _SHORTEST_LIMIT_S)
 
     def _infer_input(self, name: str, array: Array) -> Any:
         datatype = tensors.datatype_of(name, array)

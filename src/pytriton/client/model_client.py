@@ -262,11 +262,11 @@ class ModelClient(BaseModelClient):
         began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
         request = self._request(config, given, parameters)
-        client, protocol, limit_s = self._infer_client, self._protocol, self._limit_s(began_s)
+        limit_s = self._limit_s(given, began_s)
         try:
-            with protocol.limited(client, limit_s):
-                result = client.infer(
-                    **request, headers=self._headers(headers), **protocol.limit(limit_s)
+            with self._protocol.limited(self._infer_client, limit_s):
+                result = self._infer_client.infer(
+                    **request, headers=self._headers(headers), **self._protocol.limit(limit_s)
                 )
             return finish(tensors.arrays_in(result))
         except (OSError, ValueError, self._library.InferenceServerException) as error:
