@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
 import pathlib
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from pytriton.check.command import COMMANDS, run_command
 from pytriton.check.packages import PACKAGE, version_of
@@ -36,12 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.json:
         _show(_WARNING)
     try:
-        outcome = run_command(
-            options.command,
-            options.workspace,
-            packs=options.zip,
-            show=_show_nothing if options.json else _show,
-        )
+        with _ended_in_order():
+            outcome = run_command(
+                options.command,
+                options.workspace,
+                packs=options.zip,
+                show=_show_nothing if options.json else _show,
+            )
     except KeyboardInterrupt:
         print("Interrupted", file=sys.stderr)  # noqa: T201
         return _INTERRUPTED
@@ -53,6 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     _show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
     return 0 if outcome.is_ok else 1
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM end the servers that run, as Ctrl-C does, and not only this process."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # what a shell says of a program that a signal ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:

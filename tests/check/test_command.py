@@ -280,17 +280,18 @@ def test_check_finds_that_everything_works_here(here):
 
 
 @pytest.mark.e2e
-def test_interrupt_of_a_check_leaves_no_process(here):
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_a_check_and_its_servers(here, number, code):
     command_line = [sys.executable, "-m", "pytriton", "example-add-sub-script"]
     with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:  # until the server in its script has answered
             if "server answers" in line:
                 break
         children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate(timeout=60)
 
-    assert process.returncode == 130
+    assert process.returncode == code
     assert children
     assert eventually(lambda: not any(map(is_alive, children)))
     assert list(here.iterdir()) == []
