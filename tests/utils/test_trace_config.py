@@ -54,6 +54,12 @@ def test_setting_that_is_no_number_is_refused(name):
         read_trace_config([f"{name}=often"])
 
 
+@pytest.mark.parametrize("setting", ["rate=-1", "count=-2"])
+def test_setting_that_is_too_small_is_refused(setting):
+    with pytest.raises(ValueError, match=r"Expected a number from (0|-1) on as trace setting"):
+        read_trace_config([setting])
+
+
 def test_option_that_is_no_number_is_refused():
     config = read_trace_config(["opentelemetry,bsp_schedule_delay=soon"])
 

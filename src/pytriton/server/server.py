@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 4096
 _FLUSH_S = 1.0  # for answers to reach their clients, even when all other time to exit is over
 _EXPORT_S = 2.0  # for the last spans to be sent, if anybody takes them
+_LEAST_EXPORT_S = 0.2  # the same when all time to exit is over
 
 
 class Server:
@@ -117,13 +118,15 @@ class Server:
             *self._grpc.connections,
             *self._metrics.connections,
         ]
+        end = self._loop.time() + timeout_s
         if connections:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
         self._http.tasks.cancel()
         self._grpc.tasks.cancel()
         if self._tracing is not None:
-            await self._tracing.close(_EXPORT_S)
+            left_s = end - self._loop.time()
+            await self._tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, left_s)))
 
     async def _listen(
         self,

@@ -7,6 +7,7 @@ OpenTelemetry is optional and takes long to load, so it is imported only by serv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from opentelemetry.context import Context
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import Span, Tracer
 
     from pytriton.server.spans import SpanRecord
@@ -36,14 +38,13 @@ class SpanExport:
 
     def __init__(self, config: TraceConfig) -> None:
         from opentelemetry import trace  # noqa: PLC0415  optional
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415  optional
         from opentelemetry.sdk.trace import TracerProvider, sampling  # noqa: PLC0415  optional
 
         self._trace = trace
         self._ids = _given_ids()
         self._provider = TracerProvider(
             sampler=sampling.ALWAYS_ON,  # it was decided before which requests are traced
-            resource=Resource.create({"service.name": _SERVICE_NAME, **config.resource}),
+            resource=_resource(config),
             shutdown_on_exit=False,  # it may take long; see `close`
             id_generator=self._ids,
         )
@@ -99,13 +100,23 @@ class SpanExport:
 
         def close() -> None:
             self._provider.shutdown()
-            loop.call_soon_threadsafe(closed.set_result, None)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(closed.set_result, None)
 
         # A thread that nobody joins: it waits as long as the receiver lets it.
         threading.Thread(target=close, name="span export", daemon=True).start()
         await asyncio.wait([closed], timeout=timeout_s)
         if not closed.done():
             logger.warning("The last spans could not be sent within %g s.", timeout_s)
+
+
+def _resource(config: TraceConfig) -> Resource:
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415  optional
+
+    resource = Resource.create(config.resource)  # and what OpenTelemetry's variables say
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        return resource.merge(Resource({SERVICE_NAME: _SERVICE_NAME}))
+    return resource
 
 
 def _given_ids() -> Any:

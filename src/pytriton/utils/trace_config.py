@@ -90,14 +90,19 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
         mode=values.get("mode", ""),
         levels=tuple(levels),
         rate=_integer("rate", values.get("rate", str(TraceConfig.rate))),
-        count=_integer("count", values.get("count", str(TraceConfig.count))),
+        count=_integer("count", values.get("count", str(TraceConfig.count)), least=-1),
         options=options,
         resource=resource,
     )
 
 
-def _integer(name: str, text: str) -> int:
+def _integer(name: str, text: str, least: int = 0) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise ValueError(f"Expected a number as trace setting '{name}', got '{text}'") from None
+    if number < least:
+        raise ValueError(
+            f"Expected a number from {least} on as trace setting '{name}', got '{text}'"
+        )
+    return number
