@@ -14,6 +14,7 @@ from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.model_config import Tensor
 from tests.e2e.http_client import infer, is_ready
 from tests.e2e.scripts import SERVE
+from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, model, write_model
 
 pytestmark = pytest.mark.e2e
@@ -84,6 +85,21 @@ def test_killed_script_leaves_no_worker_behind(start_script, repository):
     script = start_script(SERVE, environment=environment, quiet=True)
     script.await_ready("Double")
     script.await_ready("Model")
+
+    os.kill(script.process.pid, signal.SIGKILL)
+
+    assert script.await_gone(GONE_WITHIN_S) == {}
+
+
+def test_script_killed_while_models_are_loaded_leaves_nothing_behind(
+    start_script, repository, tmp_path
+):
+    begun = tmp_path / "begun"
+    hang = f"open({str(begun)!r}, 'w').close(); signal.pause()"
+    folder = str(repository(Slow=model(code(initialize=hang))))
+    environment = {"PYTRITON_TRITON_CONFIG_MODEL_REPOSITORY": folder}
+    script = start_script(SERVE, environment=environment, quiet=True)
+    assert eventually(begun.exists)
 
     os.kill(script.process.pid, signal.SIGKILL)
 

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
@@ -27,12 +27,12 @@ from pytriton.transport.control import ControlLink, Done, Start, Started
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    StartServing = Callable[[ServerOptions, asyncio.AbstractEventLoop], Awaitable["Serving"]]
+    StartServer = Callable[[ServerOptions, asyncio.AbstractEventLoop], Awaitable["RunningServer"]]
 
 logger = logging.getLogger(__name__)
 
 
-class Serving(Protocol):
+class RunningServer(Protocol):
     """A server whose ports are open."""
 
     @property
@@ -59,12 +59,12 @@ class BoundServing:
         self._binder_port.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """See `Serving`."""
+        """See `RunningServer`."""
         await self.server.stop(timeout_s)
         await self._binder_port.stop()
 
     async def abandon(self) -> None:
-        """See `Serving`."""
+        """See `RunningServer`."""
         await self._binder_port.stop()
 
 
@@ -78,7 +78,7 @@ async def start_bound_serving(
 
 
 def main(
-    arguments: Sequence[str] | None = None, start_serving: StartServing = start_bound_serving
+    arguments: Sequence[str] | None = None, start_server: StartServer = start_bound_serving
 ) -> None:
     """Run a server for the process that holds the other end of the control socket."""
     parser = argparse.ArgumentParser(prog="pytriton server process")
@@ -93,20 +93,11 @@ def main(
     except EOFError:
         return
     assert isinstance(start, Start)
-    new_event_loop().run_until_complete(_serve(link, start, options.parent, start_serving))
+    new_event_loop().run_until_complete(_serve(link, start, options.parent, start_server))
 
 
-async def _serve(link: ControlLink, start: Start, parent: int, start_serving: StartServing) -> None:
+async def _serve(link: ControlLink, start: Start, parent: int, start_server: StartServer) -> None:
     loop = asyncio.get_running_loop()
-    try:
-        options = ServerOptions.from_triton_config(start.config)
-        set_up_logging(options.log)
-        serving = await start_serving(options, loop)
-        server = serving.server
-        log_ports(OpenPorts(server.http_port, server.grpc_port, server.metrics_port), options)
-    except (ServerError, PyTritonError, OSError) as error:
-        link.send(_failure(error))
-        return
     ended: asyncio.Future[bool] = loop.create_future()
 
     def end(is_orderly: bool) -> None:
@@ -114,8 +105,19 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_serving: St
             ended.set_result(is_orderly)
 
     loop.add_signal_handler(signal.SIGTERM, end, True)
-    session = BinderSession(link, server.engine, loop, server.cache, end)
     _end_with_parent(loop, parent, end)
+    try:
+        options = ServerOptions.from_triton_config(start.config)
+        set_up_logging(options.log)
+        serving = await _started(start_server(options, loop), ended)
+    except (ServerError, PyTritonError, OSError) as error:
+        link.send(_failure(error))
+        return
+    if serving is None:
+        return
+    server = serving.server
+    log_ports(OpenPorts(server.http_port, server.grpc_port, server.metrics_port), options)
+    session = BinderSession(link, server.engine, loop, server.cache, end)
     session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
     freeze_memory()
     if await ended:
@@ -123,6 +125,20 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_serving: St
     else:
         await serving.abandon()
     await session.close()
+
+
+async def _started(
+    starting: Awaitable[RunningServer], ended: asyncio.Future[bool]
+) -> RunningServer | None:
+    """The server, unless its end comes first: it may have models to load."""
+    task = asyncio.ensure_future(starting)
+    ends: set[asyncio.Future[Any]] = {task, ended}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task})
+    return None
 
 
 def _failure(error: ServerError | PyTritonError | OSError) -> Done:

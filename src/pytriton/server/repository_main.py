@@ -41,7 +41,7 @@ async def start_repository_serving(
     try:
         await _load(serving, options)
         await serving.open_ports()
-    except ServerError:
+    except BaseException:  # this start may be given up
         await serving.abandon()
         raise
     return serving
