@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _PROCESS_LIMIT_S = 30.0  # for the start of a server and for its end
 _STEP_LIMIT_S = 30.0  # above what the clients allow themselves: for those that do not keep to it
+_SHOWN_LINES = 10
 _REPOSITORY = pathlib.Path(__file__).with_name("model_repository")
 
 
@@ -148,7 +149,7 @@ def _server_in_script(
         finally:
             _interrupt(script)
     if script.returncode not in (0, -signal.SIGINT):
-        raise RuntimeError(f"Expected exit code 0, got {script.returncode}:\n{script.output}")
+        raise RuntimeError(f"Expected exit code 0, got {script.returncode}:\n{_last_lines(script)}")
 
 
 def _interrupt(script: ScriptThread) -> None:
@@ -164,10 +165,15 @@ def _wait_ready(ports: Ports, script: ScriptThread, model_name: str) -> None:
     deadline_s = time.monotonic() + _PROCESS_LIMIT_S
     while not answers(ports, f"/v2/models/{model_name}/ready"):
         if script.process is None:
-            raise RuntimeError(f"The server ended before it was ready:\n{script.output}")
+            raise RuntimeError(f"The server ended before it was ready:\n{_last_lines(script)}")
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"Expected {model_name} to be ready after {_PROCESS_LIMIT_S:g} s")
         time.sleep(0.05)
+
+
+def _last_lines(script: ScriptThread) -> str:
+    """Where the reason is; the log has the rest."""
+    return "\n".join(script.output.splitlines()[-_SHOWN_LINES:])
 
 
 def _start(stack: contextlib.ExitStack, serving: AbstractContextManager[None], ports: Ports) -> str:
