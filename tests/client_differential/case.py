@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One compared thing, and how all of them are asked in little time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tests.client_differential.outcome import NEVER, attempt
+from tests.client_differential.ways import Use, Way
+
+# Far beyond every timeout of the cases; only the original has calls that never return.
+LIMIT_S = 12.0
+SLOW_LANES = 16
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The ports of each kind of server, by scheme, and whether they are the original's."""
+
+    ports: dict[str, dict[str, int]]
+    is_real: bool
+
+    def url(self, scheme: str, kind: str = "open") -> str:
+        return f"{scheme}://127.0.0.1:{self.ports[kind][scheme]}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that is asked of clients and servers.
+
+    Slow ones are asked side by side. Deadly ones are those that the real server does not survive.
+    """
+
+    name: str
+    ask: Callable[[Servers], Any]
+    is_slow: bool = False
+    is_deadly: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A use of a client that several clients are asked for."""
+
+    name: str
+    model: str
+    use: Use
+    settings: dict[str, Any] = field(default_factory=dict)
+    server: str = "open"
+    is_slow: bool = False
+    is_deadly: bool = False
+
+
+def each(ways: Iterable[Way], rows: Iterable[Row]) -> list[Case]:
+    """A case for each way and row."""
+    return [case_of(way, row) for row in rows for way in ways]
+
+
+def case_of(way: Way, row: Row) -> Case:
+    def ask(servers: Servers) -> Any:
+        url = servers.url(way.scheme, row.server)
+        return way.ask(url, row.model, row.use, **row.settings)
+
+    return Case(f"{row.name}: {way}", ask, row.is_slow, row.is_deadly)
+
+
+def outcomes(cases: Sequence[Case], servers: Servers) -> dict[str, Any]:
+    """What comes of all cases. Each lane asks its cases in turn, all but the first slow ones."""
+    warnings.simplefilter("ignore")
+    if servers.is_real:
+        cases = [case for case in cases if not case.is_deadly]
+    slow = [case for case in cases if case.is_slow]
+    lanes = [[case for case in cases if not case.is_slow]]
+    lanes += [slow[start::SLOW_LANES] for start in range(SLOW_LANES)]
+    found: dict[str, Any] = {}
+    with sockets_without_server() as ports:
+        everything = Servers({**servers.ports, **ports}, servers.is_real)
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
+            for of_lane in threads.map(lambda lane: in_turn(lane, everything), lanes):
+                found |= of_lane
+    return found
+
+
+def in_turn(cases: Sequence[Case], servers: Servers) -> dict[str, Any]:
+    """What comes of these cases; one that never returns keeps its thread."""
+    found = {}
+    thread = concurrent.futures.ThreadPoolExecutor(1)
+    for case in cases:
+        found[case.name] = result_of(thread.submit(attempt, partial(case.ask, servers)))
+        if found[case.name] == NEVER:
+            thread = concurrent.futures.ThreadPoolExecutor(1)
+    return found
+
+
+def result_of(future: concurrent.futures.Future[Any]) -> Any:
+    try:
+        return future.result(LIMIT_S)
+    except concurrent.futures.TimeoutError:
+        return NEVER
+
+
+@contextlib.contextmanager
+def sockets_without_server() -> Iterator[dict[str, dict[str, int]]]:
+    """A port that refuses connections, and one that takes them and says nothing."""
+    with socket.socket() as nobody, socket.create_server(("127.0.0.1", 0)) as silent:
+        nobody.bind(("127.0.0.1", 0))
+        yield {
+            kind: dict.fromkeys(("http", "grpc"), listener.getsockname()[1])
+            for kind, listener in (("nobody", nobody), ("silent", silent))
+        }

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and servers that are not there, or that are slow, and the time allowed for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.client_differential.case import Row, each
+from tests.client_differential.cases_inputs import A, B
+from tests.client_differential.cases_streams import script
+from tests.client_differential.ways import ASYNCIO, COUPLED, DECOUPLED, FUTURES, SYNC
+
+SHORT = {"init_timeout_s": 0.3, "inference_timeout_s": 0.3}
+# On a busy machine the answer that the server is ready takes a while.
+ENOUGH_FOR_THE_SERVER = {"init_timeout_s": 1.0, "inference_timeout_s": 1.0}
+LONG = {"init_timeout_s": 20, "inference_timeout_s": 20}
+SHORT_INFERENCE = {"inference_timeout_s": 0.3}
+
+
+def seconds(value: float) -> np.ndarray:
+    return np.array([value], np.float32)
+
+
+def missing_server(kind: str) -> dict[str, Any]:
+    return {"model": "AddSub", "settings": SHORT, "server": kind, "is_slow": True}
+
+
+def missing_model(name: str, **settings: Any) -> dict[str, Any]:
+    return {"model": name, "settings": {**ENOUGH_FOR_THE_SERVER, **settings}, "is_slow": True}
+
+
+MISSING = {
+    "unknown model": missing_model("Nowhere"),
+    "unknown version": missing_model("AddSub", model_version="7"),
+    "version that is no number": missing_model("AddSub", model_version="latest"),
+    "nobody listens": missing_server("nobody"),
+    "nobody answers": missing_server("silent"),
+}
+INFER = [Row(f"{n}, infer", use=lambda c: c.infer_sample(A, B), **m) for n, m in MISSING.items()]
+STREAM = [
+    Row(f"{n}, infer", use=lambda c: c.infer_sample(script("a")), **m) for n, m in MISSING.items()
+]
+WAIT = [
+    Row(f"{name}, wait", use=lambda c: c.wait_for_model(1.0), **m) for name, m in MISSING.items()
+]
+CONFIG = [Row(f"{n}, config", use=lambda c: c.model_config, **m) for n, m in MISSING.items()]
+FUTURE_CONFIG = [
+    Row(f"{n}, config", use=lambda c: c.model_config(), **m) for n, m in MISSING.items()
+]
+EAGER = [
+    Row(
+        f"{name}, at once",
+        model=m["model"],
+        use=lambda c: c.model_config,
+        settings={**m["settings"], "lazy_init": False},
+        server=m.get("server", "open"),
+        is_slow=True,
+    )
+    for name, m in MISSING.items()
+]
+SERVER = [
+    Row(
+        "nobody listens, wait for the server",
+        use=lambda c: c.wait_for_server(0.3),
+        **MISSING["nobody listens"],
+    )
+]
+SLOW = (
+    Row("in time", "Slow", lambda c: c.infer_sample(seconds(0.4)), LONG, is_slow=True),
+    Row("too late", "Slow", lambda c: c.infer_sample(seconds(0.8)), SHORT_INFERENCE, is_slow=True),
+    Row(
+        "a model that yields twice",
+        "Twice",
+        lambda c: c.infer_sample(A),
+        SHORT_INFERENCE,
+        is_slow=True,
+    ),
+)
+SLOW_STREAM = (
+    Row(
+        "pause in time", "Stream", lambda c: c.infer_sample(script("a pause b")), LONG, is_slow=True
+    ),
+    Row(
+        "pause at first",
+        "PauseStream",
+        lambda c: c.infer_sample(script("pause a")),
+        SHORT_INFERENCE,
+        is_slow=True,
+    ),
+    Row(
+        "pause between",
+        "PauseStream",
+        lambda c: c.infer_sample(script("a pause b")),
+        SHORT_INFERENCE,
+        is_slow=True,
+    ),
+)
+CASES = (
+    *each(COUPLED, (*INFER, *WAIT, *SLOW)),
+    *each([*SYNC, *ASYNCIO], (*CONFIG, *EAGER)),
+    *each(FUTURES, FUTURE_CONFIG),
+    *each(SYNC, SERVER),
+    *each(DECOUPLED, (*STREAM, *SLOW_STREAM)),
+)

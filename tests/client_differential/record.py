@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcomes of the original's clients on its server, taken once and kept.
+
+`recorded/real.json` has them; `recorded/ours.json` has ours where they do not agree, and where the
+real server cannot be asked. `python -m tests.client_differential.record` takes the first again,
+with the argument `ours` the second. PYTRITON_PEERS_DIR names the folder where the original is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.client_differential.outcome import agree
+from tests.client_differential.servers import asked, our_python, real_python, serving
+
+RECORDED = Path(__file__).parent / "recorded"
+REAL = RECORDED / "real.json"
+OURS = RECORDED / "ours.json"
+
+
+def original_missing() -> str:
+    """Why the original cannot be started; empty where it can."""
+    folder = os.environ.get("PYTRITON_PEERS_DIR")
+    if not folder:
+        return "PYTRITON_PEERS_DIR does not name a folder with NVIDIA PyTriton"
+    return "" if real_python().exists() else f"no NVIDIA PyTriton at {real_python()}"
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Recorded outcomes, by the name of the case."""
+    recorded: dict[str, Any] = json.loads(path.read_text())
+    return recorded
+
+
+def outcomes(clients: Path, server: Path) -> dict[str, Any]:
+    """What the clients of one interpreter get from the server of another, of everything."""
+    with serving(server) as servers:
+        return asked(clients, servers)
+
+
+def record_real() -> int:
+    """Ask the original everything and write the outcomes down."""
+    reason = original_missing()
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+        return 1
+    return write(REAL, outcomes(real_python(), real_python()))
+
+
+def record_ours() -> int:
+    """Write down where ours does otherwise, for a person to read and to justify."""
+    real, found = load(REAL), outcomes(our_python(), our_python())
+    differences = {name for name in found if name not in real or not agree(real[name], found[name])}
+    return write(OURS, {name: found[name] for name in differences})
+
+
+def write(path: Path, found: dict[str, Any]) -> int:
+    """One line for each outcome."""
+    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found)]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    sys.stdout.write(f"{len(found)} outcomes in {path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(record_ours() if sys.argv[1:] == ["ours"] else record_real())
