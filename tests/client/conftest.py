@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import pytest
 from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
 from tests.client.stalled_server import StalledServer
-from tests.free_ports import free_ports
+from tests.free_ports import first_of_free_ports
 
 MODELS = pathlib.Path(__file__).with_name("models.py")
 LAST_MODEL = "PlainCounter"
@@ -54,21 +53,9 @@ def peer_python() -> pathlib.Path | None:
     return python if python is not None and python.exists() else None
 
 
-def three_ports_in_a_row() -> int:
-    for _ in range(100):
-        (port,) = free_ports(1)
-        try:
-            for number in (port + 1, port + 2):
-                socket.create_server(("127.0.0.1", number)).close()
-        except OSError:
-            continue
-        return port
-    raise RuntimeError("expected three free ports in a row, found none in 100 attempts")
-
-
 @contextlib.contextmanager
 def serving(name: str, python: pathlib.Path):
-    port = three_ports_in_a_row()
+    port = first_of_free_ports(3)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment.get('PATH', '')}"
     with tempfile.TemporaryFile() as log:

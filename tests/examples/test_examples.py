@@ -7,14 +7,13 @@ import contextlib
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from tests.examples.readme_commands import commands
-from tests.free_ports import free_ports
+from tests.free_ports import first_of_free_ports, free_ports
 from tests.guides import http_calls
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -80,25 +79,10 @@ def test_commands_of_a_readme_do_what_it_says(server):
             assert '"error"' not in printed
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port_in_a_row(count: int) -> int:
-    """A port that is free, as are those after it."""
-    candidates = (free_ports(1)[0] for _ in range(100))
-    return next(port for port in candidates if all(map(is_free, range(port + 1, port + count))))
-
-
 @pytest.fixture(scope="module")
 def demo():
     """The demo server, ready, as its process and HTTP port; it takes two more ports after that."""
-    port = free_port_in_a_row(3)
+    port = first_of_free_ports(3)
     with running([sys.executable, "examples/demo_server.py", str(port)], [0, 0, 0]) as process:
         ready = [f"/v2/models/{model}/ready" for model in DEMO_MODELS]
         assert http_calls.eventually(
