@@ -20,6 +20,7 @@ from pytriton.client.exceptions import (
 )
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from tests.client.scripted_server import ScriptedServer
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
 A = np.array([1, 2], np.float32)
@@ -207,3 +208,42 @@ async def test_answer_that_is_none_of_triton_s_is_the_server_s_error():
         async with AsyncioModelClient(server.url, "M", **settings) as client:
             with pytest.raises(PyTritonClientInferenceServerError, match="cannot be read"):
                 await client.infer_sample(x=A)
+
+
+@in_a_loop
+async def test_wait_during_which_another_task_closes_is_refused(our_server, scheme):
+    client = AsyncioModelClient(our_server.urls[scheme], "Nobody")
+    waiting = asyncio.create_task(client.wait_for_model(DEADLINE_S))
+    await asyncio.wait([waiting], timeout=0.05)
+    await client.close()
+
+    with pytest.raises(PyTritonClientClosedError):
+        await waiting
+
+
+async def slow_inference(client):
+    """One that is in progress."""
+    await client.model_config
+    inference = asyncio.create_task(client.infer_sample(np.array([1.0], np.float32)))
+    await asyncio.wait([inference], timeout=0.05)
+    return inference
+
+
+@in_a_loop
+async def test_inference_whose_connection_another_task_closes_is_refused(our_server):
+    client = AsyncioModelClient(our_server.urls["grpc"], "Slow")
+    inference = await slow_inference(client)
+    await client.close()
+
+    with pytest.raises(PyTritonClientClosedError, match="AsyncioModelClient is closed"):
+        await inference
+
+
+@in_a_loop
+async def test_inference_that_is_cancelled_is_cancelled(our_server, scheme):
+    async with AsyncioModelClient(our_server.urls[scheme], "Slow") as client:
+        inference = await slow_inference(client)
+        inference.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await inference

@@ -319,3 +319,16 @@ async def test_closed_asyncio_client_is_refused():
 
     with pytest.raises(PyTritonClientClosedError):
         await anext(client.infer_sample(n(1)))
+
+
+@in_a_loop
+async def test_asyncio_stream_whose_client_another_task_closes_is_refused(grpc_url):
+    client = AsyncioDecoupledModelClient(grpc_url, "Counter")
+    stream = client.infer_sample(n(PAUSE))
+    await anext(stream)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.wait([reading], timeout=0.05)
+    await client.close()
+
+    with pytest.raises(PyTritonClientClosedError):
+        await reading

@@ -475,3 +475,12 @@ def test_inference_during_which_another_thread_closes_is_refused(our_server, sch
     client._outputs_of = close_first
     with pytest.raises(PyTritonClientClosedError):
         client.infer_sample(A, B)
+
+
+def test_wait_during_which_another_thread_closes_is_refused(our_server, scheme):
+    client = ModelClient(our_server.urls[scheme], "Nobody")
+    closing = threading.Timer(0.05, client.close)
+    closing.start()
+    with pytest.raises(PyTritonClientClosedError):
+        client.wait_for_model(DEADLINE_S)
+    closing.join()

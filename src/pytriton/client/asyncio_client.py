@@ -94,13 +94,14 @@ class AsyncioModelClient(BaseModelClient):
             PyTritonClientClosedError: The client is closed.
         """
         self._check_usable()
-        await asyncio_utils.asyncio_wait_for_model_ready(
-            self._general_client,
-            self._model_name,
-            self._model_version,
-            timeout_s,
-            self._auth_headers,
-        )
+        with self._telling_of_close():
+            await asyncio_utils.asyncio_wait_for_model_ready(
+                self._general_client,
+                self._model_name,
+                self._model_version,
+                timeout_s,
+                self._auth_headers,
+            )
 
     async def infer_sample(
         self,
@@ -160,13 +161,14 @@ class AsyncioModelClient(BaseModelClient):
             ) from error
         try:
             if not self._model_ready or self._model_config is None:
-                self._model_config = await asyncio_utils.asyncio_get_model_config(
-                    self._general_client,
-                    self._model_name,
-                    self._model_version,
-                    wait.limit_s(),
-                    self._auth_headers,
-                )
+                with self._telling_of_close():
+                    self._model_config = await asyncio_utils.asyncio_get_model_config(
+                        self._general_client,
+                        self._model_name,
+                        self._model_version,
+                        wait.limit_s(),
+                        self._auth_headers,
+                    )
                 self._model_ready = True
             return self._model_config
         finally:
@@ -191,7 +193,8 @@ class AsyncioModelClient(BaseModelClient):
             **request, headers=self._headers(headers), **protocol.limit(limit_s)
         )
         try:
-            result = await protocol.keep_limit(call, limit_s)
+            with self._telling_of_close():
+                result = await protocol.keep_limit(call, limit_s)
             return finish(tensors.arrays_in(result))
         except self._refusals() as error:
             raise self._failure(error) from error

@@ -115,7 +115,8 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
         import grpc  # noqa: PLC0415  loaded already by the protocol in use
 
         try:
-            result, error = await asyncio.wait_for(anext(stream), self._inference_timeout_s)
+            with self._telling_of_close():
+                result, error = await asyncio.wait_for(anext(stream), self._inference_timeout_s)
         except StopAsyncIteration:
             return None
         except asyncio.TimeoutError as timeout:

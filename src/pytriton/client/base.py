@@ -6,10 +6,12 @@ Nothing here talks to a server.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytriton.client import tensors
@@ -168,6 +170,18 @@ class BaseModelClient:
                 "each process."
             )
 
+    @contextlib.contextmanager
+    def _telling_of_close(self) -> Iterator[None]:
+        """Say so where the client is closed meanwhile; gRPC raises this and that, or cancels."""
+        try:
+            yield
+        except PyTritonClientError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if not self._closed or _is_task_s_own(error):
+                raise
+            raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
+
     def _check_arguments(
         self,
         inputs: tuple[Array, ...],
@@ -257,3 +271,11 @@ class BaseModelClient:
 
     def _failure(self, error: Exception) -> PyTritonClientError:
         return failure_of(error, "inference request", f"{self._inference_timeout_s:g} s")
+
+
+def _is_task_s_own(error: BaseException) -> bool:
+    """Whether it was the task that was cancelled; Python 3.10 cannot tell."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    requests = getattr(asyncio.current_task(), "cancelling", None)
+    return requests is not None and requests() > 0

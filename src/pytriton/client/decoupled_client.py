@@ -126,7 +126,7 @@ class DecoupledModelClient(ModelClient):
         )
 
     def _start(self, message: Any, began_s: float) -> ResponseStream:
-        with self._init_lock:
+        with self._init_lock, self._telling_of_close():
             if self._stream is not None and self._stream.is_in_use():
                 raise PyTritonClientInferenceServerError(
                     "Inference is already in progress: read all its responses, or close it, first"

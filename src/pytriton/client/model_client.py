@@ -126,7 +126,8 @@ class ModelClient(BaseModelClient):
             PyTritonClientClosedError: The client is closed.
         """
         self._check_usable()
-        utils.wait_for_server_ready(self._general_client, timeout_s, self._auth_headers)
+        with self._telling_of_close():
+            utils.wait_for_server_ready(self._general_client, timeout_s, self._auth_headers)
 
     def wait_for_model(self, timeout_s: float) -> None:
         """Wait until the server and the model are ready.
@@ -140,13 +141,14 @@ class ModelClient(BaseModelClient):
             PyTritonClientClosedError: The client is closed.
         """
         self._check_usable()
-        utils.wait_for_model_ready(
-            self._general_client,
-            self._model_name,
-            self._model_version,
-            timeout_s,
-            self._auth_headers,
-        )
+        with self._telling_of_close():
+            utils.wait_for_model_ready(
+                self._general_client,
+                self._model_name,
+                self._model_version,
+                timeout_s,
+                self._auth_headers,
+            )
 
     def load_model(self, config: str | None = None, files: dict[str, bytes] | None = None) -> None:
         """Ask the server to load the model from its repository, or to load it anew.
@@ -236,13 +238,14 @@ class ModelClient(BaseModelClient):
             )
         try:
             if not self._model_ready or self._model_config is None:
-                self._model_config = utils.get_model_config(
-                    self._general_client,
-                    self._model_name,
-                    self._model_version,
-                    wait.limit_s(),
-                    self._auth_headers,
-                )
+                with self._telling_of_close():
+                    self._model_config = utils.get_model_config(
+                        self._general_client,
+                        self._model_name,
+                        self._model_version,
+                        wait.limit_s(),
+                        self._auth_headers,
+                    )
                 self._model_ready = True
             return self._model_config
         finally:

@@ -69,7 +69,7 @@ class Wait:
         self._longest_pause_s = _LONGEST_PAUSE_S if pause_s is None else pause_s
 
     def __str__(self) -> str:
-        return f"{self._timeout_s:g} s"
+        return f"{round(self._timeout_s, 3):g} s"
 
     def limit_s(self) -> float:
         """How long the next call may take."""
