@@ -58,9 +58,10 @@ def test_limits_of_a_container_are_told(monkeypatch):
     assert found["cores"].state is found["memory"].state is State.NOTE
 
 
-def test_machine_without_limits_is_described_alone(monkeypatch):
-    monkeypatch.setattr(environment, "core_limit", lambda: None)
-    monkeypatch.setattr(environment, "memory_limit", lambda: None)
+@pytest.mark.parametrize("limit", [None, 1 << 60])
+def test_machine_without_limits_below_its_own_is_described_alone(monkeypatch, limit):
+    monkeypatch.setattr(environment, "core_limit", lambda: limit)
+    monkeypatch.setattr(environment, "memory_limit", lambda: limit)
     monkeypatch.setattr(environment, "_usable_cores", lambda: 8)
 
     found = findings("Checking psutil stats")
@@ -148,10 +149,12 @@ def test_variables_that_matter_are_shown_without_secrets(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://user:pass@proxy")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=abc")
     monkeypatch.setenv("UNRELATED", "abc")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/some/folder:" * 1000)
 
     shown = findings("Checking environment variables")
 
     assert shown["PYTRITON_HOME"].value == "/some/folder"
+    assert shown["LD_LIBRARY_PATH"].value == ("/some/folder:" * 1000)[:300] + " ..."
     assert shown.keys().isdisjoint(
         {"PYTRITON_ACCESS_TOKEN", "HTTP_PROXY", "OTEL_EXPORTER_OTLP_HEADERS", "UNRELATED"}
     )

@@ -40,6 +40,7 @@ _COMMAND_TIMEOUT_S = 20.0
 _FEW_FILES = 1024
 _LITTLE_MEMORY = 1 << 29
 _MIB = 1 << 20
+_SHOWN = 300  # characters of a variable
 
 
 def report_environment(report: Report) -> None:
@@ -96,7 +97,7 @@ def _resources() -> Iterator[Finding]:
 def _cores() -> Finding:
     present, usable, limit = psutil.cpu_count() or 1, _usable_cores(), core_limit()
     text = f"{present}, usable by this process: {usable}"
-    if limit is not None:
+    if limit is not None and limit < present:
         text += f", limited to {limit:g} by its container or control group"
     if min(usable, limit or usable) > 1:
         return Finding("cores", f"{text}; the server takes up to one, models the rest")
@@ -106,7 +107,7 @@ def _cores() -> Finding:
 def _memory() -> Finding:
     memory, limit = psutil.virtual_memory(), memory_limit()
     text = f"{_mib(memory.available)} of {_mib(memory.total)} available"
-    if limit is not None:
+    if limit is not None and limit < memory.total:
         text += f", limited to {_mib(limit)} by its container or control group"
     if min(memory.available, limit or memory.available) >= _LITTLE_MEMORY:
         return Finding("memory", text)
@@ -131,7 +132,7 @@ def _mib(count: int) -> str:
 
 def _gpu() -> Iterator[Finding]:
     fields = "--query-gpu=name,memory.total,memory.used,driver_version"
-    code, text = _output_of("nvidia-smi", fields, "--format=csv,noheader")
+    code, text = _output_of("nvidia-smi", fields, "--format=csv")
     if code is None:
         yield Finding("nvidia-smi", f"{text}; without a GPU models run on the CPU")
     else:
@@ -202,7 +203,7 @@ def _listener(port: int) -> str:
 
 def _variables() -> Iterator[Finding]:
     shown = [
-        Finding(name, value)
+        Finding(name, value if len(value) <= _SHOWN else value[:_SHOWN] + " ...")
         for name, value in sorted(os.environ.items())
         if name.upper().startswith(_VARIABLES) and not _is_secret(name + value)
     ]
