@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
-from pytriton.client.connecting import NEXT_ATTEMPT_S, Addresses, look_up
+from pytriton.client.connecting import NEXT_ATTEMPT_S, Address, Addresses, look_up
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
@@ -166,38 +166,49 @@ class AsyncioHttpConnections:
         return None
 
     async def _connect(self) -> _Connection:
-        """A connection to the first address that takes one, as `connecting.connect` opens it."""
         if self._end is None:
             self._end = _abort_at_the_end(self._idle)
             await anext(self._end)
-        loop = asyncio.get_running_loop()
-        addresses = await _addresses_of(self._url)
-        failure: BaseException = ConnectionError(
-            f"expected an address of {self._url.hostname}, got none"
-        )
-        attempts: set[asyncio.Task[tuple[asyncio.Transport, _Connection]]] = set()
-        try:
-            while addresses or attempts:
-                if addresses:
-                    *_, (host, port, *_) = addresses.pop(0)
-                    attempt = loop.create_connection(_Connection, host, port)
-                    attempts.add(loop.create_task(attempt))
-                done, attempts = await asyncio.wait(
-                    attempts,
-                    timeout=NEXT_ATTEMPT_S if addresses else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                connections = [task.result()[1] for task in done if task.exception() is None]
-                for connection in connections[1:]:
-                    connection.abort()
-                if connections:
-                    return connections[0]
-                for task in done:
-                    failure = task.exception() or failure
-        finally:
-            for task in attempts:
-                task.cancel()
-        raise failure
+        return await _connect(self._url)
+
+
+async def _connect(url: TritonUrl) -> _Connection:
+    """A connection to the first address that takes one, as `connecting.connect` opens it."""
+    addresses = await _addresses_of(url)
+    failure: BaseException = ConnectionError(f"expected an address of {url.hostname}, got none")
+    attempts: set[asyncio.Task[_Connection]] = set()
+    try:
+        while addresses or attempts:
+            if addresses:
+                attempts.add(asyncio.create_task(_attempt(addresses.pop(0))))
+            await asyncio.wait(
+                attempts,
+                timeout=NEXT_ATTEMPT_S if addresses else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for attempt in [attempt for attempt in attempts if attempt.done()]:
+                attempts.remove(attempt)
+                problem = attempt.exception()
+                if problem is None:
+                    return attempt.result()
+                failure = problem
+    finally:
+        for attempt in attempts:
+            attempt.cancel()
+            attempt.add_done_callback(_abort_unused)
+    raise failure
+
+
+async def _attempt(address: Address) -> _Connection:
+    host, port, *_ = address[-1]
+    _, connection = await asyncio.get_running_loop().create_connection(_Connection, host, port)
+    return connection
+
+
+def _abort_unused(attempt: asyncio.Task[_Connection]) -> None:
+    """It may have succeeded in the moment in which it was not wanted any more."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().abort()
 
 
 async def _abort_at_the_end(connections: list[_Connection]) -> AsyncIterator[None]:

@@ -19,7 +19,8 @@ from typing import Any
 
 from pytriton.client.url import TritonUrl
 
-Addresses = list[tuple[Any, ...]]  # as socket.getaddrinfo gives them
+Address = tuple[Any, ...]  # as socket.getaddrinfo gives it
+Addresses = list[Address]
 
 NEXT_ATTEMPT_S = 0.25  # between attempts at two addresses; what RFC 8305 recommends
 
@@ -56,48 +57,66 @@ def connect(url: TritonUrl, deadline: float) -> socket.socket:
         OSError: None does, or the name is not known, or the time is up.
     """
     addresses = _wait_for_addresses(url, deadline)
-    failure: OSError = ConnectionError(f"expected an address of {url.hostname}, got none")
-    poll = select.poll()
-    attempts: dict[int, socket.socket] = {}
+    attempts = _Attempts(url)
     try:
         while addresses or attempts:
             if addresses:
-                attempt = _begin(addresses.pop(0))
-                if isinstance(attempt, OSError):
-                    failure = attempt
-                    continue
-                attempts[attempt.fileno()] = attempt
-                poll.register(attempt, select.POLLOUT)
-            pause_s = remaining(deadline)
-            if addresses:
-                pause_s = min(pause_s, NEXT_ATTEMPT_S)
-            for descriptor, _ in poll.poll(pause_s * 1000):
-                poll.unregister(descriptor)
-                attempt = attempts.pop(descriptor)
-                problem = attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if not problem:
-                    attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    return attempt
-                attempt.close()
-                failure = OSError(problem, os.strerror(problem))
+                attempts.begin(addresses.pop(0))
+            limit_s = remaining(deadline)
+            connection = attempts.wait(min(limit_s, NEXT_ATTEMPT_S) if addresses else limit_s)
+            if connection is not None:
+                return connection
     finally:
-        for attempt in attempts.values():
+        attempts.close()
+    raise attempts.failure
+
+
+class _Attempts:
+    """Connections that are being opened, side by side."""
+
+    def __init__(self, url: TritonUrl) -> None:
+        self.failure: OSError = ConnectionError(f"expected an address of {url.hostname}, got none")
+        self._sockets: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+
+    def __bool__(self) -> bool:
+        return bool(self._sockets)
+
+    def begin(self, address: Address) -> None:
+        family, kind, protocol, _, place = address
+        try:
+            attempt = socket.socket(family, kind, protocol)
+        except OSError as error:  # a family that this system does not have
+            self.failure = error
+            return
+        attempt.setblocking(False)
+        problem = attempt.connect_ex(place)
+        if problem in (0, errno.EINPROGRESS):
+            self._sockets[attempt.fileno()] = attempt
+            self._poll.register(attempt, select.POLLOUT)
+        else:
+            self._fail(attempt, problem)
+
+    def wait(self, limit_s: float) -> socket.socket | None:
+        """The first one that is open; None where the limit passes, or some or all have failed."""
+        ready = self._poll.poll(limit_s * 1000) if self._sockets else ()
+        for descriptor, _ in ready:
+            self._poll.unregister(descriptor)
+            attempt = self._sockets.pop(descriptor)
+            problem = attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not problem:
+                attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return attempt
+            self._fail(attempt, problem)
+        return None
+
+    def close(self) -> None:
+        for attempt in self._sockets.values():
             attempt.close()
-    raise failure
 
-
-def _begin(address: tuple[Any, ...]) -> socket.socket | OSError:
-    family, kind, protocol, _, place = address
-    try:
-        attempt = socket.socket(family, kind, protocol)
-    except OSError as error:  # a family that this system does not have
-        return error
-    attempt.setblocking(False)
-    problem = attempt.connect_ex(place)
-    if problem in (0, errno.EINPROGRESS):
-        return attempt
-    attempt.close()
-    return OSError(problem, os.strerror(problem))
+    def _fail(self, attempt: socket.socket, problem: int) -> None:
+        attempt.close()
+        self.failure = OSError(problem, os.strerror(problem))
 
 
 def _wait_for_addresses(url: TritonUrl, deadline: float) -> Addresses:
