@@ -3,6 +3,7 @@ import logging
 import signal
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -55,7 +56,10 @@ def test_process_can_be_signalled_while_it_runs():
 
 def test_script_that_is_started_by_hand_is_stopped_without_waiting():
     thread = ScriptThread(_python("import signal; print('up'); signal.pause()"), name="script")
-    thread.start()
+    is_there = threading.Event()
+    thread.start(is_there)
+    assert is_there.wait(60)
+    assert thread.process is not None
     assert eventually(lambda: "up" in thread.output)
 
     thread.stop()

@@ -132,6 +132,15 @@ class ScriptThread(threading.Thread):
         self._spawned = threading.Event()
         self._spawn_error: OSError | None = None
 
+    def start(self, flag: threading.Event | None = None) -> None:
+        """Start the command.
+
+        Args:
+            flag: set once the process is there, or could not be started.
+        """
+        self._spawned = flag or self._spawned
+        super().start()
+
     def __enter__(self) -> ScriptThread:  # noqa: PYI034  Self came with 3.11
         self.start()
         self._spawned.wait()
