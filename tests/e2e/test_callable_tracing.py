@@ -12,6 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pytriton.decorators import batch
 from pytriton.model_config import Tensor
@@ -22,10 +25,6 @@ from tests.e2e.conftest import new_ports
 from tests.e2e.hosts import Host
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.otlp_collector import Collector
-
-sdk = pytest.importorskip("opentelemetry.sdk.trace")
-export = pytest.importorskip("opentelemetry.sdk.trace.export")
-memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
 PARENT_ID = 0xB7AD6B7169203331
@@ -38,9 +37,9 @@ class Spans:
     """What was exported so far."""
 
     def __init__(self) -> None:
-        self._exporter = memory.InMemorySpanExporter()
-        provider = sdk.TracerProvider()
-        provider.add_span_processor(export.SimpleSpanProcessor(self._exporter))
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = provider.get_tracer("test")
 
     def wait_for(self, count: int) -> dict:

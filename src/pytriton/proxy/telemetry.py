@@ -18,7 +18,6 @@ from typing import Any
 
 from pytriton.utils.trace_config import INSTALL_HINT, read_trace_config
 
-_TRACER_NAME = "pytriton"
 _BACKEND_SPAN_NAME = "python_backend_execute"
 _EXPORT_S = 2.0  # for the last spans to be sent
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
@@ -115,7 +114,7 @@ def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:
     provider = sdk.TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
     _send_rest_at_exit(provider)
-    return provider.get_tracer(_TRACER_NAME)
+    return provider.get_tracer(__name__)
 
 
 def _send_rest_at_exit(provider: Any) -> None:
