@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import gzip
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 ERROR = 2  # the code of a status
+_IDS = {"traceId", "spanId", "parentSpanId"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +78,11 @@ class Collector:
         self._thread.join()
         self._server.server_close()
 
-    def take(self, body: bytes) -> None:
+    def take(self, body: bytes, *, is_json: bool) -> None:
         """Keep the spans of a request."""
         self.request_count += 1
-        self.spans += _read(body)
+        request = _from_json(body) if is_json else ExportTraceServiceRequest.FromString(body)
+        self.spans += _read(request)
         self._is_ending.wait(DEADLINE_S)
 
     def trace(self, trace_id: str, count: int) -> dict[str, Span]:
@@ -106,7 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        self.server.collector.take(body)  # type: ignore[attr-defined]
+        is_json = "json" in self.headers["Content-Type"]
+        self.server.collector.take(body, is_json=is_json)  # type: ignore[attr-defined]
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -115,8 +121,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _read(body: bytes) -> Iterator[Span]:
-    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+def _from_json(body: bytes) -> Any:
+    """OTLP's JSON is that of protobuf, but for the ids, which are hexadecimal."""
+    document = json.loads(body)
+    for resource in document["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                for name in _IDS & span.keys():
+                    span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
+    return json_format.ParseDict(document, ExportTraceServiceRequest(), ignore_unknown_fields=True)
+
+
+def _read(request: Any) -> Iterator[Span]:
+    for resource in request.resource_spans:
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(

@@ -26,7 +26,7 @@ def starter(folder):
     numbers = itertools.count(1)
     with contextlib.ExitStack() as stack:
 
-        def start(*repositories, flags=(), environment=None, ports=()) -> ServerProcess:
+        def start(*repositories, **settings) -> ServerProcess:
             place = folder / f"server{next(numbers)}"
             paths = []
             for number, models in enumerate(repositories):
@@ -34,7 +34,7 @@ def starter(folder):
                 paths[-1].mkdir(parents=True)
                 for name, files in models.items():
                     write_model(paths[-1] / name, files)
-            server = ServerProcess(place, paths, flags, environment, ports)
+            server = ServerProcess(place, paths, **settings)
             return stack.enter_context(server)
 
         yield start

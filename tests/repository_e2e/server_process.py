@@ -38,6 +38,7 @@ class ServerProcess:
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         ports: Sequence[int] = (),
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self.folder = folder  # the working directory
         self.repository = repositories[0]
@@ -51,7 +52,7 @@ class ServerProcess:
         paths = [f"--model-repository={path}" for path in repositories]
         with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
             self.process = subprocess.Popen(
-                [*COMMAND, *paths, *addresses, *flags],
+                [*command, *paths, *addresses, *flags],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
                 stdin=subprocess.DEVNULL,
