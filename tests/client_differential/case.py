@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import socket
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +19,9 @@ from tests.client_differential.ways import Use, Way
 # Far beyond every timeout of the cases; only the original has calls that never return.
 LIMIT_S = 12.0
 SLOW_LANES = 16
+SCHEMES = ("http", "grpc")
+
+Steps = Callable[[str], Any]  # what is done, given the address of a server
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,20 @@ def case_of(way: Way, row: Row) -> Case:
     return Case(f"{row.name}: {way}", ask, row.is_slow, row.is_deadly)
 
 
+def stepped(
+    name: str, steps: Steps, *, schemes: Iterable[str] = SCHEMES, is_slow: bool = False
+) -> list[Case]:
+    """Cases of several steps, one for each protocol."""
+    return [
+        Case(f"{name}: {scheme}", lambda servers, s=scheme: steps(servers.url(s)), is_slow)
+        for scheme in schemes
+    ]
+
+
+def stepped_async(name: str, steps: Callable[[str], Awaitable[Any]], **settings: Any) -> list[Case]:
+    return stepped(name, lambda url: asyncio.run(steps(url)), **settings)
+
+
 def outcomes(cases: Sequence[Case], servers: Servers) -> dict[str, Any]:
     """What comes of all cases. Each lane asks its cases in turn, all but the first slow ones."""
     warnings.simplefilter("ignore")
@@ -111,6 +129,6 @@ def sockets_without_server() -> Iterator[dict[str, dict[str, int]]]:
     with socket.socket() as nobody, socket.create_server(("127.0.0.1", 0)) as silent:
         nobody.bind(("127.0.0.1", 0))
         yield {
-            kind: dict.fromkeys(("http", "grpc"), listener.getsockname()[1])
+            kind: dict.fromkeys(SCHEMES, listener.getsockname()[1])
             for kind, listener in (("nobody", nobody), ("silent", silent))
         }

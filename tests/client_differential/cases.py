@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from tests.client_differential import (
     cases_access,
+    cases_asyncio,
+    cases_futures,
     cases_helpers,
     cases_inputs,
     cases_lives,
@@ -20,6 +22,8 @@ CASES = (
     *cases_streams.CASES,
     *cases_waiting.CASES,
     *cases_lives.CASES,
+    *cases_futures.CASES,
+    *cases_asyncio.CASES,
     *cases_access.CASES,
     *cases_helpers.CASES,
     *cases_surface.CASES,

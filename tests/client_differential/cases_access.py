@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytriton.client import ModelClient
-from tests.client_differential.case import Case, Row, Servers, each
+from tests.client_differential.case import SCHEMES, Case, Row, Servers, each
 from tests.client_differential.cases_inputs import A, B
 from tests.client_differential.cases_streams import script
 from tests.client_differential.models import TOKEN
@@ -115,6 +115,6 @@ CASES = (
     *each(DECOUPLED, STREAM),
     *each([ASYNC_STREAM], NO_STREAM),
     *each(COUPLED, HEADERS),
-    *(manage(scheme) for scheme in ("http", "grpc")),
-    *(manage_unknown(scheme) for scheme in ("http", "grpc")),
+    *(manage(scheme) for scheme in SCHEMES),
+    *(manage_unknown(scheme) for scheme in SCHEMES),
 )

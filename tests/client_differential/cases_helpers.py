@@ -13,10 +13,9 @@ import tritonclient.http.aio
 
 from pytriton.client import asyncio_utils, utils
 from pytriton.client.auth import create_auth_headers
-from tests.client_differential.case import Case, Servers
+from tests.client_differential.case import SCHEMES, Case, Servers
 from tests.client_differential.models import TOKEN
 
-SCHEMES = ("http", "grpc")
 TIME_S = 10.0
 SHORT_S = 1.0
 ASYNCIO_LIBRARIES = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}

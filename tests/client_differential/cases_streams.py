@@ -195,8 +195,14 @@ async def used_after_an_error_async(client: AsyncioDecoupledModelClient) -> Any:
 
 
 async def cancelled_async(client: AsyncioDecoupledModelClient) -> Any:
-    task = asyncio.create_task(words_async(client, "a pause b"))
-    await asyncio.sleep(0.3)
+    has_begun = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in client.infer_sample(script("a pause b")):
+            has_begun.set()
+
+    task = asyncio.create_task(read())
+    await has_begun.wait()
     task.cancel()
     found = await asyncio.gather(task, return_exceptions=True)
     return [type(found[0]).__name__, await words_async(client, "c")]

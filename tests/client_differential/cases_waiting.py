@@ -74,13 +74,17 @@ SLOW = (
         "a model that yields twice",
         "Twice",
         lambda c: c.infer_sample(A),
-        SHORT_INFERENCE,
+        {"inference_timeout_s": 2.0},
         is_slow=True,
     ),
 )
 SLOW_STREAM = (
     Row(
-        "pause in time", "Stream", lambda c: c.infer_sample(script("a pause b")), LONG, is_slow=True
+        "pause in time",
+        "PauseStream",
+        lambda c: c.infer_sample(script("a pause b")),
+        LONG,
+        is_slow=True,
     ),
     Row(
         "pause at first",
