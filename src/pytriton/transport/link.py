@@ -186,7 +186,7 @@ class StreamLink(Link):
         received = self._received
         if len(received) < 4:
             return False
-        (length,) = _LENGTH.unpack_from(received)
+        length: int = _LENGTH.unpack_from(received)[0]
         if length > self._limit_bytes:
             raise ValueError(
                 f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
