@@ -115,3 +115,9 @@ def test_asyncio_decoupled_client_with_the_token_passes(urls):
             return [response async for response in client.infer_sample(N)]
 
     assert len(asyncio.run(infer())) == 2
+
+
+@pytest.mark.parametrize("kind", [ModelClient, AsyncioModelClient])
+def test_empty_token_is_refused(kind, scheme):
+    with pytest.raises(ValueError, match="access_token cannot be None or empty"):
+        kind(f"{scheme}://localhost", "Model", access_token="")

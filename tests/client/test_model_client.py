@@ -311,6 +311,16 @@ def test_closed_client_is_refused(scheme, use):
         use(client)
 
 
+def test_closed_client_is_refused_before_its_inputs_are_looked_at_but_not_before_they_are_there():
+    client = ModelClient("localhost:1", "Model")
+    client.close()
+
+    with pytest.raises(PyTritonClientClosedError):
+        client.infer_batch(a=[A])
+    with pytest.raises(PyTritonClientValueError, match="Provide input data"):
+        client.infer_batch()
+
+
 @pytest.mark.parametrize("url", ["https://localhost", "localhost:port", ["localhost"]])
 def test_url_that_cannot_be_read_is_refused(url):
     with pytest.raises(PyTritonClientInvalidUrlError, match="Invalid url"):

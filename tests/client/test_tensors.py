@@ -17,7 +17,7 @@ CONFIG = TritonModelConfig(
 
 def test_inputs_are_needed():
     with pytest.raises(PyTritonClientValueError, match="Provide input data"):
-        tensors.check_inputs((), {})
+        tensors.check_convention((), {})
 
 
 def test_inputs_by_position_and_by_name_do_not_mix():
@@ -25,13 +25,13 @@ def test_inputs_by_position_and_by_name_do_not_mix():
         PyTritonClientValueError,
         match="Use either positional either keyword method arguments convention",
     ):
-        tensors.check_inputs((ONE,), {"b": ONE})
+        tensors.check_convention((ONE,), {"b": ONE})
 
 
 @pytest.mark.parametrize("positional,named", [(([1.0],), {}), ((), {"a": 1.0})])
 def test_inputs_have_to_be_arrays(positional, named):
     with pytest.raises(PyTritonClientValueError, match=r"is not a numpy array: got (list|float)"):
-        tensors.check_inputs(positional, named)
+        tensors.check_arrays(positional, named)
 
 
 @pytest.mark.parametrize("values", [{}, {"a": "x", "b": 1, "c": True}])

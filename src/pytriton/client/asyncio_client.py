@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.client import asyncio_utils, tensors
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientTimeoutError
+from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -200,4 +201,6 @@ class AsyncioModelClient(BaseModelClient):
             raise self._failure(error) from error
 
     def _refusals(self) -> tuple[type[Exception], ...]:
-        return (ValueError, *asyncio_utils.refusals_of(self._infer_client))
+        refusals = asyncio_utils.refusals_of(self._infer_client)
+        # gRPC's messages raise it where they refuse what the caller gave.
+        return refusals if self._protocol is GRPC else (ValueError, *refusals)

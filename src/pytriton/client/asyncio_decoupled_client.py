@@ -121,9 +121,8 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             return None
         except asyncio.TimeoutError as timeout:
             raise PyTritonClientTimeoutError(
-                "Timeout occurred during inference request. Timeout: "
-                f"{self._inference_timeout_s:g} s. Message: no response came, nor the end of the "
-                "stream"
+                f"Timeout while waiting for model {self._model_name} to answer: no response came "
+                f"within {self._inference_timeout_s:g} s, nor the end of the stream"
             ) from timeout
         except grpc.RpcError as failure:
             raise PyTritonClientInferenceServerError(

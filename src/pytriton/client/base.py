@@ -59,6 +59,7 @@ class BaseModelClient:
 
     Raises:
         PyTritonClientInvalidUrlError: The address cannot be read.
+        ValueError: The access token is empty.
     """
 
     _is_asyncio = False
@@ -98,7 +99,7 @@ class BaseModelClient:
         self._model_ready = model_config is not None and not ensure_model_is_ready
         self._access_token = access_token
         self._auth_headers = (
-            create_auth_headers(access_token, self._url.scheme) if access_token else None
+            None if access_token is None else create_auth_headers(access_token, self._url.scheme)
         )
         self._request_ids = itertools.count()
         self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
@@ -189,12 +190,13 @@ class BaseModelClient:
         parameters: Parameters | None,
         headers: Parameters | None,
     ) -> None:
-        self._check_usable()
-        tensors.check_inputs(inputs, named_inputs)
+        tensors.check_convention(inputs, named_inputs)
         if parameters is not None:
             tensors.check_parameters("Parameters", parameters)
         if headers is not None:
             tensors.check_parameters("Headers", headers)
+        self._check_usable()
+        tensors.check_arrays(inputs, named_inputs)
 
     def _prepare(
         self,

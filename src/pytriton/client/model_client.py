@@ -15,6 +15,7 @@ from pytriton.client import tensors, utils
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
 from pytriton.client.failures import failure_of
+from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -275,6 +276,8 @@ class ModelClient(BaseModelClient):
         except (OSError, ValueError, self._library.InferenceServerException) as error:
             if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
+            if isinstance(error, ValueError) and self._protocol is GRPC:
+                raise  # its messages refuse what the caller gave
             raise self._failure(error) from error
 
     def _manage(self, name: str, during: str, **arguments: Any) -> None:

@@ -21,11 +21,11 @@ Array = NDArray[Any]
 Parameters = Mapping[str, str | int | bool]
 
 
-def check_inputs(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
+def check_convention(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
     """Inputs come either all by position or all by name, and there is at least one.
 
     Raises:
-        PyTritonClientValueError: They do not, or one of them is not an array.
+        PyTritonClientValueError: They do not.
     """
     if not positional and not named:
         raise PyTritonClientValueError("Provide input data: expected at least one array, got none")
@@ -34,6 +34,14 @@ def check_inputs(positional: tuple[Array, ...], named: Mapping[str, Array]) -> N
             "Use either positional either keyword method arguments convention, "
             f"got {len(positional)} positional ones and {', '.join(named)}"
         )
+
+
+def check_arrays(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
+    """Inputs are arrays.
+
+    Raises:
+        PyTritonClientValueError: One of them is not.
+    """
     for name, value in (*enumerate(positional), *named.items()):
         if not isinstance(value, np.ndarray):
             raise PyTritonClientValueError(
