@@ -130,6 +130,19 @@ async def test_asyncio_functions_take_official_clients(url, scheme):
     assert config.max_batch_size == 16
 
 
+class ReadyClient:
+    """The least that a wait needs."""
+
+    def is_server_ready(self, headers=None):
+        return True
+
+    is_server_live = is_server_ready
+
+
+def test_wait_takes_what_stands_in_for_an_official_client():
+    assert utils.wait_for_server_ready(ReadyClient(), 5) is None
+
+
 class ScriptedClient:
     """Answers the same to every question of a round; the next round has the next answer."""
 

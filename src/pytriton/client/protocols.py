@@ -62,7 +62,7 @@ class Http:
 
     def limited(self, client: Any, timeout_s: float) -> AbstractContextManager[None, None]:
         """What limits the calls that are made inside of it; only connections of our own can."""
-        connections = client._client_stub  # noqa: SLF001
+        connections = getattr(client, "_client_stub", None)
         if isinstance(connections, HttpConnections):
             return connections.limited_to(timeout_s)
         return _NO_LIMIT
