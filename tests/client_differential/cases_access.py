@@ -34,40 +34,22 @@ STREAM = [
     row(kind, "right", model="Stream", use=lambda c: c.infer_sample(script("a b")))
     for kind in KINDS
 ]
+
+
+def guarded(name: str, headers: dict[str, str] | None = None, **settings: Any) -> Row:
+    return Row(name, "AddSub", lambda c: c.infer_sample(A, B, headers=headers), settings, "guarded")
+
+
 HEADERS = (
-    Row(
-        "token by header",
-        "AddSub",
-        lambda c: c.infer_sample(A, B, headers=BY_HEADERS),
-        {},
-        "guarded",
-    ),
-    Row(
-        "wrong token by header",
-        "AddSub",
-        lambda c: c.infer_sample(A, B, headers=WRONG_HEADERS),
-        {},
-        "guarded",
-    ),
-    Row("no token", "AddSub", lambda c: c.infer_sample(A, B), {}, "guarded"),
-    Row("config without token", "AddSub", lambda c: c.wait_for_model(5), {}, "guarded"),
+    guarded("token by header", BY_HEADERS),
+    guarded("wrong token by header", WRONG_HEADERS),
+    guarded("no token"),
+    Row("wait without token", "AddSub", lambda c: c.wait_for_model(5), {}, "guarded"),
 )
 CLASHES = (
-    Row(
-        "headers win over the token",
-        "AddSub",
-        lambda c: c.infer_sample(A, B, headers=BY_HEADERS),
-        {"access_token": "x"},
-        "guarded",
-    ),
-    Row(
-        "wrong headers win too",
-        "AddSub",
-        lambda c: c.infer_sample(A, B, headers=WRONG_HEADERS),
-        {"access_token": TOKEN},
-        "guarded",
-    ),
-    Row("empty token", "AddSub", lambda c: c.infer_sample(A, B), {"access_token": ""}, "guarded"),
+    guarded("headers win over the token", BY_HEADERS, access_token="another-token"),
+    guarded("wrong headers win too", WRONG_HEADERS, access_token=TOKEN),
+    guarded("empty token", access_token=""),
 )
 NO_STREAM = [
     Row("stream without token", "Stream", lambda c: c.infer_sample(script("a")), {}, "guarded")
@@ -84,7 +66,7 @@ def manage(scheme: str) -> Case:
                 servers.url(scheme),
                 f"Unloaded_{scheme}",
                 access_token=TOKENS[token],
-                init_timeout_s=0.5,
+                init_timeout_s=2.0,
             ) as client:
                 found += [
                     attempt(client.unload_model),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -95,11 +96,19 @@ def exception(name: str) -> list[Any]:
 
 
 def warnings_of(make: Callable[[], Any]) -> list[str]:
-    """The kinds of warnings that a client's making gives."""
-    with warnings.catch_warnings(record=True) as caught:
+    """The kinds of warnings that the making of a client gives, in this thread."""
+    caught: set[str] = set()
+    this_thread = threading.get_ident()
+
+    def note(_message: object, category: type[Warning], *_: object, **__: object) -> None:
+        if threading.get_ident() == this_thread:
+            caught.add(category.__name__)
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
+        warnings.showwarning = note
         make().close()
-    return sorted({warning.category.__name__ for warning in caught})
+    return sorted(caught)
 
 
 class Entry:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+PACKAGE = "pytriton."
 SHOWN_ELEMENTS = 32
 WORKSPACE = "workspace-path"
 NEVER = {"never": "returns"}
@@ -76,7 +77,7 @@ def plain_scalar(value: Any) -> Any:
 def plain_array(array: Any) -> list[Any]:
     """Datatype, shape and elements; only a digest of the elements where there are many."""
     kind, shape = array.dtype.name, list(array.shape)
-    if array.size > SHOWN_ELEMENTS:
+    if array.size > SHOWN_ELEMENTS and array.dtype != object:
         return [kind, shape, hashlib.sha256(array.tobytes()).hexdigest()]
     return [kind, shape, [plain_element(element) for element in array.ravel().tolist()]]
 
@@ -88,7 +89,7 @@ def plain_element(element: Any) -> Any:
 
 def raised(error: BaseException) -> dict[str, Any]:
     """The classes of an exception that belong to the package, and what can be relied on."""
-    classes = [kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("pytr")]
+    classes = [kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(PACKAGE)]
     return {"raised": classes or [type(error).__name__], "says": words_of(error, classes)}
 
 

@@ -72,7 +72,10 @@ def running(python: Path, log: Any, *arguments: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(STOP_TIMEOUT_S)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            process.kill()
 
 
 def wait_until_ready(port: int, log: Any) -> None:
@@ -86,16 +89,10 @@ def wait_until_ready(port: int, log: Any) -> None:
             raise RuntimeError(f"{error}\n{log.read().decode()}") from error
 
 
-def asked(python: Path, servers: Servers, *words: str) -> dict[str, Any]:
-    """The outcomes of the cases whose names have these words."""
+def asked(python: Path, servers: Servers) -> dict[str, Any]:
+    """What the clients of an interpreter get from the servers."""
     process = subprocess.run(
-        [
-            str(python),
-            "-m",
-            "tests.client_differential.asking",
-            json.dumps(asdict(servers)),
-            *words,
-        ],
+        [str(python), "-m", "tests.client_differential.asking", json.dumps(asdict(servers))],
         env=environment(python),
         cwd=tempfile.gettempdir(),
         capture_output=True,
