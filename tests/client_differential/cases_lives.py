@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pytriton.client import (
@@ -134,6 +135,17 @@ def made_wrongly(client_class: Any, *arguments: Any, **settings: Any) -> Steps:
     return steps
 
 
+def addressed(change: Callable[[str], str]) -> Steps:
+    """An inference by an address in another form."""
+
+    def steps(url: str) -> Any:
+        with ModelClient(change(url), "AddSub") as client:
+            return client.infer_sample(A, B)
+
+    return steps
+
+
+HTTP, GRPC = ("http",), ("grpc",)
 TIMES = {"init_timeout_s": 20, "inference_timeout_s": 20}
 TIMED = (Row("given times", "AddSub", lambda c: c.infer_sample(A, B), TIMES),)
 EAGER = (
@@ -146,6 +158,14 @@ CASES = (
     *stepped("made for the other protocol", made_wrongly(DecoupledModelClient, "Stream")),
     *stepped("made with an unknown argument", made_wrongly(ModelClient, "AddSub", colour="red")),
     *stepped("made without a model", made_wrongly(ModelClient)),
+    *stepped(
+        "scheme in capitals",
+        addressed(lambda url: url.replace("http", "HTTP").replace("grpc", "GRPC")),
+    ),
+    *stepped("address with a path", addressed(lambda url: f"{url}/v2/models")),
+    *stepped("address with credentials", addressed(lambda url: url.replace("//", "//user:word@"))),
+    *stepped("address by name", addressed(lambda url: url.replace("127.0.0.1", "localhost"))),
+    *stepped("address without scheme", addressed(lambda url: url.partition("//")[2]), schemes=HTTP),
     *each(COUPLED, TIMED),
     *each([*SYNC, *ASYNCIO], EAGER),
     *stepped("closed client", closed),
@@ -154,11 +174,9 @@ CASES = (
     *stepped("entered twice", entered_twice),
     *stepped("from an existing client", copied),
     *stepped("from an unused client", copied_unused),
-    *stepped("from an existing stream client", copied_stream, schemes=("grpc",)),
+    *stepped("from an existing stream client", copied_stream, schemes=GRPC),
     *stepped_async("from an existing asyncio client", copied_async),
-    *stepped_async(
-        "from an existing asyncio stream client", copied_stream_async, schemes=("grpc",)
-    ),
+    *stepped_async("from an existing asyncio stream client", copied_stream_async, schemes=GRPC),
     *stepped("given its configuration", given_config("AddSub")),
     *stepped(
         "given its configuration, unchecked", given_config("AddSub", ensure_model_is_ready=False)

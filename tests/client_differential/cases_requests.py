@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.client_differential.case import Row, each
 from tests.client_differential.cases_inputs import A
-from tests.client_differential.ways import ASYNCIO, COUPLED, FUTURES, SYNC, Use
+from tests.client_differential.ways import ASYNC_STREAM, ASYNCIO, COUPLED, FUTURES, SYNC, Use
 
 WRONG = [
     *("fine", "nothing", "empty list", "empty dict", "two answers", "a dict", "unknown output"),
@@ -93,4 +93,8 @@ CONFIGURATIONS = (
     *each(SYNC, (Row(f"batching of {m}", m, lambda c: c.is_batching_supported) for m in MODELS)),
     *each(SYNC, [Row("wait for the server", "AddSub", lambda c: c.wait_for_server(10))]),
 )
-CASES = (*each(COUPLED, ROWS), *CONFIGURATIONS)
+STREAMED = (
+    Row("streamed parameters", "ParametersStream", telling(parameters={"p": 1})),
+    Row("streamed headers", "ParametersStream", telling(headers={"x-h": "2"})),
+)
+CASES = (*each(COUPLED, ROWS), *each([ASYNC_STREAM], STREAMED), *CONFIGURATIONS)

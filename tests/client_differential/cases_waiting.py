@@ -38,6 +38,7 @@ MISSING = {
     "nobody listens": missing_server("nobody"),
     "nobody answers": missing_server("silent"),
 }
+NUMBER = missing_model("AddSub", model_version=1)
 INFER = [Row(f"{n}, infer", use=lambda c: c.infer_sample(A, B), **m) for n, m in MISSING.items()]
 STREAM = [
     Row(f"{n}, infer", use=lambda c: c.infer_sample(script("a")), **m) for n, m in MISSING.items()
@@ -68,6 +69,7 @@ SERVER = [
     )
 ]
 SLOW = (
+    Row("a number for a version", use=lambda c: c.infer_sample(A, B), **NUMBER),
     Row("in time", "Slow", lambda c: c.infer_sample(seconds(0.4)), LONG, is_slow=True),
     Row("too late", "Slow", lambda c: c.infer_sample(seconds(0.8)), SHORT_INFERENCE, is_slow=True),
     Row(

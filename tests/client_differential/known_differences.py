@@ -134,6 +134,9 @@ _NAMES_BY_REASON = {
         used after an error: AsyncioDecoupledModelClient
         streams side by side: *
     """,
+    "parameters of a stream reach the model": """
+        streamed parameters: *
+    """,
     "an output that a response leaves out is None": """
         unknown output: AsyncioDecoupledModelClient *
     """,

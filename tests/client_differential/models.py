@@ -80,6 +80,10 @@ def tell_parameters(requests):
     return [{"told": np.array([[text(request)]], dtype=object)} for request in requests]
 
 
+def stream_parameters(requests):
+    yield tell_parameters(requests)
+
+
 def answer_wrongly(requests):
     """Does what the script, the input's first element, says."""
     script = bytes(requests[0]["script"].ravel()[0]).decode()
@@ -157,6 +161,7 @@ SUMS = [tensor("add", np.float32, -1), tensor("sub", np.float32, -1)]
 OPTIONAL_A = tensor("a", np.float32, -1, optional=True)
 OPTIONAL_B = tensor("b", np.float32, -1, optional=True)
 SCRIPT, WORD = tensor("script", np.bytes_, 1), tensor("word", np.bytes_, 1)
+TOLD = tensor("told", np.bytes_, 1)
 SECONDS, WAITED = tensor("seconds", np.float32, 1), tensor("waited", np.float32, 1)
 GRID = tensor("x", np.float32, 2, 3), tensor("y", np.float32, 2, 3)
 TEXT = tensor("x", np.bytes_, -1), tensor("y", np.bytes_, -1)
@@ -186,7 +191,7 @@ MODELS = (
     ("Grid", identity, [GRID[0]], [GRID[1]], ModelConfig(max_batch_size=8)),
     ("Once", yield_once, [X], [Y], None),
     ("Optional", add_optional, [OPTIONAL_A, OPTIONAL_B], [tensor("total", np.float32, -1)], None),
-    ("Parameters", tell_parameters, [X], [tensor("told", np.bytes_, 1)], None),
+    ("Parameters", tell_parameters, [X], [TOLD], None),
     ("Plain", lambda requests: [{"y": r["x"]} for r in requests], [X], [Y], PLAIN),
     ("Slow", [wait] * INSTANCES, [SECONDS], [WAITED], PLAIN),
     ("Slow2", [wait] * INSTANCES, [SECONDS], [WAITED], PLAIN),
@@ -196,6 +201,7 @@ MODELS = (
     ("Wrong", answer_wrongly, [SCRIPT], [tensor("y", np.float32, 1)], None),
     ("CoroutineStream", stream_by_coroutine, [SCRIPT], [WORD], STREAMING),
     ("OddStream", stream_oddly, [SCRIPT], [WORD], STREAMING),
+    ("ParametersStream", stream_parameters, [X], [TOLD], STREAMING),
     ("PauseStream", [stream] * INSTANCES, [SCRIPT], [WORD], STREAMING),
     ("PlainStream", stream_plain, [SCRIPT], [WORD], PLAIN_STREAMING),
     ("Unloaded_http", add_sub, [A, B], SUMS, ModelConfig(max_batch_size=16)),
