@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 
+import grpc
+import grpc.aio
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -115,14 +118,17 @@ def test_mutual_server_refuses_a_client_without_one(mutual_server, certificates)
     assert failure.value.status() == "StatusCode.UNAVAILABLE"
 
 
-def test_restricted_protocols_ask_for_the_token():
+@pytest.fixture(scope="module")
+def restricted_server():
     security = TritonSecurityConfig(
         access_token=TOKEN, restricted_endpoints=["statistics", "inference"]
     )
-    with (
-        grpc_server(security) as server,
-        triton_grpc.InferenceServerClient(server.address) as client,
-    ):
+    with grpc_server(security) as running:
+        yield running
+
+
+def test_restricted_protocols_ask_for_the_token(restricted_server):
+    with triton_grpc.InferenceServerClient(restricted_server.address) as client:
         assert client.is_server_ready()
         with pytest.raises(InferenceServerException, match=HEADER) as failure:
             client.infer("add_sub", add_sub_inputs())
@@ -132,3 +138,24 @@ def test_restricted_protocols_ask_for_the_token():
 
         assert failure.value.status() == "StatusCode.UNAVAILABLE"
         assert result.as_numpy("add").item() == 3.0
+
+
+async def refusals(address, count, *, says_all):
+    """What so many streams without a token end with."""
+    streams = "/inference.GRPCInferenceService/ModelStreamInfer"
+    found = []
+    async with grpc.aio.insecure_channel(address) as channel:
+        for _ in range(count):
+            call = channel.stream_stream(streams)(iter([b"request"]) if says_all else None)
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await call.read() if not says_all else await anext(aiter(call))
+            found.append((failure.value.code(), failure.value.details()))
+    return found
+
+
+@pytest.mark.parametrize("says_all, count", [(True, 100), (False, 2)])
+def test_refused_stream_hears_why(restricted_server, says_all, count):
+    ends = asyncio.run(refusals(restricted_server.address, count, says_all=says_all))
+
+    text = f"This protocol is restricted, expecting header '{HEADER}'"
+    assert set(ends) == {(grpc.StatusCode.UNAVAILABLE, text)}

@@ -19,7 +19,7 @@ from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
 from pytriton.server import grpc_health, grpc_reflection
 from pytriton.server.authorization import Authorization, Protocol
-from pytriton.server.grpc_call import UnaryCall
+from pytriton.server.grpc_call import RefusedCall, UnaryCall
 from pytriton.server.grpc_connection import GrpcConnection
 from pytriton.server.grpc_documents import DocumentService
 from pytriton.server.grpc_infer import InferCall, InferService
@@ -138,9 +138,10 @@ class GrpcApi:
         elif head.error is not None:
             block = encode_trailers_only(head.error.status, head.error.message)
         elif method is None:
-            block = encode_trailers_only(Status.UNIMPLEMENTED, f"unknown method {head.path}")
+            text = f"unknown method {head.path}"
+            return RefusedCall(Status.UNIMPLEMENTED, text, connection, stream_id, head)
         elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
-            block = encode_trailers_only(Status(GRPC_RESTRICTED), refusal)
+            return RefusedCall(Status(GRPC_RESTRICTED), refusal, connection, stream_id, head)
         else:
             return method.make_call(connection, stream_id, head)
         connection.refuse(stream_id, block)

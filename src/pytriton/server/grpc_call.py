@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
+_REFUSAL_DELAY_S = 0.05
 # Up to here, a copy is cheaper than a buffer of its own in the gathering write.
 _JOINED_BYTES = 32 << 10
 
@@ -193,6 +194,36 @@ class UnaryCall(Call):
             raise GrpcError(Status.INTERNAL, "expected one message, got none")
         message, self._message = self._message, None
         self.on_request(message)
+
+
+class RefusedCall(Call):
+    """A call that ends with an error as soon as the client has said all, or a little later.
+
+    Some clients, as gRPC's for asyncio, lose a status that comes while they still write.
+    """
+
+    __slots__ = ("_refusal",)
+
+    def __init__(
+        self,
+        status: Status,
+        message: str,
+        connection: GrpcConnection,
+        stream_id: int,
+        head: CallHead,
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._refusal = (status, message)
+        self.timer = connection.call_later(_REFUSAL_DELAY_S, self._refuse)
+
+    def on_data(self, data: Buffer, *, end_stream: bool) -> None:
+        """Drop what comes."""
+        self.acknowledge(len(data))
+        if end_stream:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.finish(*self._refusal)
 
 
 def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]:

@@ -29,7 +29,7 @@ from pytriton.wire.http2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from pytriton.dtypes import Buffer
     from pytriton.server.grpc_call import Call
@@ -163,7 +163,7 @@ class GrpcConnection(asyncio.Protocol):
         if call is None:
             return
         self._calls[stream_id] = call
-        if call_head.timeout_ns is not None:
+        if call_head.timeout_ns is not None and call.timer is None:
             delay_s = call_head.timeout_ns / 1e9
             call.timer = self._loop.call_later(delay_s, self._on_deadline, call)
         if event.end_stream:
@@ -246,6 +246,10 @@ class GrpcConnection(asyncio.Protocol):
     def refuse(self, stream_id: int, block: bytes) -> None:
         """Answer a call that was not opened with a header block."""
         self.http2.send_headers(stream_id, block, end_stream=True)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have something done after a time."""
+        return self._loop.call_later(delay_s, action)
 
     def _abandon_calls(self) -> None:
         calls, self._calls = self._calls, {}
