@@ -169,9 +169,10 @@ class ModelCall:
     def error_text(self, error: BaseException) -> str:
         """What clients read when the callable raised; the traceback stays in the log."""
         logger.warning("Inference callable of %s raised", self.instance_name, exc_info=error)
+        name, text = type(error).__name__, _text(error)
         return (
             f"Failed to process the request(s) for model '{self.instance_name}', "
-            f"message: {type(error).__name__}: {_text(error)}"
+            f"message: {f'{name}: {text}' if text else name}"
         )
 
     def log_raised_at_end(self, error: BaseException) -> None:
