@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import socket
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,6 +23,20 @@ SCHEMES = ("http", "grpc")
 Steps = Callable[[str], Any]  # what is done, given the address of a server
 
 
+_sockets: list[socket.socket] = []  # open until the process ends
+
+
+def port_without_server(kind: str) -> int:
+    """A port of its own: "nobody" refuses connections, "silent" takes them and says nothing."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    if kind == "silent":
+        listener.listen()
+    _sockets.append(listener)
+    port: int = listener.getsockname()[1]
+    return port
+
+
 @dataclass(frozen=True)
 class Servers:
     """The ports of each kind of server, by scheme, and whether they are the original's."""
@@ -32,7 +45,8 @@ class Servers:
     is_real: bool
 
     def url(self, scheme: str, kind: str = "open") -> str:
-        return f"{scheme}://127.0.0.1:{self.ports[kind][scheme]}"
+        port = self.ports[kind][scheme] if kind in self.ports else port_without_server(kind)
+        return f"{scheme}://127.0.0.1:{port}"
 
 
 @dataclass(frozen=True)
@@ -97,11 +111,9 @@ def outcomes(cases: Sequence[Case], servers: Servers) -> dict[str, Any]:
     lanes = [[case for case in cases if not case.is_slow]]
     lanes += [slow[start::SLOW_LANES] for start in range(SLOW_LANES)]
     found: dict[str, Any] = {}
-    with sockets_without_server() as ports:
-        everything = Servers({**servers.ports, **ports}, servers.is_real)
-        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
-            for of_lane in threads.map(lambda lane: in_turn(lane, everything), lanes):
-                found |= of_lane
+    with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
+        for of_lane in threads.map(lambda lane: in_turn(lane, servers), lanes):
+            found |= of_lane
     return found
 
 
@@ -121,14 +133,3 @@ def result_of(future: concurrent.futures.Future[Any]) -> Any:
         return future.result(LIMIT_S)
     except concurrent.futures.TimeoutError:
         return NEVER
-
-
-@contextlib.contextmanager
-def sockets_without_server() -> Iterator[dict[str, dict[str, int]]]:
-    """A port that refuses connections, and one that takes them and says nothing."""
-    with socket.socket() as nobody, socket.create_server(("127.0.0.1", 0)) as silent:
-        nobody.bind(("127.0.0.1", 0))
-        yield {
-            kind: dict.fromkeys(SCHEMES, listener.getsockname()[1])
-            for kind, listener in (("nobody", nobody), ("silent", silent))
-        }

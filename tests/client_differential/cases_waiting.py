@@ -27,7 +27,7 @@ def missing_server(kind: str) -> dict[str, Any]:
     return {"model": "AddSub", "settings": SHORT, "server": kind, "is_slow": True}
 
 
-def missing_model(name: str, **settings: Any) -> dict[str, Any]:
+def missing_model(name: str | None, **settings: Any) -> dict[str, Any]:
     return {"model": name, "settings": {**ENOUGH_FOR_THE_SERVER, **settings}, "is_slow": True}
 
 
@@ -38,8 +38,17 @@ MISSING = {
     "nobody listens": missing_server("nobody"),
     "nobody answers": missing_server("silent"),
 }
-NUMBER = missing_model("AddSub", model_version=1)
+STRANGE = {
+    "a number for a version": missing_model("AddSub", model_version=1),
+    "empty name": missing_model(""),
+    "name with a slash": missing_model("Add/Sub"),
+    "name with a space": missing_model("Add Sub"),
+    "None for a name": missing_model(None),
+    "text for a time": missing_model("AddSub", init_timeout_s="1"),
+    "text for the time of an inference": missing_model("AddSub", inference_timeout_s="1"),
+}
 INFER = [Row(f"{n}, infer", use=lambda c: c.infer_sample(A, B), **m) for n, m in MISSING.items()]
+STRANGERS = [Row(n, use=lambda c: c.infer_sample(A, B), **m) for n, m in STRANGE.items()]
 STREAM = [
     Row(f"{n}, infer", use=lambda c: c.infer_sample(script("a")), **m) for n, m in MISSING.items()
 ]
@@ -69,7 +78,6 @@ SERVER = [
     )
 ]
 SLOW = (
-    Row("a number for a version", use=lambda c: c.infer_sample(A, B), **NUMBER),
     Row("in time", "Slow", lambda c: c.infer_sample(seconds(0.4)), LONG, is_slow=True),
     Row("too late", "Slow", lambda c: c.infer_sample(seconds(0.8)), SHORT_INFERENCE, is_slow=True),
     Row(
@@ -104,7 +112,7 @@ SLOW_STREAM = (
     ),
 )
 CASES = (
-    *each(COUPLED, (*INFER, *WAIT, *SLOW)),
+    *each(COUPLED, (*INFER, *STRANGERS, *WAIT, *SLOW)),
     *each([*SYNC, *ASYNCIO], (*CONFIG, *EAGER)),
     *each(FUTURES, FUTURE_CONFIG),
     *each(SYNC, SERVER),

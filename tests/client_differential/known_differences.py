@@ -11,6 +11,10 @@ _NAMES_BY_REASON = {
         unknown model, *: *
         unknown version, *: *
         version that is no number, *: *
+        empty name: *
+        name with a slash: *
+        name with a space: *
+        None for a name: * grpc
         model ready, unknown*: *
         asyncio model ready, unknown: *
         config, unknown: *
