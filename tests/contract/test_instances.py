@@ -173,7 +173,7 @@ RAISED = {
     "half a surrogate pair": (OSError("name \udcff"), r"OSError: name \udcff"),
     "no text": (UnspeakableError(), "UnspeakableError: <"),
     "exit": (SystemExit(3), "SystemExit: 3"),
-    "cancelled": (asyncio.CancelledError(), "CancelledError: "),
+    "cancelled": (asyncio.CancelledError(), "message: CancelledError"),
     "long": (ValueError("x" * 300_000), "x" * 300_000),
 }
 
