@@ -44,7 +44,7 @@ async def used_after_close(url: str) -> Any:
 
 
 async def cancelled(url: str) -> Any:
-    async with AsyncioModelClient(url, "Slow2") as client:
+    async with AsyncioModelClient(url, "SlowAsyncio") as client:
         task = asyncio.create_task(client.infer_sample(seconds(0.8)))
         await asyncio.wait({task}, timeout=UNDER_WAY_S)
         task.cancel()
@@ -53,7 +53,7 @@ async def cancelled(url: str) -> Any:
 
 
 async def given_less_time(url: str) -> Any:
-    async with AsyncioModelClient(url, "Slow2") as client:
+    async with AsyncioModelClient(url, "SlowAsyncio") as client:
         await client.model_config
         found = await attempt_async(
             asyncio.wait_for(client.infer_sample(seconds(0.8)), UNDER_WAY_S)

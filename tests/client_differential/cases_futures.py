@@ -68,7 +68,7 @@ def closed_unused(url: str) -> Any:
 
 
 def closed_without_waiting(url: str) -> Any:
-    client = FuturesModelClient(url, "Slow2", max_workers=1)
+    client = FuturesModelClient(url, "SlowFutures", max_workers=1)
     pending = [client.infer_sample(seconds(0.2)) for _ in range(3)]
     client.close(wait=False)
     return results(pending)
@@ -77,7 +77,7 @@ def closed_without_waiting(url: str) -> Any:
 def queue_is_full(url: str) -> Any:
     """The first call may be refused too, by the original, which queues something of its own."""
     with FuturesModelClient(
-        url, "Slow2", max_workers=1, max_queue_size=1, non_blocking=True
+        url, "SlowFutures", max_workers=1, max_queue_size=1, non_blocking=True
     ) as client:
         taken: list[Any] = []
 
@@ -91,13 +91,13 @@ def queue_is_full(url: str) -> Any:
 
 
 def queue_waits(url: str) -> Any:
-    with FuturesModelClient(url, "Slow2", max_workers=1, max_queue_size=1) as client:
+    with FuturesModelClient(url, "SlowFutures", max_workers=1, max_queue_size=1) as client:
         pending = [client.infer_sample(seconds(0.1)) for _ in range(4)]
         return results(pending)
 
 
 def cancelled(url: str) -> Any:
-    with FuturesModelClient(url, "Slow2", max_workers=1) as client:
+    with FuturesModelClient(url, "SlowFutures", max_workers=1) as client:
         first, second = (client.infer_sample(seconds(0.4)) for _ in range(2))
         is_cancelled = second.cancel()
         found = [is_cancelled, attempt(lambda: first.result(LIMIT_S))]

@@ -122,7 +122,7 @@ def used_after_an_error(url: str) -> Any:
 
 
 def used_after_a_timeout(url: str) -> Any:
-    with ModelClient(url, "Slow2", inference_timeout_s=0.5) as client:
+    with ModelClient(url, "SlowAsyncio", inference_timeout_s=0.5) as client:
         late = attempt(lambda: client.infer_sample(seconds(0.8)))
         later = (attempt(lambda: client.infer_sample(seconds(0.01))) for _ in range(10))
         return [late, next((result for result in later if result != late), late)]

@@ -39,7 +39,6 @@ MISSING = {
     "nobody answers": missing_server("silent"),
 }
 STRANGE = {
-    "a number for a version": missing_model("AddSub", model_version=1),
     "empty name": missing_model(""),
     "name with a slash": missing_model("Add/Sub"),
     "name with a space": missing_model("Add Sub"),

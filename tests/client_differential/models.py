@@ -29,7 +29,7 @@ NUMBERS = [
     *("float16", "float32", "float64"),
 ]
 TYPES = {"bool": np.bool_, **{name: getattr(np, name) for name in NUMBERS}, "bytes": np.bytes_}
-INSTANCES = 4  # the original often fails to start more
+INSTANCES = 2  # the original now and then fails to start more
 PAUSE_S = 1.0
 
 _never = threading.Event()
@@ -194,7 +194,8 @@ MODELS = (
     ("Parameters", tell_parameters, [X], [TOLD], None),
     ("Plain", lambda requests: [{"y": r["x"]} for r in requests], [X], [Y], PLAIN),
     ("Slow", [wait] * INSTANCES, [SECONDS], [WAITED], PLAIN),
-    ("Slow2", [wait] * INSTANCES, [SECONDS], [WAITED], PLAIN),
+    ("SlowFutures", [wait] * INSTANCES, [SECONDS], [WAITED], PLAIN),
+    ("SlowAsyncio", [wait] * INSTANCES, [SECONDS], [WAITED], PLAIN),
     ("Text", identity, [TEXT[0]], [TEXT[1]], ModelConfig(max_batch_size=16)),
     ("Twice", yield_twice, [X], [Y], None),
     ("Types", echo, TYPED, TYPED_OUT, ModelConfig(max_batch_size=8)),
