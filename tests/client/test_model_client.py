@@ -222,6 +222,11 @@ def test_version_may_be_named(url):
         np.testing.assert_array_equal(client.infer_sample(A, B)["add"], A + B)
 
 
+def test_version_that_is_no_text_is_refused_at_once(scheme):
+    with pytest.raises(PyTritonClientValueError, match="version as text, such as '1', got 1"):
+        ModelClient(f"{scheme}://localhost", "AddSub", 1)
+
+
 @pytest.mark.parametrize("name,version", [("Nobody", None), ("AddSub", "7")])
 def test_unknown_model_is_unavailable(url, name, version):
     with (

@@ -59,6 +59,7 @@ class BaseModelClient:
 
     Raises:
         PyTritonClientInvalidUrlError: The address cannot be read.
+        PyTritonClientValueError: The version is not text.
         ValueError: The access token is empty.
     """
 
@@ -83,6 +84,10 @@ class BaseModelClient:
         if self._url.scheme not in self._schemes:
             raise PyTritonClientValueError(
                 f"{type(self).__name__} supports only {', '.join(self._schemes)}, got {url!r}"
+            )
+        if not isinstance(model_version, str | None):
+            raise PyTritonClientValueError(
+                f"Expected a model's version as text, such as '1', got {model_version!r}"
             )
         self._protocol = BY_SCHEME[self._url.scheme]
         self._library = self.get_lib()  # now, as loading takes longer than some limits of calls
