@@ -11,7 +11,7 @@ from collections.abc import Iterator
 # Below the ports that systems give to outgoing connections, which could take one before it is used.
 _FIRST, _COUNT = 12_000, 20_000
 # Test runs side by side begin at different places, and none is given out twice soon.
-_offsets = itertools.count(os.getpid() * 97)
+_offsets = itertools.count(os.getpid() * 7919)
 
 
 def free_ports(count: int) -> list[int]:
