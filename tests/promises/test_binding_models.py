@@ -55,7 +55,11 @@ def test_name_is_bound_once_whatever_its_case(triton):
         triton.bind("model", identity, [X], [Y])
 
 
-@pytest.mark.parametrize("infer_func", [3, None, "name", [identity, 3], []], ids=repr)
+@pytest.mark.parametrize(
+    "infer_func",
+    [3, None, "name", [identity, 3], []],
+    ids=["number", "none", "text", "mixed", "empty"],
+)
 def test_what_cannot_be_called_is_refused(triton, infer_func):
     with pytest.raises(PyTritonValidationError, match="callable"):
         triton.bind("Model", infer_func, [X], [Y])
