@@ -133,10 +133,15 @@ class RemoteTriton(TritonBase):
             return False  # a forked child that exits: the models are its parent's
         self._given_up.set()  # or `connect` would keep the lock for minutes
         with self._lock:
-            link, self._link, self._binder = self._link, None, None
+            link = self._link
+        return self._stop(link)
+
+    def _stop(self, link: ServerLink | None) -> bool:
+        with self._lock:
+            if link is None or self._link is not link:
+                return False  # it was stopped already, and perhaps there is another one
+            self._link = self._binder = None
             self._is_connected = False
-        if link is None:
-            return False
         atexit.unregister(self.stop)
         link.unbind_all(self._models.values(), MODEL_TIMEOUT_S)
         link.close()
@@ -161,4 +166,4 @@ class RemoteTriton(TritonBase):
     def _on_end(self, link: ServerLink) -> None:
         if self._link is link:  # not one that was stopped, nor the next one
             logger.error("the server ended")
-            self.stop()
+            self._stop(link)

@@ -47,7 +47,8 @@ class ServerLink:
         """
         threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
         self._send(message)
-        answer = self._wait_for(_OPENING_CALL, "the start of the server", timeout_s)
+        what = "the start of the server" if isinstance(message, Start) else "joining it"
+        answer = self._wait_for(_OPENING_CALL, what, timeout_s)
         assert isinstance(answer, Started)
         return answer
 

@@ -160,10 +160,14 @@ class Triton(TritonBase):
         """
         if os.getpid() != self._owner_pid:
             return False  # a forked child that exits: the server is its parent's
-        with self._lock:
+        with self._lock:  # after a start that is on its way
             server = self._triton_server
-            if self._binder is None or server is None:
-                return False
+        return self._stop(server)
+
+    def _stop(self, server: ServerProcess | None) -> bool:
+        with self._lock:
+            if server is None or self._binder is not server:
+                return False  # it was stopped already, and perhaps another one runs
             self._binder = None
             self._is_connected = False
         atexit.unregister(self.stop)  # which keeps the object, and the models bound to it
@@ -250,7 +254,7 @@ class Triton(TritonBase):
     def _on_server_exit(self, server: ServerProcess) -> None:
         if self._binder is server:  # not one that was stopped, nor the next one
             logger.error("the server process ended")
-            self.stop()
+            self._stop(server)
 
     def _log_endpoints(self) -> None:
         endpoint = get_endpoint(

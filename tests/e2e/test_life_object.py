@@ -174,6 +174,31 @@ def test_object_runs_again_after_its_server_died(ports):
         triton.stop()
 
 
+def test_late_word_of_a_servers_end_does_not_stop_the_next_one(ports, monkeypatch):
+    is_heard, runs_again = threading.Event(), threading.Event()
+
+    def say_slowly(*_):
+        is_heard.set()
+        runs_again.wait(DEADLINE_S)
+
+    monkeypatch.setattr("pytriton.triton.logger.error", say_slowly)
+    triton = make(ports)
+    triton.run()
+    (listener,) = (each for each in pytriton_threads() if each.name == "pytriton-control")
+    servers()[0].kill()
+    assert is_heard.wait(DEADLINE_S)
+    triton.stop()
+    triton.run()
+    try:
+        runs_again.set()
+        listener.join(DEADLINE_S)
+
+        assert triton.is_alive()
+        assert answer(ports) == 1
+    finally:
+        triton.stop()
+
+
 def test_exception_in_the_block_passes_through_and_stops_the_server(ports):
     class OwnError(Exception):
         pass
