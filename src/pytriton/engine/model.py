@@ -22,6 +22,7 @@ from pytriton.engine.granting import is_grant_due
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses, record_traces
+from pytriton.engine.rescheduling import split_rescheduled
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
@@ -41,11 +42,6 @@ logger = logging.getLogger(__name__)
 # A decoupled model that is at work already gets what comes within this time as one batch.
 _GATHER_NS = 1_000_000
 
-_NOT_ITERATIVE = (
-    "Failed to release request: Request is released with "
-    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a "
-    "flag."
-)
 _SEQUENCE_START = 1
 
 
@@ -359,20 +355,15 @@ class Model:
 
     def _reschedule(self, batch: RunningBatch, outcomes: list[Outcome]) -> list[Outcome]:
         """Queue requests again that their model wants to execute once more; the other outcomes."""
-        others = []
+        others, again = split_rescheduled(outcomes, is_iterative=self.spec.iterative)
         now_ns = time.monotonic_ns()
-        for outcome in outcomes:
-            if not outcome.is_rescheduled:
-                others.append(outcome)
-            elif self.spec.iterative:
-                request = batch.requests[outcome.position]
-                request.instance, request.flags, request.taken_count = None, 0, 0
-                self._running -= 1
-                self._batcher.add(request, now_ns)
-                self.statistics.pending_count += 1
-                self._pump_soon()
-            else:
-                others.append(Outcome(outcome.position, None, InternalError(_NOT_ITERATIVE)))
+        for position in again:
+            request = batch.requests[position]
+            request.instance, request.flags, request.taken_count = None, 0, 0
+            self._running -= 1
+            self._batcher.add(request, now_ns)
+            self.statistics.pending_count += 1
+            self._pump_soon()
         return others
 
     def _pass_on(self, request: InferRequest, outcome: Outcome) -> None:
