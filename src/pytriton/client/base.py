@@ -27,7 +27,7 @@ from pytriton.client.failures import failure_of
 from pytriton.client.protocols import BY_SCHEME, GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
-from pytriton.client.waiting import DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S
+from pytriton.client.waiting import DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S, SHORTEST_LIMIT_S
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
 _LARGE_BYTES = 2**20  # copied in a fraction of a millisecond
-_SHORTEST_LIMIT_S = 0.001
 
 
 class BaseModelClient:
@@ -184,7 +183,7 @@ class BaseModelClient:
         except PyTritonClientError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if not self._closed or _is_task_s_own(error):
+            if not self._closed or _is_cancellation_of_task(error):
                 raise
             raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
 
@@ -254,7 +253,7 @@ class BaseModelClient:
         """The time left for a request; preparing a large one takes a part of it."""
         if sum([array.nbytes for array in inputs.values()]) < _LARGE_BYTES:
             return self._inference_timeout_s
-        return max(self._inference_timeout_s - (time.monotonic() - began_s), _SHORTEST_LIMIT_S)
+        return max(self._inference_timeout_s - (time.monotonic() - began_s), SHORTEST_LIMIT_S)
 
     def _infer_input(self, name: str, array: Array) -> Any:
         datatype = tensors.datatype_of(name, array)
@@ -280,7 +279,7 @@ class BaseModelClient:
         return failure_of(error, "inference request", f"{self._inference_timeout_s:g} s")
 
 
-def _is_task_s_own(error: BaseException) -> bool:
+def _is_cancellation_of_task(error: BaseException) -> bool:
     """Whether it was the task that was cancelled; Python 3.10 cannot tell."""
     if not isinstance(error, asyncio.CancelledError):
         return False

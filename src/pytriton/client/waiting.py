@@ -27,7 +27,7 @@ AS_LONG_AS_IT_TAKES_S = threading.TIMEOUT_MAX  # some event loops do not take in
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
-_SHORTEST_LIMIT_S = 0.001  # a call needs a positive one, also when the time is just up
+SHORTEST_LIMIT_S = 0.001  # a call needs a positive one, also when the time is just up
 
 Headers = Mapping[str, str] | None
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Wait:
 
     def limit_s(self) -> float:
         """How long the next call may take."""
-        return max(self._deadline - self._clock(), _SHORTEST_LIMIT_S)
+        return max(self._deadline - self._clock(), SHORTEST_LIMIT_S)
 
     def next_pause_s(self) -> float | None:
         """How long to wait before the next look; None where the time is up."""
