@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import gzip
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -155,3 +156,11 @@ def _read(request: Any) -> Iterator[Span]:
 
 def _values(attributes: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+
+
+_trace_numbers = itertools.count(1)
+
+
+def new_trace_id() -> str:
+    """The id of a trace that no other request of these tests belongs to."""
+    return f"{next(_trace_numbers):032x}"

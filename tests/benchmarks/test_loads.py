@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import pathlib
-import socket
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from benchmarks import (
 from benchmarks.__main__ import chosen_rows
 from benchmarks.measurement import Measurement
 from benchmarks.servers import RunningServer, System
-from tests.free_ports import free_ports
+from tests.free_ports import first_of_free_ports
 
 OURS = System("ours", "ours", ["serve"])
 PEER = System("triton", "Triton", ["tritonserver"], repository=pathlib.Path("models"))
@@ -126,23 +125,10 @@ def test_unknown_row_is_refused_with_those_that_exist():
         chosen_rows("http,htp")
 
 
-def first_of_three_ports() -> int:
-    return next(port for port in free_ports(50) if is_free(port + 1) and is_free(port + 2))
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
 @pytest.mark.e2e
 @pytest.mark.parametrize("key", ["ours", "repository"])
 def test_measured_models_give_the_right_answers(key):
-    port = first_of_three_ports()
+    port = first_of_free_ports(3)
     (system,) = (system for system in servers.known_systems(None, port) if system.key == key)
     x = np.arange(8, dtype=np.float32).reshape(1, 8)
 
@@ -158,7 +144,7 @@ def test_measured_models_give_the_right_answers(key):
 
 @pytest.mark.e2e
 def test_models_of_the_cache_are_served():
-    port = first_of_three_ports()
+    port = first_of_free_ports(3)
 
     with servers.running(servers.cached_system(port), port) as server:
         http_loads.check_add_sub(server)
@@ -166,7 +152,7 @@ def test_models_of_the_cache_are_served():
 
 @pytest.mark.e2e
 def test_many_models_become_ready(monkeypatch):
-    port = first_of_three_ports()
+    port = first_of_free_ports(3)
     (system,) = (one for one in servers.known_systems(None, port) if one.repository)
     monkeypatch.setattr(many_models, "MODELS", 3)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import http.client
-import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,13 +20,12 @@ from tests.e2e import http_client
 from tests.e2e.conftest import new_ports
 from tests.e2e.hosts import Host
 from tests.e2e.waiting import DEADLINE_S, eventually
-from tests.otlp_collector import Collector
+from tests.otlp_collector import Collector, new_trace_id
 
 ROW = np.ones((1, 2), np.float32)
 BODY = http_client.json_body({"x": ROW})
 PARENT_ID = f"{0xB7AD6B7169203331:016x}"
 SERVER, INTERNAL = 2, 1  # kinds of spans
-_trace_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +56,7 @@ class Caller:
     """A client that traces, each request in a trace of its own."""
 
     def __init__(self) -> None:
-        self.trace_id = f"{next(_trace_numbers):032x}"
+        self.trace_id = new_trace_id()
         self.headers = {"traceparent": f"00-{self.trace_id}-{PARENT_ID}-01"}
 
     def post(self, host, name, action="infer", body=BODY, **headers):

@@ -9,6 +9,7 @@ import pathlib
 
 import pytest
 
+from tests.otlp_collector import Collector
 from tests.repository_e2e.model_files import write_model
 from tests.repository_e2e.server_process import ServerProcess
 
@@ -52,3 +53,10 @@ def start_module_server(tmp_path_factory):
     """Starts servers that the tests of a module share."""
     with starter(tmp_path_factory.mktemp("servers")) as start:
         yield start
+
+
+@pytest.fixture(scope="module")
+def collector():
+    """Takes the spans of a module's servers."""
+    with Collector() as running:
+        yield running

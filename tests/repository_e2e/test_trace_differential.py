@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 
 import numpy as np
@@ -14,7 +13,7 @@ from tests.differential.recording import STARTER, peers_missing
 from tests.e2e import http_client
 from tests.e2e.http_client import is_ready
 from tests.e2e.waiting import eventually
-from tests.otlp_collector import Collector
+from tests.otlp_collector import new_trace_id
 from tests.repository_e2e.model_files import code, model
 from tests.repository_e2e.server_process import COMMAND
 
@@ -63,14 +62,6 @@ EXPECTED = {
 NOT_HERE = {"HTTP_RECV_START", "HTTP_RECV_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"}
 REPEATED = "triton.trace_parent_id"
 
-_trace_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def collector():
-    with Collector() as running:
-        yield running
-
 
 @pytest.fixture(scope="module")
 def start(start_module_server, collector):
@@ -98,7 +89,7 @@ def real(start):
 
 def ask(server, protocol, name):
     """Ask a model in a trace of its own; the id of that."""
-    trace_id = f"{next(_trace_numbers):032x}"
+    trace_id = new_trace_id()
     headers = {"traceparent": f"00-{trace_id}-{1:016x}-01", "tracestate": "a=b"}
     if protocol == "http":
         body = http_client.json_body({"X": ROW}, id="seven")

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import numpy as np
 import pytest
 
 from tests.e2e import http_client
-from tests.otlp_collector import Collector
+from tests.otlp_collector import Collector, new_trace_id
 from tests.repository_e2e.model_files import DECOUPLED, code, config, decoupled_code, model
 
 PARENT_ID = f"{0xB7AD6B7169203331:016x}"
@@ -33,14 +32,6 @@ y = call.exec().output_tensors()[0].as_numpy()
 FAILING = 'raise pb_utils.TritonModelException("no luck")'
 STREAM = "send(x)\nsend(x)"
 
-_trace_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def collector():
-    with Collector() as running:
-        yield running
-
 
 @pytest.fixture(scope="module")
 def server(start_module_server, collector):
@@ -60,7 +51,7 @@ class Caller:
 
     def __init__(self, server):
         self.server = server
-        self.trace_id = f"{next(_trace_numbers):032x}"
+        self.trace_id = new_trace_id()
 
     def post(self, name, body=BODY, **headers):
         headers["traceparent"] = f"00-{self.trace_id}-{PARENT_ID}-01"
