@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -39,15 +40,19 @@ print("parent", client.infer_sample(one, one)["add"], future.result()["add"])
 
 
 def run(source, *options):
-    process = subprocess.run(
-        [sys.executable, *options, "-c", source],
-        capture_output=True,
+    with subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", *options, "-c", source],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert (process.returncode, process.stderr) == (0, "")
-    return process.stdout
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it then says where its threads are
+            output, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    return output
 
 
 @pytest.mark.parametrize("end", ["pass", "client.close(); futures.close()", "del client, futures"])
@@ -182,3 +187,26 @@ for _ in range({read}):
 {end}
 """
     assert run(source, "-W", "error") == ""
+
+
+@pytest.mark.parametrize(
+    "end, output",
+    [("", ""), ("del stream; [thread.join() for thread in threads]", "destroyed\n")],
+)
+def test_call_that_threads_may_use_is_not_destroyed_when_the_program_ends(end, output):
+    # Real threads hold a lock of a call at that moment once in hundreds of programs.
+    source = f"""
+import threading, time
+from pytriton.client.response_stream import ResponseStream
+class Call:
+    def __iter__(self):
+        return iter(())
+    def cancel(self):
+        pass
+    def __del__(self):
+        print("destroyed", flush=True)
+stream = ResponseStream(Call(), 1.0, time.monotonic())
+threads = [t for t in threading.enumerate() if t.name == "pytriton-stream"]
+{end}
+"""
+    assert run(source) == output

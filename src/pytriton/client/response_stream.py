@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import queue
 import threading
 import time
@@ -22,8 +24,23 @@ from pytriton.client.tensors import Array
 _AHEAD = 16
 # A response that its model gives just in time is still on its way when the time is up.
 _TRAVEL_TIME_S = 0.02
+# How soon the thread of a stream that was dropped unread sees that.
+_LOOK_AGAIN_S = 0.5
 
 _END = object()
+
+_calls: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _keep_calls() -> None:
+    """Never destroy the calls that there are when the program ends.
+
+    Python then stops gRPC's threads where they stand, maybe with the lock of a call in their hands,
+    and the call's destructor would wait for that lock forever.
+    """
+    for call in tuple(_calls):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(call))
 
 
 class ResponseStream:
@@ -39,15 +56,13 @@ class ResponseStream:
         self.is_over = False
         self._timeout_s = timeout_s
         self._first_deadline: float | None = began_s + timeout_s  # until somebody reads
-        self._messages: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._failure: PyTritonClientError | None = None
+        self._receiver = _Receiver(call)
         # Also when this object is dropped, and when the program ends before it does.
-        self._give_up = weakref.finalize(self, _give_up, call, self._messages)
+        self._give_up = weakref.finalize(self, self._receiver.give_up)
         # A daemon, so that a stream nobody finishes does not keep the process from ending. It
         # does not know this object, or that would never be dropped.
-        threading.Thread(
-            target=_receive, args=(call, self._messages), name="pytriton-stream", daemon=True
-        ).start()
+        threading.Thread(target=self._receiver.run, name="pytriton-stream", daemon=True).start()
 
     @property
     def is_unread(self) -> bool:
@@ -95,12 +110,18 @@ class ResponseStream:
             return
         self.is_over, self._failure = True, failure
         self._give_up()
+        self._receiver.wake_reader()
+
+    def drop(self) -> None:
+        """Like `close`, when nobody reads. A destructor may call it: it waits for no lock here."""
+        self.is_over = True
+        self._give_up()
 
     def _wait_for_response(self, deadline: float) -> Any:
         """The next response; otherwise the stream is over then."""
         limit_s = max(deadline + _TRAVEL_TIME_S - time.monotonic(), 0)
         try:
-            message = self._messages.get(timeout=limit_s)
+            message = self._receiver.messages.get(timeout=limit_s)
         except queue.Empty:
             self.close(
                 PyTritonClientTimeoutError(
@@ -143,32 +164,50 @@ class Responses(Iterator[dict[str, Array]]):
 
     def __del__(self) -> None:
         if not self._stream.is_unread:
-            self._stream.close()
+            self._stream.drop()
 
     def close(self) -> None:
         """End the request; what the server still sends is dropped. Any thread may call it."""
         self._stream.close()
 
 
-def _receive(call: Any, messages: queue.Queue[Any]) -> None:
-    try:
-        for message in call:
-            messages.put(message)
-    except Exception as error:  # noqa: BLE001  raised where the responses are read
-        messages.put(error)
-    else:
-        messages.put(_END)
+class _Receiver:
+    """What the thread that receives the messages of a call works on."""
 
+    def __init__(self, call: Any) -> None:
+        self.messages: queue.Queue[Any] = queue.Queue(_AHEAD)
+        self._call = call
+        self._is_given_up = False
+        _calls.add(call)
 
-def _give_up(call: Any, messages: queue.Queue[Any]) -> None:
-    call.cancel()
-    # Room for the thread that receives, so that it comes to its end.
-    with contextlib.suppress(queue.Empty):
-        while True:
-            messages.get_nowait()
-    # For a thread that waits for a response; where there is no room it has something to get.
-    with contextlib.suppress(queue.Full):
-        messages.put_nowait(_END)
+    def run(self) -> None:
+        try:
+            for message in self._call:
+                self._put(message)
+        except Exception as error:  # noqa: BLE001  raised where the responses are read
+            self._put(error)
+        else:
+            self._put(_END)
+
+    def give_up(self) -> None:
+        # Garbage collection may call it in any thread, also in the one that has the queue's lock.
+        self._is_given_up = True
+        self._call.cancel()
+
+    def wake_reader(self) -> None:
+        """Let a thread that waits for a message go on; where there is no room, there is one."""
+        # Room for the thread that receives, so that it comes to its end.
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.messages.get_nowait()
+        with contextlib.suppress(queue.Full):
+            self.messages.put_nowait(_END)
+
+    def _put(self, message: Any) -> None:
+        while not self._is_given_up:
+            with contextlib.suppress(queue.Full):
+                self.messages.put(message, timeout=_LOOK_AGAIN_S)
+                return
 
 
 def _problem_of(message: Any) -> str:
