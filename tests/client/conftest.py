@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient
+from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, ModelClient
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
 from tests.client.stalled_server import StalledServer
 from tests.free_ports import first_of_free_ports
@@ -104,6 +104,12 @@ def scheme(request):
 @pytest.fixture
 def url(server, scheme):
     return server.urls[scheme]
+
+
+@pytest.fixture
+def client(url):
+    with ModelClient(url, "AddSub") as client:
+        yield client
 
 
 @pytest.fixture
