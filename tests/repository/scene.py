@@ -22,6 +22,7 @@ from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 DEADLINE_S = 30.0
 CODE = "class TritonPythonModel:\n    def execute(self, requests): ...\n"
 CONFIG = 'backend: "python"\n'
+ALL_VERSIONS = CONFIG + "version_policy { all { } }"
 _ticks = itertools.count(1)
 
 
