@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import hpack
 
-from pytriton.wire.http2 import Connection, Limits, frames
+from pytriton.wire.http2 import Connection, Limits, encode_header_block, frames
 from pytriton.wire.http2.events import Event
 from pytriton.wire.http2.frames import frame
 
@@ -21,6 +21,8 @@ GRPC_HEADERS = (
     ("content-type", "application/grpc"),
 )
 RESPONSE_HEAD = b"\x88"  # :status 200
+TRAILERS = encode_header_block([(b"grpc-status", b"0")])
+INITIAL_WINDOW_SIZE = 4
 
 
 class SentFrame(NamedTuple):
@@ -122,3 +124,13 @@ def settings(*entries: bytes, flags: int = 0) -> bytes:
 
 def ping(payload: bytes = b"12345678", *, flags: int = 0) -> bytes:
     return frame(frames.PING, flags, 0, payload)
+
+
+def responding(*stream_ids: int, limits: Limits | None = None, window: int = 65_535) -> FrameClient:
+    """A client whose streams got the head of a response."""
+    client = FrameClient(limits, settings=setting(INITIAL_WINDOW_SIZE, window))
+    client.open(*stream_ids, end_stream=True)
+    for stream_id in stream_ids:
+        client.connection.send_headers(stream_id, RESPONSE_HEAD)
+    client.output()
+    return client
