@@ -28,6 +28,7 @@ LINE_IN_TRACEBACK = re.compile(r", line \d+,")
 OTHER_FRAME = re.compile(r"  (?:/|<frozen )[^\n\\]*\(\d+\): [^\n\\]*(?:\n|\\n)")
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 CLASS_MODULE = re.compile(r"(?:c_python_backend_utils|pytriton\.pb_utils\.\w+)\.(\w+)")
+COMPREHENSION_FRAME = re.compile(r"^.*: <listcomp>\n", re.MULTILINE)  # gone since Python 3.12
 LOG_LINE = re.compile(r"^([IWEV])\d{4} [\d:.]+ +\d+ ([\w.]+):(?:\d+)\] +(.*)$")
 
 
@@ -43,6 +44,7 @@ def normalised(message: str, server: Server) -> str:
     """
     message = message.replace(str(server.repository), "<models>")
     message = OTHER_FRAME.sub("", message)
+    message = COMPREHENSION_FRAME.sub("", message)
     message = ADDRESS.sub("0x0", message)
     message = CLASS_MODULE.sub(r"\1", message)
     return LINE_IN_TRACEBACK.sub(", line N,", LINE_NUMBER.sub("(N): ", message))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.errors import ServerError
 from pytriton.server.grpc_keepalive import Action, Keepalive
 from pytriton.server.grpc_reading import LargeMessageReader
+from pytriton.server.process import writer_of_parts
 from pytriton.server.status import GRPC_STATUS
 from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
@@ -74,6 +75,7 @@ class GrpcConnection(asyncio.Protocol):
         self._handler = handler
         self._loop = loop
         self._transport: Any = None
+        self._write_parts: Any = None
         self._large_reader: LargeMessageReader | None = None  # while it reads instead of this
         self._calls: dict[int, Call] = {}
         self._is_flush_due = False
@@ -88,6 +90,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport when a client connected."""
         self._transport = transport
+        self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
         self.flush_soon()
 
@@ -287,7 +290,7 @@ class GrpcConnection(asyncio.Protocol):
         elif sum(map(len, output)) <= _JOINED_BYTES:
             self._transport.write(b"".join(output))
         else:
-            self._transport.writelines(output)
+            self._write_parts(output)
 
     # Life
 

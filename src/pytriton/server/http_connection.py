@@ -24,6 +24,7 @@ from pytriton.server.http_text import (
     stream_head,
 )
 from pytriton.server.http_watch import Pace
+from pytriton.server.process import writer_of_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +62,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._handler = handler
         self._loop = handler.loop
         self._transport: Any = None
+        self._write_parts: Any = None
         self._state = _OPEN
         self._closes_when_idle = False
 
@@ -96,6 +98,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport when a client connected."""
         self._transport = transport
+        self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -222,7 +225,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif size <= LARGE_BODY_BYTES:
             self._transport.write(b"".join((text, *parts)))
         else:
-            self._transport.writelines([text, *parts])
+            self._write_parts([text, *parts])
         self._end_exchange(closes=closes)
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:

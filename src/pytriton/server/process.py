@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -14,6 +19,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def writer_of_parts(transport: Any) -> Callable[[list[Buffer]], None]:
+    """What writes several buffers to a transport, without joining them where it can."""
+    # From 3.12.0 to 3.13.1, `writelines` of Python's own transports does not tell when they are
+    # full, and takes a closed socket's number for that of the connection.
+    if type(transport).__module__ == "asyncio.selector_events":
+        return lambda parts: transport.write(b"".join(parts))
+    writer: Callable[[list[Buffer]], None] = transport.writelines
+    return writer
 
 
 def freeze_memory() -> None:

@@ -27,6 +27,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRING_OR_BARE_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|-?Inf(?!\w)|-NaN', re.DOTALL)
 _MAX_RESPELT = 1 << 20  # characters; more would keep other clients waiting
 _TOO_BIG = "Number too big to be stored in double."
+_TOO_DEEP = ("depth limit", "recursion limit")  # as orjson says it, and said it once
 
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -44,6 +45,8 @@ def load_json(text: Buffer) -> Any:
     except orjson.JSONDecodeError as error:
         if error.msg.startswith("number is infinity"):
             _refuse(_TOO_BIG, error.doc, error.pos)
+        if error.msg.startswith(_TOO_DEEP):
+            raise InvalidArgumentError(NESTING_ERROR) from None
     return _load_leniently(bytes(text))
 
 
