@@ -107,7 +107,7 @@ async def test_entering_waits_where_it_is_asked_to(url):
 
 @in_a_loop
 async def test_entering_in_vain_closes_the_client(url):
-    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=0.3)
+    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=1.0)
     with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
         async with client:
             pytest.fail("the model is not there")
@@ -118,7 +118,7 @@ async def test_entering_in_vain_closes_the_client(url):
 
 @in_a_loop
 async def test_unknown_model_is_unavailable(url):
-    async with AsyncioModelClient(url, "Nobody", init_timeout_s=0.3) as client:
+    async with AsyncioModelClient(url, "Nobody", init_timeout_s=1.0) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match="model Nobody"):
             await client.infer_sample(A)
 

@@ -104,7 +104,7 @@ def test_wrong_arguments_are_refused(responses):
 
 
 def test_unknown_model_is_unavailable(decoupled_client_class, grpc_url):
-    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=0.3)
+    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=1.0)
     with pytest.raises(PyTritonClientModelUnavailableError):
         runner.responses("infer_sample", n(1))
 

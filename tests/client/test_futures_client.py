@@ -92,7 +92,7 @@ def test_server_s_error_comes_through_the_future(url):
 
 def test_unknown_model_comes_through_the_future(url):
     with (
-        FuturesModelClient(url, "Nobody", init_timeout_s=0.3) as client,
+        FuturesModelClient(url, "Nobody", init_timeout_s=1.0) as client,
         pytest.raises(PyTritonClientModelUnavailableError),
     ):
         client.infer_sample(A).result(DEADLINE_S)

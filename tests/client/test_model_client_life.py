@@ -52,7 +52,7 @@ def test_version_that_is_no_text_is_refused_at_once(scheme):
 @pytest.mark.parametrize("name,version", [("Nobody", None), ("AddSub", "7")])
 def test_unknown_model_is_unavailable(url, name, version):
     with (
-        ModelClient(url, name, version, init_timeout_s=0.3) as client,
+        ModelClient(url, name, version, init_timeout_s=1.0) as client,
         pytest.raises(
             PyTritonClientModelUnavailableError,
             match=r"Waiting for model (.*) to be ready timed out.",
@@ -66,7 +66,7 @@ def test_waiting_for_an_unknown_model_ends_as_the_timeout_that_users_catch(url):
         ModelClient(url, "Nobody") as client,
         pytest.raises(PyTritonClientTimeoutError, match="Waiting for model Nobody to be ready"),
     ):
-        client.wait_for_model(0.3)
+        client.wait_for_model(1.0)
 
 
 def test_wait_for_what_is_ready_returns(client):

@@ -56,7 +56,7 @@ def test_wait_for_what_is_ready_returns(official):
 
 def test_wait_for_an_unknown_model_ends(official):
     with pytest.raises(PyTritonClientModelUnavailableError, match="Nobody version 3"):
-        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=0.1)
+        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=1.0)
 
 
 def test_wait_for_a_server_that_is_not_there_tells_what_went_wrong(scheme):
@@ -125,7 +125,7 @@ async def test_asyncio_functions_take_official_clients(url, scheme):
         await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=20)
         config = await asyncio_utils.asyncio_get_model_config(client, "AddSub")
         with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
-            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=0.1)
+            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=1.0)
 
     assert config.max_batch_size == 16
 

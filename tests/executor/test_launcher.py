@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pathlib
 import signal
 import stat
@@ -46,6 +47,7 @@ def run(scenario):
 
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
+    gc.collect()  # or what other tests left is closed meanwhile
     opened = len(descriptors())
     asyncio.run(main())
 
