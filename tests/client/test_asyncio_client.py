@@ -247,3 +247,16 @@ async def test_inference_that_is_cancelled_is_cancelled(our_server, scheme):
 
         with pytest.raises(asyncio.CancelledError):
             await inference
+
+
+@pytest.mark.parametrize("turns", range(6))
+@in_a_loop
+async def test_inference_is_cancelled_at_every_step(url, turns):
+    async with AsyncioModelClient(url, "Slow") as client:
+        inference = asyncio.create_task(client.infer_sample(np.array([0.2], np.float32)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        inference.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await inference

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.client import asyncio_utils, tensors
+from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.protocols import GRPC
@@ -154,7 +155,8 @@ class AsyncioModelClient(BaseModelClient):
         self._check_usable()
         wait = Wait(self._init_timeout_s)
         try:
-            await asyncio.wait_for(self._init_lock.acquire(), self._init_timeout_s)
+            with AsyncioTimeLimit(self._init_timeout_s):
+                await self._init_lock.acquire()
         except asyncio.TimeoutError as error:
             raise PyTritonClientTimeoutError(
                 f"Timeout while waiting for model {self._model_name} to be ready: another task has "
@@ -194,8 +196,8 @@ class AsyncioModelClient(BaseModelClient):
             **request, headers=self._headers(headers), **protocol.limit(limit_s)
         )
         try:
-            with self._telling_of_close():
-                result = await protocol.keep_limit(call, limit_s)
+            with self._telling_of_close(), protocol.asyncio_limit(limit_s):
+                result = await call
             return finish(tensors.arrays_in(result))
         except self._refusals() as error:
             raise self._failure(error) from error

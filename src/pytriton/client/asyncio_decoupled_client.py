@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from pytriton.client.asyncio_client import AsyncioModelClient
+from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
     PyTritonClientTimeoutError,
@@ -115,8 +116,8 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
         import grpc  # noqa: PLC0415  loaded already by the protocol in use
 
         try:
-            with self._telling_of_close():
-                result, error = await asyncio.wait_for(anext(stream), self._inference_timeout_s)
+            with self._telling_of_close(), AsyncioTimeLimit(self._inference_timeout_s):
+                result, error = await anext(stream)
         except StopAsyncIteration:
             return None
         except asyncio.TimeoutError as timeout:

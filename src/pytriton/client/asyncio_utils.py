@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pytriton.client import waiting
+from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.protocols import protocol_of
 from pytriton.client.utils import ModelState, state_in_index
 from pytriton.client.waiting import AS_LONG_AS_IT_TAKES_S, Call, Model, Steps, Wait
@@ -152,7 +153,8 @@ async def _carry_out(steps: Steps[T], client: Any) -> T:
         if isinstance(step, Call):
             call = getattr(client, step.method)(*step.arguments, **step.named_arguments)
             try:
-                outcome = await asyncio.wait_for(call, step.limit_s)
+                with AsyncioTimeLimit(step.limit_s):
+                    outcome = await call
             except failures as error:
                 outcome = error
         else:

@@ -7,14 +7,14 @@ brings gevent along, its asyncio form aiohttp, and `tritonclient.grpc` grpc.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pytriton.client.asyncio_connections import AsyncioHttpConnections
+from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.connections import HttpConnections
 from pytriton.client.url import TritonUrl
 
@@ -67,9 +67,9 @@ class Http:
             return connections.limited_to(timeout_s)
         return _NO_LIMIT
 
-    def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
-        """An asyncio call that ends when its time is up."""
-        return asyncio.wait_for(call, timeout_s)
+    def asyncio_limit(self, timeout_s: float) -> AbstractContextManager[None, None]:
+        """What ends an asyncio call that is awaited inside of it when its time is up."""
+        return AsyncioTimeLimit(timeout_s)
 
     def asyncio_errors(self) -> tuple[type[Exception], ...]:
         """What asyncio calls raise where no complete answer came."""
@@ -137,8 +137,8 @@ class Grpc:
     def limited(self, client: Any, timeout_s: float) -> AbstractContextManager[None, None]:
         return _NO_LIMIT
 
-    def keep_limit(self, call: Awaitable[Any], timeout_s: float) -> Awaitable[Any]:
-        return call  # it has a deadline
+    def asyncio_limit(self, timeout_s: float) -> AbstractContextManager[None, None]:
+        return _NO_LIMIT  # it has a deadline
 
     def asyncio_errors(self) -> tuple[type[Exception], ...]:
         return (OSError,)
