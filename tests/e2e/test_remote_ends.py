@@ -184,3 +184,16 @@ def test_server_keeps_nothing_of_those_who_left(binders, host):
     script.process.kill()
 
     assert eventually(lambda: server.num_fds() <= before)
+
+
+def test_memory_of_a_model_goes_with_it(binders, host):
+    server = server_process()
+    before = server.num_fds()  # each piece of memory that the server shares has a descriptor
+    with binders.here() as remote:
+        remote.bind("Large", lambda requests: [{"y": -r["x"]} for r in requests], *ROWS)
+        assert (
+            infer(host.port, "Large", {"x": np.ones((1, 1 << 20), np.float32)})["y"] == -1
+        ).all()
+        assert server.num_fds() > before + 3  # more than for the process and the channels
+
+    assert eventually(lambda: server.num_fds() <= before)

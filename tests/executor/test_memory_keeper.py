@@ -85,6 +85,34 @@ def test_idle_memory_goes_after_a_while(keeper, loop, channel, monkeypatch):
     assert keeper.arena.reserved_bytes == 0
 
 
+def test_memory_goes_with_the_last_channel(keeper):
+    channels = []
+    for _ in range(2):
+        ours, theirs = socket_pair()
+        theirs.close()
+        channels.append(Channel(ours, keeper.arena))
+        keeper.add(channels[-1])
+    keeper.body_memory(MIB, 0)
+    for channel in channels:
+        assert keeper.arena.reserved_bytes == SEGMENT_BYTES
+        channel.close()
+        keeper.remove(channel)
+
+    assert keeper.arena.reserved_bytes == 0
+
+
+def test_memory_of_a_body_that_outlives_its_model_goes_after_it(keeper, loop, channel):
+    body = keeper.body_memory(MIB, 0)
+    keeper.remove(channel)
+    loop.advance(2 * IDLE_SECONDS)
+    assert keeper.arena.reserved_bytes == SEGMENT_BYTES
+
+    del body
+    loop.advance(IDLE_SECONDS)
+
+    assert keeper.arena.reserved_bytes == 0
+
+
 def test_channel_whose_peer_is_gone_does_not_stop_the_others(keeper, loop):
     told = []
 

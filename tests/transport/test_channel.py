@@ -222,6 +222,18 @@ def test_closed_channel_does_not_reuse_what_the_peer_reads(ends: tuple[Channel, 
     assert (array == 7).all()
 
 
+def test_closed_channel_maps_only_what_is_still_read(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    sent = np.arange(MIB, dtype=np.float32)
+    send_array(left, sent)
+    kept = receive_array(right)
+    assert right.maps_memory
+    right.close()
+
+    assert not right.maps_memory
+    np.testing.assert_array_equal(kept, sent)
+
+
 def test_end_of_peer_is_told(ends: tuple[Channel, Channel]) -> None:
     ends[0].close()
     with pytest.raises(EOFError):

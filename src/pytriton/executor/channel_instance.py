@@ -315,8 +315,8 @@ class ChannelInstance:
         self._is_open = False
         self._loop.remove_reader(self._channel.fileno())
         self._unsent.stop()
-        self._keeper.remove(self._channel)
         self._channel.close()
+        self._keeper.remove(self._channel)
 
     def _fail_all(self, error: ServerError) -> None:
         running, self._running = self._running, {}

@@ -125,8 +125,8 @@ class ForkedCaller:
         self._port.close()
         self._loop.remove_reader(self._channel.fileno())
         self._unsent.stop()
-        self._keeper.remove(self._channel)
         self._channel.close()
+        self._keeper.remove(self._channel)
 
     def _send(self, frame: Frame, payload: Payload | None) -> None:
         with contextlib.suppress(OSError):  # it is gone, which the reader hears, too

@@ -38,8 +38,10 @@ class MemoryKeeper:
         self._channels.add(channel)
 
     def remove(self, channel: Channel) -> None:
-        """Forget a channel that was closed."""
+        """Forget a channel that was closed; with the last one the memory goes, too."""
         self._channels.discard(channel)
+        if not self._channels:
+            self.arena.trim(idle_seconds=0.0)
 
     def touch(self) -> None:
         """Shared memory is in use: look later whether it still is."""
@@ -63,12 +65,11 @@ class MemoryKeeper:
 
     def _trim(self) -> None:
         self._timer = None
-        dropped = self.arena.trim()
+        # Where no channel is left, the model is gone, and only requests on their way use memory.
+        dropped = self.arena.trim(idle_seconds=IDLE_SECONDS if self._channels else 0.0)
         for channel in self._channels:
             channel.forget_segments(dropped)
             with contextlib.suppress(OSError):  # its process ended, which its instance hears, too
                 channel.send_notes()
-        if self._channels and (
-            self.arena.reserved_bytes or any(channel.maps_memory for channel in self._channels)
-        ):
+        if self.arena.reserved_bytes or any(channel.maps_memory for channel in self._channels):
             self.touch()

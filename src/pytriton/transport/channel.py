@@ -207,6 +207,7 @@ class Channel:
         for blocks in self._lent.values():
             blocks[0].abandon()
         self._lent.clear()
+        self._mappings.clear()  # arrays that are still read keep theirs
         for descriptor in self.link.take_descriptors(1 << 16):
             os.close(descriptor)
         self.link.close()

@@ -135,6 +135,8 @@ class Link:
     def close(self) -> None:
         """Close the socket; what was not sent is lost, and so is what nobody took."""
         self._unsent.clear()
+        self._scratch = bytearray()  # it is large, and others may keep this object for a while
+        self._scratch_view = memoryview(self._scratch)
         self.socket.close()
         for descriptor in self.take_descriptors(len(self._descriptors)):
             os.close(descriptor)
