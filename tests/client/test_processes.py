@@ -210,3 +210,37 @@ threads = [t for t in threading.enumerate() if t.name == "pytriton-stream"]
 {end}
 """
     assert run(source) == output
+
+
+def test_functions_called_at_exit_still_have_their_clients(our_server, scheme):
+    source = f"""
+import atexit
+import numpy as np
+from pytriton.client import ModelClient
+one = np.ones(1, np.float32)
+@atexit.register
+def say_goodbye():
+    with ModelClient.from_existing_client(client) as another:
+        print(client.infer_sample(one, one)["add"], another.infer_sample(one, one)["sub"])
+client = ModelClient({our_server.urls[scheme]!r}, "AddSub")
+client.infer_sample(one, one)
+"""
+    assert run(source, "-W", "error") == "[2.] [0.]\n"
+
+
+def test_client_that_the_end_of_the_program_closed_says_so(our_server, scheme):
+    source = f"""
+import atexit
+@atexit.register
+def say_goodbye():
+    try:
+        client.infer_sample(one, one)
+    except PyTritonClientClosedError as error:
+        print(error)
+import numpy as np
+from pytriton.client import ModelClient
+from pytriton.client.exceptions import PyTritonClientClosedError
+one = np.ones(1, np.float32)
+client = ModelClient({our_server.urls[scheme]!r}, "AddSub", lazy_init=False)
+"""
+    assert run(source, "-W", "error") == "ModelClient is closed\n"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -22,6 +23,23 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# By identity. Unlike a weak set, it can be listed while other threads change it.
+_clients: weakref.WeakValueDictionary[int, ModelClient] = weakref.WeakValueDictionary()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the clients that a program leaves open when it ends.
+
+    gRPC's threads, which closing waits for, do not run any more when Python destroys what is left.
+    What the program itself registered after it imported this module is called before: it still has
+    its clients.
+    """
+    for reference in _clients.valuerefs():
+        client = reference()
+        if client is not None:
+            ModelClient.close(client)  # a stream is no reason to warn now
 
 
 class ModelClient(BaseModelClient):
@@ -69,14 +87,10 @@ class ModelClient(BaseModelClient):
         self._init_lock = threading.Lock()
         self._general_client = self.create_client_from_url(url)
         self._infer_client = self.create_client_from_url(url)
-        # Also when this object is dropped, and when the program ends: gRPC's threads, which closing
-        # waits for, do not run any more when Python destroys what is left.
-        self._close_connections = weakref.finalize(
-            self,
-            _close,
-            (self._general_client, self._infer_client),
-            self._only_in_pid,
-        )
+        connections = (self._general_client, self._infer_client)
+        self._if_dropped = weakref.finalize(self, _close, connections, self._only_in_pid)
+        self._if_dropped.atexit = False  # `_close_all` is in time
+        _clients[id(self)] = self
         if not lazy_init:
             try:
                 self._ready_model_config()
@@ -98,7 +112,11 @@ class ModelClient(BaseModelClient):
     def close(self) -> None:
         """Close the connections; the client cannot be used afterwards. May be called twice."""
         self._closed = True
-        self._close_connections()
+        # Not through the finalizer, which does nothing any more in functions called at exit.
+        finalizer = self._if_dropped.detach()
+        if finalizer is not None:
+            _, close, arguments, _ = finalizer
+            close(*arguments)
 
     @property
     def model_config(self) -> TritonModelConfig:

@@ -29,18 +29,22 @@ _LOOK_AGAIN_S = 0.5
 
 _END = object()
 
-_calls: weakref.WeakSet[Any] = weakref.WeakSet()
+# By identity. Unlike a weak set, it can be listed while other threads change it.
+_receivers: weakref.WeakValueDictionary[int, _Receiver] = weakref.WeakValueDictionary()
 
 
 @atexit.register
-def _keep_calls() -> None:
-    """Never destroy the calls that there are when the program ends.
+def _give_up_all() -> None:
+    """End the calls that there are when the program ends, and never destroy them.
 
     Python then stops gRPC's threads where they stand, maybe with the lock of a call in their hands,
     and the call's destructor would wait for that lock forever.
     """
-    for call in tuple(_calls):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(call))
+    for reference in _receivers.valuerefs():
+        receiver = reference()
+        if receiver is not None:
+            receiver.give_up()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(receiver))
 
 
 class ResponseStream:
@@ -58,8 +62,7 @@ class ResponseStream:
         self._first_deadline: float | None = began_s + timeout_s  # until somebody reads
         self._failure: PyTritonClientError | None = None
         self._receiver = _Receiver(call)
-        # Also when this object is dropped, and when the program ends before it does.
-        self._give_up = weakref.finalize(self, self._receiver.give_up)
+        weakref.finalize(self, self._receiver.give_up).atexit = False  # `_give_up_all` is in time
         # A daemon, so that a stream nobody finishes does not keep the process from ending. It
         # does not know this object, or that would never be dropped.
         threading.Thread(target=self._receiver.run, name="pytriton-stream", daemon=True).start()
@@ -109,13 +112,13 @@ class ResponseStream:
         if self.is_over:
             return
         self.is_over, self._failure = True, failure
-        self._give_up()
+        self._receiver.give_up()
         self._receiver.wake_reader()
 
     def drop(self) -> None:
         """Like `close`, when nobody reads. A destructor may call it: it waits for no lock here."""
         self.is_over = True
-        self._give_up()
+        self._receiver.give_up()
 
     def _wait_for_response(self, deadline: float) -> Any:
         """The next response; otherwise the stream is over then."""
@@ -178,7 +181,7 @@ class _Receiver:
         self.messages: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._call = call
         self._is_given_up = False
-        _calls.add(call)
+        _receivers[id(self)] = self
 
     def run(self) -> None:
         try:
@@ -190,9 +193,11 @@ class _Receiver:
             self._put(_END)
 
     def give_up(self) -> None:
-        # Garbage collection may call it in any thread, also in the one that has the queue's lock.
-        self._is_given_up = True
-        self._call.cancel()
+        # Garbage collection may call it in any thread, also in the one that has the queue's lock,
+        # and Python when it destroys what is left: then `_give_up_all` did this.
+        if not self._is_given_up:
+            self._is_given_up = True
+            self._call.cancel()
 
     def wake_reader(self) -> None:
         """Let a thread that waits for a message go on; where there is no room, there is one."""
