@@ -139,6 +139,14 @@ class ServerProcess:
         children = psutil.Process(self.pid).children()
         return [worker for zygote in children for worker in zygote.children()]
 
+    def worker_titles(self) -> list[str]:
+        """What its workers are called in lists of processes; those that just end are left out."""
+        titles = []
+        for worker in self.workers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                titles.append(" ".join(worker.cmdline()))
+        return titles
+
     def zombies(self) -> list[psutil.Process]:
         return [each for each in self.descendants() if each.status() == psutil.STATUS_ZOMBIE]
 

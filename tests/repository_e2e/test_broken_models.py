@@ -122,8 +122,6 @@ def test_unload_ends_a_load_that_hangs(server):
         "as the model was unloaded or its files changed"
     )
     assert server.index()[name]["reason"] == "unloaded"
-    assert eventually(
-        lambda: not any(name in " ".join(worker.cmdline()) for worker in server.workers())
-    )
+    assert eventually(lambda: not any(name in title for title in server.worker_titles()))
     server.write(name, model())
     assert server.load(name).status == 200

@@ -25,7 +25,7 @@ HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): t
 BATCHES_OF_FOUR = """
 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000 }
 """
-LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "1" } }'
+LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "4" } }'
 TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
 ALLOCATE = "np.ones(1 << 31, np.uint8)"
 # Little more memory than the process has by now.
@@ -125,7 +125,7 @@ def test_restart_that_hangs_is_tried_again(server):
     with pytest.raises(InferFailedError):
         server.infer("stuck", POISON)
 
-    assert eventually(lambda: "stuck_0_0 ended, it was not loaded within 1 s" in server.stderr)
+    assert eventually(lambda: "stuck_0_0 ended, it was not loaded within 4 s" in server.stderr)
     hold.unlink()
 
     assert eventually(lambda: server.serves("stuck"))

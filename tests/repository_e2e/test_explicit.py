@@ -92,7 +92,7 @@ def test_config_may_be_sent_along(server, control):
 
     settings = control.config("later")
     assert settings["max_batch_size"] == 2
-    titles = " ".join(title for worker in server.workers() for title in worker.cmdline())
+    titles = " ".join(server.worker_titles())
     assert "later_0_2" in titles
     assert server.infer("later", 1.0) == [2.0]
 

@@ -68,7 +68,7 @@ def told(server, name):
 
 def test_instances_are_initialized_side_by_side(server):
     assert server.serves("parallel")
-    titles = " ".join(title for worker in server.workers() for title in worker.cmdline())
+    titles = " ".join(server.worker_titles())
     assert [titles.count(f"parallel_0_{number}") for number in range(5)] == [1, 1, 1, 1, 0]
 
 
