@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from tests.differential.case import Case, Observation, binary, error, infer, tensor
@@ -18,7 +19,10 @@ from tests.differential.cases_forms import (
 from tests.differential.cases_server import ADD_SUB, ADD_SUB_BODY
 
 MAX = 2**63 - 1
-DEEP = "Unable to parse 'data': JSON nesting depth exceeds maximum allowed limit (100)"
+TOO_DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
+DEEP = f"Unable to parse 'data': {TOO_DEEP}"
+# Up to 3.12, Python has not the stack for parsing it, and nobody knows whose data it is.
+DEEPEST = DEEP if sys.version_info >= (3, 13) else TOO_DEEP
 NEWER = "a later release of the real server answers so"
 
 
@@ -244,9 +248,9 @@ DATA = [
     identity("nested 100 deep", "FP32", "[" * 100 + "1" + "]" * 100,
              ours=error(400, DEEP), because=NEWER),
     identity("strings nested 100 deep", "BYTES", "[" * 100 + '"1"' + "]" * 100,
-             ours=error(400, DEEP.removeprefix("Unable to parse 'data': ")), because=NEWER),
+             ours=error(400, TOO_DEEP), because=NEWER),
     identity("nested 5000 deep", "FP32", "[" * 5000 + "1" + "]" * 5000,
-             ours=error(400, DEEP.removeprefix("Unable to parse 'data': ")), because=NEWER),
+             ours=error(400, DEEPEST), because=NEWER),
     identity("dimension beyond 63 bits", "FP32", "[1]", 2**63,
              ours=error(400, f"invalid shape for input 'IN': shape [{2**63}] contains one or more "
                              "invalid dimensions"),
