@@ -88,7 +88,7 @@ class RemoteTriton(TritonBase):
         with self._lock:
             if self._is_connected:
                 return
-            self._stopped.clear()
+            self._await_end()
             self._given_up.clear()
             link = ServerLink(self._connect_socket(), lambda: self._on_end(link))
             self._owner_pid = os.getpid()
@@ -142,10 +142,11 @@ class RemoteTriton(TritonBase):
                 return False  # it was stopped already, and perhaps there is another one
             self._link = self._binder = None
             self._is_connected = False
-        atexit.unregister(self.stop)
-        link.unbind_all(self._models.values(), MODEL_TIMEOUT_S)
-        link.close()
-        self._end_models()
+            self._has_ended.clear()
+        with self._ending():
+            atexit.unregister(self.stop)
+            link.unbind_all(list(self._models.values()), MODEL_TIMEOUT_S)
+            link.close()
         return True
 
     def is_alive(self) -> bool:
@@ -157,11 +158,7 @@ class RemoteTriton(TritonBase):
         if not self._models:
             return True
         link = self._link
-        return (
-            link is not None
-            and not link.has_ended
-            and all(model.is_alive() for model in self._models.values())
-        )
+        return link is not None and not link.has_ended and self._are_models_alive()
 
     def _on_end(self, link: ServerLink) -> None:
         if self._link is link:  # not one that was stopped, nor the next one

@@ -170,10 +170,11 @@ class Triton(TritonBase):
                 return False  # it was stopped already, and perhaps another one runs
             self._binder = None
             self._is_connected = False
-        atexit.unregister(self.stop)  # which keeps the object, and the models bound to it
-        logger.debug("stopping the server")
-        server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
-        self._end_models()
+            self._has_ended.clear()
+        with self._ending():
+            atexit.unregister(self.stop)  # which keeps the object, and the models bound to it
+            logger.debug("stopping the server")
+            server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
         if self._config.log_verbose:
             self._warn_of_verbose_log()
         return True
@@ -189,7 +190,7 @@ class Triton(TritonBase):
             self._binder is not None
             and server is not None
             and server.is_alive()
-            and (not self._is_connected or all(model.is_alive() for model in self._models.values()))
+            and (not self._is_connected or self._are_models_alive())
         )
 
     def get_access_token(self) -> str | None:
@@ -206,7 +207,7 @@ class Triton(TritonBase):
         return TritonServerConfig(self._server_settings())
 
     def _start_server(self) -> None:
-        self._stopped.clear()
+        self._await_end()
         self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
         started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import threading
@@ -15,7 +16,7 @@ from pytriton.proxy.telemetry import trace_with
 from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from pytriton.backend.bound_model import InferFunc
@@ -55,6 +56,8 @@ class TritonBase:
         self._is_connected = False
         self._lock = threading.RLock()
         self._stopped = threading.Event()
+        self._has_ended = threading.Event()  # not set while a stop is under way
+        self._has_ended.set()
 
     def bind(
         self,
@@ -205,9 +208,27 @@ class TritonBase:
         self._unserved.clear()
         self._is_connected = True
 
+    def _are_models_alive(self) -> bool:
+        models = list(self._models.values())  # another thread may bind meanwhile
+        return all(model.is_alive() for model in models)
+
+    def _await_end(self) -> None:
+        """Let a stop that is under way come to its end: it would end what is served next, too."""
+        self._has_ended.wait(MODEL_TIMEOUT_S)
+        self._stopped.clear()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """The part of a stop that needs no lock; begun by clearing `_has_ended`."""
+        try:
+            yield
+            self._end_models()
+        finally:
+            self._has_ended.set()
+
     def _end_models(self) -> None:
         """Wait for the instances, whose channels the server has closed."""
-        for model in self._models.values():
+        for model in list(self._models.values()):
             model.close(INSTANCE_END_TIMEOUT_S)
         self._unserved = set(self._models)
         if self._workspace is not None:

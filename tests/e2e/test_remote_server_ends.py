@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pytriton import remote_triton
+from pytriton.backend.bound_model import BoundModel
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.model_config import Tensor
@@ -19,7 +20,7 @@ from pytriton.server_link import ServerLink
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.binders import SERVE, Binders, server_process
 from tests.e2e.http_client import infer, is_ready
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
 TOKEN = "a-token"
@@ -132,6 +133,54 @@ def test_late_end_of_a_connection_does_not_end_the_next_one(server, remote, port
 
     assert remote.is_connected()
     assert ask(port) == 6
+
+
+def test_connection_is_made_again_only_after_the_end_of_the_last(server, remote, port, monkeypatch):
+    is_closing, may_close = threading.Event(), threading.Event()
+    close = BoundModel.close
+
+    def close_late(model, timeout_s):
+        is_closing.set()
+        may_close.wait()
+        close(model, timeout_s)
+
+    remote.connect()
+    monkeypatch.setattr(BoundModel, "close", close_late)
+    with ThreadPoolExecutor(2) as threads:
+        stopping = threads.submit(remote.stop)
+        assert is_closing.wait(DEADLINE_S)
+        assert not remote.is_connected()
+        connecting = threads.submit(remote.connect)
+        is_early = eventually(connecting.done, 0.2)
+        may_close.set()
+        connecting.result()
+        assert stopping.result()
+        assert not is_early
+
+    serving = threading.Thread(target=remote.serve)
+    serving.start()
+    assert ask(port) == 6
+    remote.stop()
+    serving.join()
+
+
+@pytest.mark.parametrize("place", [Triton, RemoteTriton])
+def test_models_may_be_bound_while_others_are_looked_at(server, remote, monkeypatch, place):
+    triton = server if place is Triton else remote
+    triton.connect()
+    if place is Triton:
+        triton.bind("First", lambda requests: requests, [X], [Y])
+    is_alive = BoundModel.is_alive
+
+    def bind_another(model):
+        monkeypatch.undo()
+        triton.bind("Another", lambda requests: requests, [X], [Y])
+        return is_alive(model)
+
+    monkeypatch.setattr(BoundModel, "is_alive", bind_another)
+
+    assert triton.is_alive()
+    assert triton.is_alive()
 
 
 def test_objects_that_are_not_connected_are_forgotten(server, port):
