@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class ServerLink:
         self._answers: dict[int, Done | Started] = {}
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
+        self._process = os.getpid()
         self.has_ended = False
 
     def open(self, message: Start | Join, timeout_s: float) -> Started:
@@ -106,6 +108,11 @@ class ServerLink:
             with self._send_lock:
                 self._link.send(message, descriptors or ())
         except OSError as error:
+            if os.getpid() != self._process:
+                raise PyTritonRuntimeError(
+                    f"Expected process {self._process}, which is connected to the server, got its "
+                    f"child {os.getpid()}: a process that was forked needs an object of its own"
+                ) from error
             raise PyTritonRuntimeError("the server is not running") from error
 
     def _wait_for(self, call: int, what: str, timeout_s: float) -> Done | Started:

@@ -161,6 +161,26 @@ def test_child_that_exits_takes_nothing_away(binders, host, tmp_path):
     assert workspace.exists()
 
 
+def test_child_is_told_that_it_cannot_bind_for_its_parent(binders, host):
+    script = binders.start_ready(
+        """
+        import json
+        with triton:
+            bind()
+            if os.fork() == 0:
+                try:
+                    bind("FromChild")
+                except Exception as error:
+                    print(json.dumps(str(error)), flush=True)
+                os._exit(0)
+            triton.serve()
+        """
+    )
+
+    assert "a process that was forked needs an object of its own" in script.say()
+    assert ask(host.port, 4) == 8
+
+
 def test_hanging_callable_holds_nobody_else_up(binders, host):
     script = binders.start_ready()
     with ThreadPoolExecutor(1) as threads:
