@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import signal
+import sys
 
 import pytest
 
@@ -45,6 +47,16 @@ def test_end_in_order_is_clean(messages):
         "Waiting for in-flight requests to complete.",
         "Timeout 3: Found 0 live models and 0 in-flight non-inference requests",
     ]
+
+
+def test_signal_is_heard_although_nobody_reads_the_output(monkeypatch):
+    class Broken(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Broken())
+
+    assert end(FakeServing()) is Exit.CLEAN
 
 
 def test_every_second_says_what_is_waited_for_until_time_is_over(messages):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -144,5 +145,6 @@ def _complain(text: object) -> None:
 def _exit_at_once() -> None:
     """Wait for no thread and no child: the children end when their sockets close."""
     logging.shutdown()
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # who read the output may be gone
+        sys.stdout.flush()
     os._exit(Exit.FAILED.value)

@@ -44,7 +44,8 @@ class ExitSignals:
 
     def on_signal(self, number: int) -> None:
         """Take one signal, and say so."""
-        print(f"Signal ({number}) received.", flush=True)  # noqa: T201  as Triton does
+        with contextlib.suppress(OSError):  # who read the output may be gone, as `head` is
+            print(f"Signal ({number}) received.", flush=True)  # noqa: T201  as Triton does
         if not self.first.done():
             self._second_from_s = self._loop.time() + self._same_signal_s
             self.first.set_result(None)
