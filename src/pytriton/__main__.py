@@ -36,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be in any encoding
-    if not options.json:
-        _show(_WARNING)
     try:
+        if not options.json:
+            _show(_WARNING)
         with _ended_in_order():
             outcome = run_command(
                 options.command,
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 packs=options.zip,
                 show=_show_nothing if options.json else _show,
             )
+        _show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
     except KeyboardInterrupt:
         print("Interrupted", file=sys.stderr)  # noqa: T201
         return _INTERRUPTED
@@ -53,9 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Workspace {error.filename} exists, expected a new folder", file=sys.stderr)  # noqa: T201
         return 1
     except OSError as error:
-        print(f"The report cannot be kept: {error}", file=sys.stderr)  # noqa: T201
+        print(f"The report cannot be written: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    _show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
     return 0 if outcome.is_ok else 1
 
 
@@ -105,9 +105,12 @@ def _parser() -> argparse.ArgumentParser:
 def _show(text: str) -> None:
     try:
         print(text, flush=True)  # noqa: T201  this module talks to a person
-    except BrokenPipeError:
-        # Who read it, as `head`, has seen enough; the report is kept and the exit code tells.
+    except OSError as error:
+        # What could not be written would be written again, and complained of, when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Who read it, as `head`, may have seen enough: the report is kept and the exit code tells.
+        if not isinstance(error, BrokenPipeError):  # the disk is full
+            raise
 
 
 def _show_nothing(text: str) -> None:

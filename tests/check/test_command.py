@@ -189,6 +189,23 @@ def test_reader_that_goes_away_does_not_end_the_check(here):
     assert (here / "new.zip").exists()
 
 
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_told(options):
+    with pathlib.Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytriton", "env", *options],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+
+    told = "The report cannot be written: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def test_names_that_the_terminal_cannot_show_are_escaped(here):
     folder = here / "gr\u00f6\u00dfe\udcff"
     folder.mkdir()
@@ -282,19 +299,36 @@ def test_check_finds_that_everything_works_here(here):
 @pytest.mark.e2e
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_ends_a_check_and_its_servers(here, number, code):
-    command_line = [sys.executable, "-m", "pytriton", "example-add-sub-script"]
-    with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:  # until the server in its script has answered
-            if "server answers" in line:
-                break
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(number)
-        process.communicate(timeout=60)
+    process, children = end_amid("example-add-sub-script", number)
 
     assert process.returncode == code
     assert children
     assert eventually(lambda: not any(map(is_alive, children)))
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "name", ["example-add-sub", "example-add-sub-script", "example-repository"]
+)
+def test_servers_of_a_check_that_is_killed_end(name):
+    _, children = end_amid(name, signal.SIGKILL)
+
+    assert children
+    assert eventually(lambda: not any(map(is_alive, children)))
+
+
+def end_amid(name, number):
+    """Send a signal to a check whose server answers; gives it and the processes below it."""
+    command_line = [sys.executable, "-m", "pytriton", name]
+    with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "server answers" in line:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    return process, children
 
 
 def is_alive(process):

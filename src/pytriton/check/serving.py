@@ -52,7 +52,7 @@ def example_add_sub_script(folder: pathlib.Path, report: Report) -> None:
     """Serve from a script in a process of its own and ask; what it prints is logged."""
     ports = Ports.free()
     numbers = (str(port) for port in (ports.http, ports.grpc, ports.metrics))
-    command = [sys.executable, "-m", "pytriton.check.add_sub_server", *numbers]
+    command = _child("pytriton.check.add_sub_server", *numbers)
     report.begin("Checking a server in a script")
     _check(report, ports, _server_in_script(command, ports, folder), all_questions(ports))
 
@@ -63,11 +63,16 @@ def example_repository(folder: pathlib.Path, report: Report) -> None:
     settings: dict[str, object] = {"model-repository": _REPOSITORY}
     for name in ("http", "grpc", "metrics"):
         settings |= {f"{name}-port": getattr(ports, name), f"{name}-address": TRITON_LOCAL_IP}
-    options = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "pytriton.server.command", *options]
+    options = (f"--{name}={value}" for name, value in settings.items())
+    command = _child("pytriton.server.command", *options)
     report.begin("Checking tritonserver with a model repository")
     serving = _server_in_script(command, ports, folder, ADD_SUB)
     _check(report, ports, serving, model_client_questions(ports))
+
+
+def _child(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module for as long as this process lives."""
+    return [sys.executable, "-m", "pytriton.check.child", str(os.getpid()), module, *arguments]
 
 
 def _check(
