@@ -19,6 +19,10 @@ from tests.snippets import snippets
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
+needs_full_device = pytest.mark.skipif(
+    not pathlib.Path("/dev/full").exists(), reason="no device that is always full"
+)
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
@@ -189,7 +193,7 @@ def test_reader_that_goes_away_does_not_end_the_check(here):
     assert (here / "new.zip").exists()
 
 
-@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="no device that is always full")
+@needs_full_device
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_output_that_cannot_be_written_is_told(options):
     with pathlib.Path("/dev/full").open("wb") as full:
@@ -204,6 +208,16 @@ def test_output_that_cannot_be_written_is_told(options):
 
     told = "The report cannot be written: [Errno 28] No space left on device\n"
     assert (done.returncode, done.stderr) == (1, told)
+
+
+@needs_full_device
+def test_log_that_cannot_be_written_is_told_once(monkeypatch, capsys):
+    made = command._LogFile
+    monkeypatch.setattr(command, "_LogFile", lambda path, **options: made("/dev/full", **options))
+
+    assert __main__.main(["env"]) == 1
+    told = "The report cannot be written: [Errno 28] No space left on device\n"
+    assert capsys.readouterr().err == told
 
 
 def test_names_that_the_terminal_cannot_show_are_escaped(here):

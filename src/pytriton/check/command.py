@@ -9,6 +9,7 @@ import importlib
 import logging
 import pathlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -158,10 +159,18 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+class _LogFile(logging.FileHandler):
+    """A file that says when it is closed, and not with every line, that it could not be written."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 @contextlib.contextmanager
 def _logged(path: pathlib.Path) -> Iterator[None]:
     """Write everything that is logged meanwhile to a file."""
-    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter(DEFAULT_LOG_FORMAT))
     root = logging.getLogger()
     level = root.level
