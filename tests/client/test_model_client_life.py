@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 
 import numpy as np
@@ -261,3 +262,26 @@ def test_wait_during_which_another_thread_closes_is_refused(our_server, scheme):
     with pytest.raises(PyTritonClientClosedError):
         client.wait_for_model(DEADLINE_S)
     closing.join()
+
+
+@pytest.mark.parametrize("limit_s", [1e7, 1e10, math.inf, 2**63])
+def test_limit_may_be_as_long_as_one_likes(our_server, scheme, limit_s):
+    limits = {"init_timeout_s": limit_s, "inference_timeout_s": limit_s}
+    with ModelClient(our_server.urls[scheme], "AddSub", **limits) as client:
+        client.wait_for_model(limit_s)
+        assert client.infer_sample(A, B)["add"].tolist() == (A + B).tolist()
+
+
+@pytest.mark.parametrize("limit_s", [0, -1, -2.5])
+def test_limit_of_no_time_is_a_timeout(stalled, scheme, limit_s):
+    with (
+        ModelClient(stalled.url(scheme), "Model", init_timeout_s=limit_s) as client,
+        pytest.raises(PyTritonClientTimeoutError),
+    ):
+        client.infer_sample(A, B)
+
+
+@pytest.mark.parametrize("name", ["init_timeout_s", "inference_timeout_s"])
+def test_limit_that_is_no_number_is_refused(scheme, name):
+    with pytest.raises(PyTritonClientValueError, match=f"{name}: expected a number .* got nan"):
+        ModelClient(f"{scheme}://localhost", "AddSub", **{name: math.nan})

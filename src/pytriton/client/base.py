@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.client import tensors
 from pytriton.client.auth import create_auth_headers
+from pytriton.client.connecting import LONGEST_LIMIT_S
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientError,
@@ -27,7 +28,11 @@ from pytriton.client.failures import failure_of
 from pytriton.client.protocols import BY_SCHEME, GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
-from pytriton.client.waiting import DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S, SHORTEST_LIMIT_S
+from pytriton.client.waiting import (
+    DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
+    SHORTEST_LIMIT_S,
+    check_limit,
+)
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
@@ -58,7 +63,7 @@ class BaseModelClient:
 
     Raises:
         PyTritonClientInvalidUrlError: The address cannot be read.
-        PyTritonClientValueError: The version is not text.
+        PyTritonClientValueError: The version is not text, or a time limit not a number.
         ValueError: The access token is empty.
     """
 
@@ -93,11 +98,11 @@ class BaseModelClient:
         self._model_name = model_name
         self._model_version = model_version
         self._lazy_init = lazy_init
-        self._init_timeout_s = (
-            DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if init_timeout_s is None else init_timeout_s
+        self._init_timeout_s = _limit_of(
+            "init_timeout_s", init_timeout_s, DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S
         )
-        self._inference_timeout_s = (
-            DEFAULT_INFERENCE_TIMEOUT_S if inference_timeout_s is None else inference_timeout_s
+        self._inference_timeout_s = _limit_of(
+            "inference_timeout_s", inference_timeout_s, DEFAULT_INFERENCE_TIMEOUT_S
         )
         self._model_config = model_config
         self._model_ready = model_config is not None and not ensure_model_is_ready
@@ -277,6 +282,14 @@ class BaseModelClient:
 
     def _failure(self, error: Exception) -> PyTritonClientError:
         return failure_of(error, "inference request", f"{self._inference_timeout_s:g} s")
+
+
+def _limit_of(name: str, given: float | None, default: float) -> float:
+    """A time limit that locks, sockets and event loops take."""
+    if given is None:
+        return default
+    check_limit(name, given)
+    return min(max(given, 0), LONGEST_LIMIT_S)
 
 
 def _is_cancellation_of_task(error: BaseException) -> bool:

@@ -22,11 +22,12 @@ from pytriton.client.url import TritonUrl
 Address = tuple[Any, ...]  # as socket.getaddrinfo gives it
 Addresses = list[Address]
 
+LONGEST_LIMIT_S = 2_000_000.0  # 23 days; sockets, locks and polls refuse much longer ones
 NEXT_ATTEMPT_S = 0.25  # between attempts at two addresses; what RFC 8305 recommends
 
 
 def remaining(deadline: float) -> float:
-    """Seconds to the deadline.
+    """Seconds to the deadline, as many as sockets take.
 
     Raises:
         TimeoutError: There are none.
@@ -34,7 +35,7 @@ def remaining(deadline: float) -> float:
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError("timed out")
-    return seconds
+    return min(seconds, LONGEST_LIMIT_S)
 
 
 def look_up(url: TritonUrl, tell: Callable[[Addresses | OSError], Any]) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytriton.client.connecting import LONGEST_LIMIT_S
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tensors import Array, Parameters
@@ -212,6 +213,8 @@ class FuturesModelClient:
         self._check_usable()
         blocking = not self._limits["non_blocking"]
         timeout_s = self._settings["inference_timeout_s"] if blocking else None
+        if timeout_s is not None:
+            timeout_s = min(timeout_s, LONGEST_LIMIT_S)
         if not self._room.acquire(blocking=blocking, timeout=timeout_s):
             raise PyTritonClientQueueFullError(
                 "Expected room for one more request, "

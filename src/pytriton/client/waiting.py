@@ -7,14 +7,17 @@ Nothing here talks to a server. A wait is a generator of calls and pauses; `util
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from pytriton.client.connecting import LONGEST_LIMIT_S
 from pytriton.client.exceptions import (
     PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
+    PyTritonClientValueError,
 )
 from pytriton.client.failures import failure_of
 from pytriton.client.protocols import Protocol
@@ -31,6 +34,16 @@ SHORTEST_LIMIT_S = 0.001  # a call needs a positive one, also when the time is j
 
 Headers = Mapping[str, str] | None
 T = TypeVar("T")
+
+
+def check_limit(name: str, seconds: float) -> None:
+    """A time limit may be zero, negative or infinite, but it is a number: NaN never passes.
+
+    Raises:
+        PyTritonClientValueError: It is not.
+    """
+    if math.isnan(seconds):
+        raise PyTritonClientValueError(f"{name}: expected a number of seconds, got {seconds}")
 
 
 class Call(NamedTuple):
@@ -53,6 +66,9 @@ class Wait:
         timeout_s: time allowed.
         clock: tells the time in seconds.
         pause_s: pause between two looks, where it is to stay the same.
+
+    Raises:
+        PyTritonClientValueError: The time is not a number.
     """
 
     def __init__(
@@ -61,6 +77,7 @@ class Wait:
         clock: Callable[[], float] = time.monotonic,
         pause_s: float | None = None,
     ) -> None:
+        check_limit("timeout_s", timeout_s)
         self.last_problem = "it is not ready"
         self._timeout_s = timeout_s
         self._clock = clock
@@ -73,7 +90,7 @@ class Wait:
 
     def limit_s(self) -> float:
         """How long the next call may take."""
-        return max(self._deadline - self._clock(), SHORTEST_LIMIT_S)
+        return min(max(self._deadline - self._clock(), SHORTEST_LIMIT_S), LONGEST_LIMIT_S)
 
     def next_pause_s(self) -> float | None:
         """How long to wait before the next look; None where the time is up."""
