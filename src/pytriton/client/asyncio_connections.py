@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 from pytriton.client.connecting import NEXT_ATTEMPT_S, Address, Addresses, look_up
+from pytriton.client.connections import is_readable
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
@@ -53,7 +54,10 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        return not self._transport.is_closing()
+        # The event loop does not know of the server's goodbye where it did not run since.
+        return not (
+            self._transport.is_closing() or is_readable(self._transport.get_extra_info("socket"))
+        )
 
     def abort(self) -> None:
         with contextlib.suppress(RuntimeError):  # its event loop is closed
@@ -163,6 +167,7 @@ class AsyncioHttpConnections:
             connection = self._idle.pop()
             if connection.is_usable:
                 return connection
+            connection.abort()
         return None
 
     async def _connect(self) -> _Connection:

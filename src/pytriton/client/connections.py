@@ -153,7 +153,7 @@ class HttpConnections:
             except IndexError:
                 return None
             # Nothing was asked, so what there is to read is the server's goodbye.
-            if not _is_readable(connection):
+            if not is_readable(connection):
                 return connection
             connection.close()
 
@@ -188,7 +188,8 @@ def _receive(connection: socket.socket, answer: HttpAnswer, deadline: float) -> 
             rest = rest[count:]
 
 
-def _is_readable(connection: socket.socket) -> bool:
+def is_readable(connection: Any) -> bool:
+    """Whether a socket, or what stands for one, has something to read: data, or its end."""
     # poll, because select refuses the descriptors above 1023 of a busy process.
     poll = select.poll()
     poll.register(connection, select.POLLIN)
