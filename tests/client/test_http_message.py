@@ -28,6 +28,19 @@ def test_header_cannot_smuggle_another(headers):
         request_head("GET", "/", "h", headers)
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "a: b", "ä"])
+def test_header_with_an_impossible_name_is_refused(name):
+    with pytest.raises(PyTritonClientValueError, match="Expected names of headers"):
+        request_head("GET", "/", "h", {name: "x"})
+
+
+@pytest.mark.parametrize("name", ["Host", "host", "HOST"])
+def test_host_that_is_given_wins(name):
+    head = request_head("GET", "/", "h:1", {"a": 1, name: "model.example.com"})
+
+    assert head == f"GET / HTTP/1.1\r\na: 1\r\n{name}: model.example.com\r\n\r\n".encode()
+
+
 def test_header_outside_latin_1_is_refused():
     with pytest.raises(PyTritonClientValueError, match="Latin-1, got '→'"):
         request_head("GET", "/", "h", {"a": "→"})

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +12,19 @@ import httptools
 
 from pytriton.client.exceptions import PyTritonClientValueError
 
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.1
+
 
 def request_head(method: str, target: str, host: str, headers: Mapping[str, Any]) -> bytes:
-    """The head of a request.
+    """The head of a request; a `Host` among the headers wins, for gateways that route by it.
 
     Raises:
-        PyTritonClientValueError: A header would become several lines, or is not Latin-1.
+        PyTritonClientValueError: A header would become several lines, has a name that none can
+            have, or is not Latin-1.
     """
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
+    lines = [f"{method} {target} HTTP/1.1"]
+    if "host" not in [_checked_name(name) for name in headers]:
+        lines.append(f"Host: {host}")
     lines += [f"{name}: {value}" for name, value in headers.items()]
     for line in lines:
         if "\r" in line or "\n" in line:
@@ -28,6 +35,16 @@ def request_head(method: str, target: str, host: str, headers: Mapping[str, Any]
         raise PyTritonClientValueError(
             f"Expected headers in Latin-1, got {error.object[error.start : error.end]!r}"
         ) from error
+
+
+@functools.lru_cache(maxsize=256)  # a request has the names that the last one had
+def _checked_name(name: str) -> str:
+    """The name of a header in lower case."""
+    if not _NAME.fullmatch(name):
+        raise PyTritonClientValueError(
+            f"Expected names of headers in one line each, of letters, digits and -, got {name!r}"
+        )
+    return name.lower()
 
 
 class HttpAnswer:
