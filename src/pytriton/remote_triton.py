@@ -14,14 +14,13 @@ from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.url import TritonUrl
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonValidationError
-from pytriton.server_link import ServerLink
+from pytriton.server_link import NoServerError, ServerLink
 from pytriton.transport import rendezvous
 from pytriton.transport.control import Join
 from pytriton.triton_base import MODEL_TIMEOUT_S, TritonBase
 
 if TYPE_CHECKING:
     import pathlib
-    import socket
 
     from typing_extensions import Self
 
@@ -90,38 +89,47 @@ class RemoteTriton(TritonBase):
                 return
             self._await_end()
             self._given_up.clear()
-            link = ServerLink(self._connect_socket(), lambda: self._on_end(link))
-            self._owner_pid = os.getpid()
-            atexit.register(self.stop)
-            try:
-                link.open(Join(self._access_token or ""), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
-                self._link = self._binder = link
-                self._serve_models()
-            except BaseException:
-                self._link = self._binder = None
-                atexit.unregister(self.stop)
-                link.close()
-                raise
+            deadline_s = time.monotonic() + DEFAULT_TRITON_STARTUP_TIMEOUT_S
+            while not self._is_connected:
+                try:
+                    self._join(deadline_s)
+                except NoServerError as error:  # noqa: PERF203  each attempt takes a while
+                    self._wait_for_server(deadline_s, error)
+
+    def _wait_for_server(self, deadline_s: float, error: NoServerError) -> None:
+        """Rest before the next attempt, unless it was the last one."""
+        address = self._url.without_scheme
+        if time.monotonic() > deadline_s:
+            raise PyTritonClientTimeoutError(
+                f"no server of this user served {address} within "
+                f"{DEFAULT_TRITON_STARTUP_TIMEOUT_S} s"
+            ) from error
+        if self._given_up.wait(_RETRY_S):
+            raise PyTritonInvalidOperationError(
+                f"stopped while it waited for a server at {address}"
+            ) from error
 
     def _begin(self) -> None:
         self.connect()
 
-    def _connect_socket(self) -> socket.socket:
-        """The connection to the server, which may still be starting."""
-        deadline = time.monotonic() + DEFAULT_TRITON_STARTUP_TIMEOUT_S
-        while True:
-            try:
-                return rendezvous.connect(self._url.port, DEFAULT_TRITON_STARTUP_TIMEOUT_S)
-            except (ConnectionError, BlockingIOError) as error:
-                if time.monotonic() > deadline:
-                    raise PyTritonClientTimeoutError(
-                        f"no server of this user served {self._url.without_scheme} within "
-                        f"{DEFAULT_TRITON_STARTUP_TIMEOUT_S} s"
-                    ) from error
-            if self._given_up.wait(_RETRY_S):
-                raise PyTritonInvalidOperationError(
-                    f"stopped while it waited for a server at {self._url.without_scheme}"
-                )
+    def _join(self, deadline_s: float) -> None:
+        """Serve the models on the server that is there now; NoServerError where that ends."""
+        try:
+            sock = rendezvous.connect(self._url.port, DEFAULT_TRITON_STARTUP_TIMEOUT_S)
+        except (ConnectionError, BlockingIOError) as error:
+            raise NoServerError(str(error)) from error
+        link = ServerLink(sock, lambda: self._on_end(link))
+        self._owner_pid = os.getpid()
+        atexit.register(self.stop)
+        try:
+            link.open(Join(self._access_token or ""), max(_RETRY_S, deadline_s - time.monotonic()))
+            self._link = self._binder = link
+            self._serve_models()
+        except BaseException:
+            self._link = self._binder = None
+            atexit.unregister(self.stop)
+            link.close()
+            raise
 
     def stop(self) -> bool:
         """Take the models away from the server; requests that they are working on are finished.

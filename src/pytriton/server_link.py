@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 _OPENING_CALL = 0  # the first message, `Start` or `Join`, has no number
 
 
+class NoServerError(PyTritonRuntimeError):
+    """There is no server, or it ended meanwhile; another one may come."""
+
+
 class ServerLink:
     """A connection to a server, alive until either side ends it."""
 
@@ -44,14 +48,19 @@ class ServerLink:
 
         Raises:
             PyTritonValidationError: What was asked for is wrong.
-            PyTritonRuntimeError: The server refused or ended.
+            PyTritonRuntimeError: The server refused.
+            NoServerError: It ended, or is about to.
             TimeoutError: It did not answer in time.
         """
         threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
         self._send(message)
-        what = "the start of the server" if isinstance(message, Start) else "joining it"
-        answer = self._wait_for(_OPENING_CALL, what, timeout_s)
-        assert isinstance(answer, Started)
+        is_join = isinstance(message, Join)
+        what = "joining it" if is_join else "the start of the server"
+        answer = self._await_answer(_OPENING_CALL, what, timeout_s)
+        if isinstance(answer, Done):
+            if is_join and answer.error_code == ErrorCode.UNAVAILABLE:
+                raise NoServerError(answer.error)
+            raise _error_of(answer)
         return answer
 
     def bind(
@@ -113,9 +122,14 @@ class ServerLink:
                     f"Expected process {self._process}, which is connected to the server, got its "
                     f"child {os.getpid()}: a process that was forked needs an object of its own"
                 ) from error
-            raise PyTritonRuntimeError("the server is not running") from error
+            raise NoServerError("the server is not running") from error
 
-    def _wait_for(self, call: int, what: str, timeout_s: float) -> Done | Started:
+    def _wait_for(self, call: int, what: str, timeout_s: float) -> None:
+        answer = self._await_answer(call, what, timeout_s)
+        if isinstance(answer, Done) and answer.error:
+            raise _error_of(answer)
+
+    def _await_answer(self, call: int, what: str, timeout_s: float) -> Done | Started:
         with self._changed:
             if not self._changed.wait_for(
                 lambda: call in self._answers or self.has_ended, timeout_s
@@ -123,11 +137,7 @@ class ServerLink:
                 raise TimeoutError(f"{what} did not end within {timeout_s:g} s")
         answer = self._answers.pop(call, None)
         if answer is None:
-            raise PyTritonRuntimeError(f"the server ended during {what}")
-        if isinstance(answer, Done) and answer.error:
-            if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
-                raise PyTritonValidationError(answer.error)
-            raise PyTritonRuntimeError(answer.error)
+            raise NoServerError(f"the server ended during {what}")
         return answer
 
     def _listen(self) -> None:
@@ -148,3 +158,9 @@ class ServerLink:
             self.has_ended = True
             self._changed.notify_all()
         self._on_end()
+
+
+def _error_of(answer: Done) -> PyTritonRuntimeError | PyTritonValidationError:
+    if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
+        return PyTritonValidationError(answer.error)
+    return PyTritonRuntimeError(answer.error)

@@ -117,6 +117,59 @@ def test_waiting_for_the_server_has_an_end(remote, monkeypatch, port):
     assert isinstance(e.value, PyTritonClientTimeoutError)
 
 
+@pytest.mark.parametrize("moment", ["open", "bind"])
+def test_server_that_ends_amid_the_connection_is_waited_for(
+    server, remote, port, monkeypatch, moment
+):
+    do = getattr(ServerLink, moment)
+
+    def end_first(link, *arguments):
+        monkeypatch.undo()
+        kill(server)
+        do(link, *arguments)
+
+    monkeypatch.setattr(ServerLink, moment, end_first)
+    with ThreadPoolExecutor(1) as threads:
+        connecting = threads.submit(remote.connect)
+        assert eventually(lambda: not server.is_alive() or connecting.done())
+        server.stop()
+        server.run()
+        connecting.result()
+
+    assert ask(port) == 6
+
+
+def test_server_that_is_about_to_end_is_waited_for(remote, port, ports):
+    security = TritonSecurityConfig(access_token=TOKEN)
+    release, is_busy = threading.Event(), threading.Event()
+
+    def hold(requests):
+        is_busy.set()
+        release.wait()
+        return [{"y": request["x"]} for request in requests]
+
+    first = Triton(config=TritonConfig(**ports), security_config=security)
+    first.bind("Slow", hold, [X], [Y])
+    first.run()
+    with ThreadPoolExecutor(3) as threads:
+        answer = threads.submit(ask, port, "Slow")
+        assert is_busy.wait(DEADLINE_S)
+        stopping = threads.submit(first.stop)
+        assert eventually(lambda: not is_ready(port))
+        connecting = threads.submit(remote.connect)
+        is_early = eventually(connecting.done, 0.3)
+        release.set()
+        assert answer.result() == 2
+        stopping.result()
+        first.unbind("Slow")
+        first.run()
+        connecting.result()
+
+    assert not is_early
+    assert ask(port) == 6
+    first.stop()
+
+
 def test_late_end_of_a_connection_does_not_end_the_next_one(server, remote, port, monkeypatch):
     ends = []
 
