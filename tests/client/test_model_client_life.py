@@ -193,9 +193,9 @@ def test_model_that_was_loaded_anew_is_asked_for_its_config_again(our_server):
         config = client.model_config
         client._general_client.load_model = lambda *_, **__: None
         client.load_model()
-        client.infer_sample(A, B)
 
         assert client.model_config is not config
+        assert client.infer_sample(A, B)["add"].tolist() == (A + B).tolist()
 
 
 def test_refused_config_is_the_server_s_error():

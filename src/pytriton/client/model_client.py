@@ -181,7 +181,7 @@ class ModelClient(BaseModelClient):
             PyTritonClientTimeoutError: It was not loaded within `init_timeout_s`.
         """
         self._manage("load_model", "loading of the model", config=config, files=files)
-        self._model_ready = False  # it may have another configuration now
+        self._model_ready, self._model_config = False, None  # it may have another one now
 
     def unload_model(self) -> None:
         """Ask the server to unload the model.
@@ -246,8 +246,9 @@ class ModelClient(BaseModelClient):
 
     def _ready_model_config(self) -> TritonModelConfig:
         """The configuration, fetched once the model is ready by the first thread that needs it."""
-        if self._model_ready and self._model_config is not None:
-            return self._model_config
+        config = self._model_config  # once, as another thread may load the model anew
+        if self._model_ready and config is not None:
+            return config
         self._check_usable()
         wait = Wait(self._init_timeout_s)
         if not self._init_lock.acquire(timeout=self._init_timeout_s):
@@ -256,17 +257,18 @@ class ModelClient(BaseModelClient):
                 f"been waiting for it for {self._init_timeout_s:g} s."
             )
         try:
-            if not self._model_ready or self._model_config is None:
+            config = self._model_config
+            if not self._model_ready or config is None:
                 with self._telling_of_close():
-                    self._model_config = utils.get_model_config(
+                    config = utils.get_model_config(
                         self._general_client,
                         self._model_name,
                         self._model_version,
                         wait.limit_s(),
                         self._auth_headers,
                     )
-                self._model_ready = True
-            return self._model_config
+                self._model_config, self._model_ready = config, True
+            return config
         finally:
             self._init_lock.release()
 
