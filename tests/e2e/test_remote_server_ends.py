@@ -19,7 +19,7 @@ from pytriton.model_config import Tensor
 from pytriton.server_link import ServerLink
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.binders import SERVE, Binders, server_process
-from tests.e2e.http_client import infer, is_ready
+from tests.e2e.http_client import infer, is_port_free, is_ready
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
@@ -31,11 +31,19 @@ def ask(port, name="Remote", value=2):
 
 
 @pytest.fixture
-def server(ports):
-    """A server that may be run again; its token stays the same."""
+def server_later(ports):
+    """A server that the test runs; its token stays the same."""
     security = TritonSecurityConfig(access_token=TOKEN)
-    with Triton(config=TritonConfig(**ports), security_config=security) as triton:
-        yield triton
+    triton = Triton(config=TritonConfig(**ports), security_config=security)
+    yield triton
+    triton.stop()
+
+
+@pytest.fixture
+def server(server_later):
+    """A server that may be run again."""
+    server_later.run()
+    return server_later
 
 
 @pytest.fixture
@@ -139,8 +147,9 @@ def test_server_that_ends_amid_the_connection_is_waited_for(
     assert ask(port) == 6
 
 
-def test_server_that_is_about_to_end_is_waited_for(remote, port, ports):
-    security = TritonSecurityConfig(access_token=TOKEN)
+@pytest.fixture
+def ending(ports, port):
+    """A server that waits for its last request; set the event to let it go."""
     release, is_busy = threading.Event(), threading.Event()
 
     def hold(requests):
@@ -148,26 +157,39 @@ def test_server_that_is_about_to_end_is_waited_for(remote, port, ports):
         release.wait()
         return [{"y": request["x"]} for request in requests]
 
-    first = Triton(config=TritonConfig(**ports), security_config=security)
-    first.bind("Slow", hold, [X], [Y])
-    first.run()
-    with ThreadPoolExecutor(3) as threads:
+    security = TritonSecurityConfig(access_token=TOKEN)
+    triton = Triton(config=TritonConfig(**ports), security_config=security)
+    triton.bind("Slow", hold, [X], [Y])
+    triton.run()
+    with ThreadPoolExecutor(2) as threads:
         answer = threads.submit(ask, port, "Slow")
         assert is_busy.wait(DEADLINE_S)
-        stopping = threads.submit(first.stop)
-        assert eventually(lambda: not is_ready(port))
-        connecting = threads.submit(remote.connect)
-        is_early = eventually(connecting.done, 0.3)
+        stopping = threads.submit(triton.stop)
+        assert eventually(lambda: all(is_port_free(each) for each in ports.values()))
+        yield release
         release.set()
         assert answer.result() == 2
         stopping.result()
-        first.unbind("Slow")
-        first.run()
+
+
+def test_server_that_is_about_to_end_is_waited_for(ending, server_later, remote, port):
+    with ThreadPoolExecutor(1) as threads:
+        connecting = threads.submit(remote.connect)
+        is_early = eventually(connecting.done, 0.3)
+        server_later.run()
         connecting.result()
 
     assert not is_early
     assert ask(port) == 6
-    first.stop()
+
+
+def test_next_server_takes_models_while_the_last_one_ends(ending, server_later, remote, port):
+    server_later.run()
+    remote.connect()
+    assert ask(port) == 6
+    ending.set()
+
+    assert remote.is_alive()
 
 
 def test_late_end_of_a_connection_does_not_end_the_next_one(server, remote, port, monkeypatch):

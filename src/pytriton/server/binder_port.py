@@ -63,12 +63,16 @@ class BinderPort:
             self._listeners.append(listener)
             self._listen(listener)
 
-    async def stop(self) -> None:
-        """Take the models of all who joined away."""
+    def stop_listening(self) -> None:
+        """Let nobody else join. The next server of these ports may start while this one ends."""
         for listener in self._listeners:
             self._loop.remove_reader(listener.socket.fileno())
             rendezvous.stop_listening(listener.socket, listener.port)
         self._listeners.clear()
+
+    async def stop(self) -> None:
+        """Take the models of all who joined away."""
+        self.stop_listening()
         for link in list(self._strangers):
             self._turn_away(link)
         for session in list(self._sessions):

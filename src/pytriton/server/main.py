@@ -60,6 +60,7 @@ class BoundServing:
 
     async def stop(self, timeout_s: float) -> None:
         """See `RunningServer`."""
+        self._binder_port.stop_listening()
         await self.server.stop(timeout_s)
         await self._binder_port.stop()
 

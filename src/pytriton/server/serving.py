@@ -123,6 +123,7 @@ class RepositoryServing:
     async def stop(self, timeout_s: float) -> bool:
         """Take no new requests, finish those in flight, end everything; True if all did in time."""
         end = self._loop.time() + timeout_s
+        self._binder_port.stop_listening()
         self.server.refuse_requests()
         ending = asyncio.ensure_future(self._end_models(end))
         is_in_time = bool((await asyncio.wait({ending}, timeout=timeout_s + _KILL_S))[0])
