@@ -169,6 +169,15 @@ def test_closing_without_waiting_finishes_what_was_taken_later(held):
     assert eventually(lambda: client._client._closed)
 
 
+def test_callback_of_a_future_may_close(our_server, scheme, caplog):
+    client = FuturesModelClient(our_server.urls[scheme], "AddSub")
+    client.infer_sample(A, B).add_done_callback(lambda _: client.close())
+
+    assert eventually(lambda: client._client is not None and client._client._closed)
+    assert caplog.records == []
+    client.close()
+
+
 def test_closed_client_is_refused_directly():
     client = FuturesModelClient("localhost", "Model")
     client.close()

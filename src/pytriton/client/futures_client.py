@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -84,7 +85,12 @@ class FuturesModelClient:
         self._client: ModelClient | None = None
         self._lock = threading.Lock()
         self._room = threading.Semaphore(max_queue_size or _UNLIMITED)
-        self._threads = ThreadPoolExecutor(max_workers or _UNLIMITED, f"pytriton-{model_name}")
+        self._here = threading.local()
+        self._threads = ThreadPoolExecutor(
+            max_workers or _UNLIMITED,
+            f"pytriton-{model_name}",
+            initializer=functools.partial(setattr, self._here, "is_worker", True),
+        )
         self._owner_pid = os.getpid()
         self._closed = False
 
@@ -117,11 +123,12 @@ class FuturesModelClient:
         """Take no more requests, finish those that were taken, and close the connections.
 
         Args:
-            wait: whether to return only when that is done.
+            wait: whether to return only when that is done. A callback of a future cannot wait for
+                the thread that runs it, and returns at once.
         """
         with self._lock:
             is_first, self._closed = not self._closed, True
-        if wait:
+        if wait and not getattr(self._here, "is_worker", False):
             self._finish()
         elif is_first:
             threading.Thread(target=self._finish, name="pytriton-close").start()
