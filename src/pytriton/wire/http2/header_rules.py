@@ -14,6 +14,7 @@ _is_name = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _is_value = re.compile(rb"(?:[^\x00\r\n \t](?:[^\x00\r\n]*[^\x00\r\n \t])?)?").fullmatch
 _is_content_length = re.compile(rb"[0-9]{1,19}").fullmatch
 
+_BLANKS = b" \t"
 _PSEUDO_NAMES = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION_NAMES = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"),
@@ -43,6 +44,8 @@ def parse_request(fields: list[Field]) -> RequestHead:
             pseudo[name] = value
             violation = violation or (None if _is_value(value) else _value_violation(name, value))
         else:
+            # gRPC lets servers strip what its clients send as it was given to them.
+            value = value.strip(_BLANKS)  # noqa: PLW2901
             violation = violation or field_violation(name, value)
             regular.append((name, value))
     lengths = {value for name, value in regular if name == b"content-length"}
@@ -60,7 +63,7 @@ def parse_request(fields: list[Field]) -> RequestHead:
 def trailers_violation(fields: list[Field]) -> str | None:
     """What is wrong with the trailers of a request, if anything is."""
     for name, value in fields:
-        violation = field_violation(name, value)
+        violation = field_violation(name, value.strip(_BLANKS))
         if violation is not None:
             return violation
     return None
