@@ -65,3 +65,20 @@ def test_option_that_is_no_number_is_refused():
 
     with pytest.raises(ValueError, match="'bsp_schedule_delay', got 'soon'"):
         config.batching  # noqa: B018  it is what raises
+
+
+@pytest.mark.parametrize(
+    "text, level",
+    [("off", "OFF"), ("False", "OFF"), ("on", "TIMESTAMPS"), ("MIN", "TIMESTAMPS")],
+)
+def test_level_has_the_names_that_triton_takes(text, level):
+    assert read_trace_config([f"level={text}"]).levels == (level,)
+
+
+def test_level_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"TIMESTAMPS or TENSORS .* got 'TIMESTAMP'"):
+        read_trace_config(["level=TIMESTAMP"])
+
+
+def test_mode_is_known_in_any_case():
+    assert read_trace_config(["mode=OpenTelemetry"]).is_opentelemetry

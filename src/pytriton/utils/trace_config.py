@@ -16,6 +16,12 @@ INSTALL_HINT = (
     "opentelemetry-exporter-otlp-proto-http"
 )
 _PREFIX = f"{OPENTELEMETRY},"
+# What Triton takes for a level, in any case.
+_LEVELS = {
+    **dict.fromkeys(("OFF", "FALSE"), OFF),
+    **dict.fromkeys(("TIMESTAMPS", "TRUE", "ON", "MIN", "MAX"), TIMESTAMPS),
+    "TENSORS": "TENSORS",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
     """Read settings `<name>=<value>` and `<mode>,<name>=<value>`; the last one of a name counts.
 
     Raises:
-        ValueError: a number is none.
+        ValueError: a number is none, or a level is unknown.
     """
     values: dict[str, str] = {}
     levels: list[str] = []
@@ -75,7 +81,7 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
     for setting in settings:
         name, _, value = setting.partition("=")
         if name == "level":
-            levels.append(value.upper())
+            levels.append(_level(value))
         elif name == f"{_PREFIX}resource":
             pairs = (pair.partition("=") for pair in value.split(","))
             resource.update({key: text for key, _, text in pairs})
@@ -87,13 +93,22 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
         if name.startswith(_PREFIX)
     }
     return TraceConfig(
-        mode=values.get("mode", ""),
+        mode=values.get("mode", "").lower(),
         levels=tuple(levels),
         rate=_integer("rate", values.get("rate", str(TraceConfig.rate))),
         count=_integer("count", values.get("count", str(TraceConfig.count)), least=-1),
         options=options,
         resource=resource,
     )
+
+
+def _level(text: str) -> str:
+    level = _LEVELS.get(text.upper())
+    if level is None:
+        raise ValueError(
+            f"Expected OFF, TIMESTAMPS or TENSORS as trace setting 'level', got '{text}'"
+        )
+    return level
 
 
 def _integer(name: str, text: str, least: int = 0) -> int:
