@@ -82,3 +82,8 @@ def test_level_that_does_not_exist_is_refused():
 
 def test_mode_is_known_in_any_case():
     assert read_trace_config(["mode=OpenTelemetry"]).is_opentelemetry
+
+
+def test_mode_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"triton or opentelemetry .* got 'otel'"):
+        read_trace_config(["mode=otel"])

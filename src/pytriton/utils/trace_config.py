@@ -73,7 +73,7 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
     """Read settings `<name>=<value>` and `<mode>,<name>=<value>`; the last one of a name counts.
 
     Raises:
-        ValueError: a number is none, or a level is unknown.
+        ValueError: a number is none, or a level or a mode is unknown.
     """
     values: dict[str, str] = {}
     levels: list[str] = []
@@ -93,13 +93,22 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
         if name.startswith(_PREFIX)
     }
     return TraceConfig(
-        mode=values.get("mode", "").lower(),
+        mode=_mode(values.get("mode", "")),
         levels=tuple(levels),
         rate=_integer("rate", values.get("rate", str(TraceConfig.rate))),
         count=_integer("count", values.get("count", str(TraceConfig.count)), least=-1),
         options=options,
         resource=resource,
     )
+
+
+def _mode(text: str) -> str:
+    mode = text.lower()
+    if mode not in ("", "triton", OPENTELEMETRY):
+        raise ValueError(
+            f"Expected triton or {OPENTELEMETRY} as trace setting 'mode', got '{text}'"
+        )
+    return mode
 
 
 def _level(text: str) -> str:
