@@ -84,6 +84,15 @@ def test_fixed_width_bytes_are_taken(url):
     assert result["y"].tolist() == [b"a", b"bc"]
 
 
+def test_bytes_of_numpy_s_own_type_are_taken(url):
+    words = np.array(list(np.array([b"one", b"two"])), dtype=object)
+    assert type(words[0]) is np.bytes_
+    with ModelClient(url, "Text") as client:
+        result = client.infer_sample(words)
+
+    assert result["y"].tolist() == [b"one", b"two"]
+
+
 def test_large_tensors_come_back_as_they_went(url):
     large = np.arange(2_000_000, dtype=np.float32)
     with ModelClient(url, "Large") as client:

@@ -262,6 +262,8 @@ class BaseModelClient:
 
     def _infer_input(self, name: str, array: Array) -> Any:
         datatype = tensors.datatype_of(name, array)
+        if array.dtype.kind == "O":
+            array = tensors.with_plain_bytes(array)
         return self._library.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
 
     def _outputs_of(self, config: TritonModelConfig) -> list[Any]:

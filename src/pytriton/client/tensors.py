@@ -136,6 +136,15 @@ def datatype_of(name: str, array: Array) -> str:
     return datatype
 
 
+def with_plain_bytes(array: Array) -> Array:
+    """An object array without numpy's bytes, which the official client sends as `b'...'`."""
+    elements = array.ravel().tolist()
+    if set(map(type, elements)) <= {bytes, str}:
+        return array
+    plain = [bytes(one) if isinstance(one, bytes) else one for one in elements]
+    return dtypes.bytes_elements_to_array(plain, array.shape)
+
+
 @functools.lru_cache(maxsize=256)  # numpy takes 7 us to tell the name of a dtype
 def _datatype_of(dtype: np.dtype[Any]) -> str | None:
     datatype = dtypes.from_numpy(dtype)
