@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every process that serves sets up for itself: its event loop and its memory."""
+"""What every process that serves sets up for itself: event loop, memory, how it writes."""
 
 from __future__ import annotations
 
