@@ -19,12 +19,10 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.model_config.triton_model_config import TritonModelConfig
+from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
 from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
-
-A = np.array([1, 2], np.float32)
-B = np.array([10, 20], np.float32)
 
 
 def in_a_loop(test):

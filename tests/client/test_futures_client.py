@@ -20,10 +20,8 @@ from pytriton.client.exceptions import (
     PyTritonClientQueueFullError,
     PyTritonClientValueError,
 )
+from tests.client.operands import A, B
 from tests.e2e.waiting import DEADLINE_S, eventually
-
-A = np.array([1, 2], np.float32)
-B = np.array([10, 20], np.float32)
 
 
 class HeldModelClient(ModelClient):
