@@ -50,6 +50,19 @@ EXTRA = {
         {"client", "decorators", "proxy", "remote_triton", "server_process", "triton_base"}
     ),
 }
+# The packages of the server, each with those of its own layer that it may import. What lies beside
+# them (the entry points, `server.server`, `server.serving`) puts them together and may import all.
+SERVER_PACKAGES = {
+    "tracing": frozenset[str](),
+    "api": frozenset({"tracing"}),
+    "options": frozenset({"api"}),
+    "process": frozenset({"options"}),
+    "http": frozenset({"api", "options", "process", "tracing"}),
+    "grpc": frozenset({"api", "options", "process", "tracing"}),
+    "metrics": frozenset({"api", "http", "options"}),
+    "binding": frozenset({"api", "process", "server"}),
+    "command": frozenset({"api", "options", "process"}),
+}
 TOP = frozenset({"", "__main__", "check"})
 
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
@@ -122,6 +135,19 @@ def upward_imports(module: str, source: str) -> list[str]:
             if target != unit and target not in allowed:
                 problems.append(f"{module}:{line} imports {name}, but {unit} is below {target}")
     return problems
+
+
+def sideways_imports(module: str, source: str) -> list[str]:
+    """Imports of one package of the server by another that must not know it."""
+    parts = module.split(".")
+    if parts[:2] != ["pytriton", "server"] or len(parts) < 4 or parts[2] not in SERVER_PACKAGES:
+        return []
+    allowed = SERVER_PACKAGES[parts[2]] | {parts[2]}
+    return [
+        f"{module}:{line} imports {name}, which server.{parts[2]} must not know"
+        for name, line in imported_modules(ast.parse(source))
+        if name.split(".")[:2] == ["pytriton", "server"] and name.split(".")[2] not in allowed
+    ]
 
 
 def hidden_imports(module: str, source: str) -> list[str]:

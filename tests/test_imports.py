@@ -34,6 +34,26 @@ def test_module_imports_only_downwards(module):
     assert source_rules.upward_imports(module, source) == []
 
 
+def test_module_imports_only_its_neighbours_in_the_server(module):
+    source = PACKAGE[module].read_text()
+
+    assert source_rules.sideways_imports(module, source) == []
+
+
+def test_every_package_of_the_server_has_its_rule():
+    packages = {path.parent.name for path in (SOURCE / "pytriton/server").glob("*/__init__.py")}
+
+    assert packages == set(source_rules.SERVER_PACKAGES)
+
+
+def test_server_rule_rejects_a_protocol_that_knows_the_other():
+    source = "from pytriton.server.http.infer import InferExchange"
+
+    assert source_rules.sideways_imports("pytriton.server.grpc.infer", source) != []
+    assert source_rules.sideways_imports("pytriton.server.metrics.api", source) == []
+    assert source_rules.sideways_imports("pytriton.server.server", source) == []
+
+
 def test_module_hides_no_import_of_ours_in_a_function(module):
     source = PACKAGE[module].read_text()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors that a server answers a request with: one class for each of Triton's error kinds.
 
-The HTTP and gRPC statuses of a kind are two tables in `pytriton.server.status`; nothing here knows
-a protocol. What users of the Python API catch lives in `pytriton.exceptions`.
+The HTTP and gRPC statuses of a kind are two tables in `pytriton.server.api.status`; nothing here
+knows a protocol. What users of the Python API catch lives in `pytriton.exceptions`.
 """
 
 from __future__ import annotations

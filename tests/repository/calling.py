@@ -12,7 +12,7 @@ from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import TensorSpec
 from pytriton.messages import InferRequest, InferTensor
-from pytriton.repository.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
+from pytriton.repository.services.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
 from pytriton.transport.refs import TensorRef
 from pytriton.transport.worker_frames import InferCall
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request

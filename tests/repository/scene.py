@@ -14,7 +14,7 @@ from pytriton.engine.control import IndexEntry
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.errors import ServerError
-from pytriton.repository.loading import VersionPlan
+from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request

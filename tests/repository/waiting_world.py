@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from pytriton.messages import InferRequest
-from pytriton.repository.deadlock import Wait, WaitGraph
+from pytriton.repository.services.deadlock import Wait, WaitGraph
 from tests.fakes import request
 
 

@@ -14,10 +14,10 @@ from pytriton.engine.model_spec import ModelSpec, TensorSpec
 from pytriton.errors import NotFoundError, ServerError
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
-from pytriton.server.bound_control import BoundControl
-from pytriton.server.grpc_api import GrpcApi
-from pytriton.server.options import ServerOptions
-from pytriton.server.trace_settings import TraceSettings
+from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.grpc.api import GrpcApi
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.tracing.settings import TraceSettings
 from pytriton.wire.grpc import message_prefix
 from pytriton.wire.grpc.status import percent_decode
 from pytriton.wire.http2 import frames

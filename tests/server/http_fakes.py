@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytriton.server.http_connection import HttpConnection
-from pytriton.server.http_handler import Exchange, HttpHandler
-from pytriton.server.http_reader import HttpRequest
-from pytriton.server.options import Limits
+from pytriton.server.http.connection import HttpConnection
+from pytriton.server.http.handler import Exchange, HttpHandler
+from pytriton.server.http.reader import HttpRequest
+from pytriton.server.options.server_options import Limits
 
 HIGH_WATER_BYTES = 64 << 10
 LOW_WATER_BYTES = 16 << 10

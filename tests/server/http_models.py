@@ -14,10 +14,10 @@ from pytriton.engine.model import Model
 from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.server.bound_control import BoundControl
-from pytriton.server.http_api import HttpApi
-from pytriton.server.options import Limits, ServerOptions
-from pytriton.server.trace_settings import TraceSettings
+from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.http.api import HttpApi
+from pytriton.server.options.server_options import Limits, ServerOptions
+from pytriton.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import Answer, Client, FakeLoop
 
 INFER = b"/v2/models/double/infer"

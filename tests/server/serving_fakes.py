@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from pytriton.engine.control import IndexEntry
-from pytriton.server.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
+from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
 
 
 class FakeServing:

@@ -8,7 +8,7 @@ import pytest
 from pytriton import dtypes
 from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
-from pytriton.server.status import HTTP_STATUS
+from pytriton.server.api.status import HTTP_STATUS
 from pytriton.wire.generate import parse_generate
 from pytriton.wire.kserve_json import parse_header_length, parse_infer
 from tests.differential import cases_forms, cases_generate, cases_mistakes

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
-from pytriton.repository.layout import ModelPlace, Sighting, Snapshot, look_at
-from pytriton.repository.load_context import LoadContext, failure_text
-from pytriton.repository.overrides import Override, remove_files
-from pytriton.repository.source import ModelSource, read_sent_source, read_source
+from pytriton.repository.loading.load_context import LoadContext, failure_text
+from pytriton.repository.reading.layout import ModelPlace, Sighting, Snapshot, look_at
+from pytriton.repository.reading.overrides import Override, remove_files
+from pytriton.repository.reading.source import ModelSource, read_sent_source, read_source
 from pytriton.repository.states import DUPLICATE
 
 if TYPE_CHECKING:
-    from pytriton.repository.loading import LoadedVersion
+    from pytriton.repository.loading.plans import LoadedVersion
 
 logger = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, ServerError, UnavailableError
-from pytriton.repository.layout import ModelPlace, check_model_name, find_models, look_at
-from pytriton.repository.load_context import LoadContext
+from pytriton.repository.loading.load_context import LoadContext
 from pytriton.repository.model_keeper import ModelKeeper
 from pytriton.repository.nested_control import NestedControl
-from pytriton.repository.overrides import read_override
 from pytriton.repository.poller import Poller
+from pytriton.repository.reading.layout import ModelPlace, check_model_name, find_models, look_at
+from pytriton.repository.reading.overrides import read_override
 from pytriton.repository.settings import ControlMode, RepositorySettings
 
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
-    from pytriton.repository.loading import VersionLoader
+    from pytriton.repository.loading.plans import VersionLoader
 
 logger = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
-from pytriton.server.binder import BinderSession
-from pytriton.server.binder_port import BinderPort
-from pytriton.server.logs import set_up_logging
-from pytriton.server.options import ServerOptions
-from pytriton.server.process import freeze_memory, new_event_loop
-from pytriton.server.process_watch import ProcessWatch
+from pytriton.server.binding.binder import BinderSession
+from pytriton.server.binding.binder_port import BinderPort
+from pytriton.server.command.serving_protocol import OpenPorts
+from pytriton.server.command.startup import log_ports
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.server.process.logs import set_up_logging
+from pytriton.server.process.process_watch import ProcessWatch
 from pytriton.server.server import Server
-from pytriton.server.serving_protocol import OpenPorts
-from pytriton.server.startup import log_ports
 from pytriton.transport.control import ControlLink, Done, Start, Started
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import ServerError
 from pytriton.server import main as bound_main
-from pytriton.server.logs import log_table
+from pytriton.server.command.startup_tables import model_table
+from pytriton.server.process.logs import log_table
 from pytriton.server.serving import RepositoryServing, build
-from pytriton.server.startup_tables import model_table
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from pytriton.server.options import ServerOptions
+    from pytriton.server.options.server_options import ServerOptions
 
 logger = logging.getLogger(__name__)
 

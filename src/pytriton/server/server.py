@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
 from pytriton.errors import UnavailableError
-from pytriton.server.bound_control import BoundControl
-from pytriton.server.grpc_api import GrpcApi
-from pytriton.server.grpc_tls import tls_context
-from pytriton.server.http_api import HttpApi
-from pytriton.server.metrics_api import MetricsApi
-from pytriton.server.trace_settings import TraceSettings
-from pytriton.server.tracing import Tracing
+from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.grpc.api import GrpcApi
+from pytriton.server.grpc.tls import tls_context
+from pytriton.server.http.api import HttpApi
+from pytriton.server.metrics.api import MetricsApi
+from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.tracing import Tracing
 
 if TYPE_CHECKING:
     import ssl
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import ModelControl
     from pytriton.engine.model import Model
-    from pytriton.server.exposition import Family
-    from pytriton.server.grpc_connection import GrpcConnection
-    from pytriton.server.http_connection import HttpConnection
-    from pytriton.server.options import Endpoint, ServerOptions
+    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.http.connection import HttpConnection
+    from pytriton.server.metrics.exposition import Family
+    from pytriton.server.options.server_options import Endpoint, ServerOptions
 
 logger = logging.getLogger(__name__)
 

@@ -13,27 +13,27 @@ from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import ModelState
 from pytriton.executor.launcher import WorkerLauncher
-from pytriton.repository.custom_metrics import CustomMetrics
-from pytriton.repository.loader import PythonLoader
+from pytriton.repository.loading.python_loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
-from pytriton.repository.services import ModelServices, SharedServices
+from pytriton.repository.services.custom_metrics import CustomMetrics
+from pytriton.repository.services.model_services import ModelServices, SharedServices
 from pytriton.repository.settings import ControlMode, RepositorySettings
-from pytriton.server.binder_port import BinderPort
-from pytriton.server.bound_control import BoundControl
-from pytriton.server.combined_control import CombinedControl
-from pytriton.server.devices import visible_gpu_ids
-from pytriton.server.metrics import custom_families, server_family_names
+from pytriton.server.binding.binder_port import BinderPort
+from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.binding.combined_control import CombinedControl
+from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
+from pytriton.server.metrics.page import custom_families, server_family_names
+from pytriton.server.process.devices import visible_gpu_ids
 from pytriton.server.server import Server
-from pytriton.server.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
-from pytriton.server.trace_settings import TraceSettings
-from pytriton.server.tracing import Tracing
+from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.tracing import Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.engine.control import IndexEntry
-    from pytriton.server.options import ServerOptions
-    from pytriton.server.repository_options import RepositoryOptions
+    from pytriton.server.options.repository_options import RepositoryOptions
+    from pytriton.server.options.server_options import ServerOptions
 
 _PYTHON_BACKEND = Path(__file__).parent.parent / "python_backend"
 _KILL_S = 0.5  # for processes to be gone that did not end in time
@@ -46,7 +46,7 @@ async def build(options: ServerOptions, loop: asyncio.AbstractEventLoop) -> Repo
 
 
 class RepositoryServing:
-    """The parts of a server. See `pytriton.server.serving_protocol.Serving`."""
+    """The parts of a server. See `pytriton.server.command.serving_protocol.Serving`."""
 
     def __init__(
         self, options: ServerOptions, loop: asyncio.AbstractEventLoop, gpu_ids: Sequence[int] = ()

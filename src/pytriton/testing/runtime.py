@@ -9,7 +9,7 @@ from typing import Any
 from pytriton.errors import ServerError
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.request import InferenceRequest
-from pytriton.repository.custom_metrics import CustomMetrics, WorkerMetrics
+from pytriton.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.testing.records import LogLine
 from pytriton.testing.targets import Target, TargetCall
 

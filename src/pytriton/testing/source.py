@@ -22,7 +22,7 @@ from pytriton.engine.config import (
 from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.python_backend.failure_text import RuleError
 from pytriton.python_backend.loader import load_class
-from pytriton.repository.auto_complete import FUNCTION, completed_config
+from pytriton.repository.reading.auto_complete import FUNCTION, completed_config
 
 _CONFIG_NAME = "config.pbtxt"
 

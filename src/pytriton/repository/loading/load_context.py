@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all models of the repositories share: settings, engine, states, and the turns to load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pytriton.engine.model import Model
+from pytriton.engine.model_spec import ModelSpec
+from pytriton.errors import ServerError
+from pytriton.repository.loading.load_limit import load_within
+from pytriton.repository.reading.source import ModelSource, make_plan
+from pytriton.repository.states import StateTable
+
+if TYPE_CHECKING:
+    from pytriton.engine.engine import Engine
+    from pytriton.repository.loading.plans import LoadedVersion, VersionLoader
+    from pytriton.repository.settings import RepositorySettings
+
+logger = logging.getLogger(__name__)
+
+
+class LoadContext:
+    """Loads versions, a few at a time, for the keepers of all models."""
+
+    def __init__(
+        self,
+        settings: RepositorySettings,
+        engine: Engine,
+        loader: VersionLoader,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.table = StateTable()
+        self.on_progress: Callable[[], None] | None = None  # told when `loading` changed
+        self._loader = loader
+        self._loop = loop
+        self._turns = asyncio.Semaphore(settings.load_limit)
+        self._loading: Counter[str] = Counter()
+
+    @property
+    def loading(self) -> list[str]:
+        """The models of which a version is being loaded right now."""
+        return sorted(self._loading)
+
+    async def load_version(
+        self, source: ModelSource, version: int, *, is_limited: bool
+    ) -> LoadedVersion | str:
+        """Load a version: what serves it, or why it could not be loaded.
+
+        Args:
+            source: What it is loaded from.
+            version: Which one.
+            is_limited: Whether it waits for its turn. A model that loads another one must not: it
+                has a turn itself, and may have the last one.
+        """
+        async with self._turns if is_limited else contextlib.nullcontext():
+            with self._noted(source.name):
+                for attempt in range(self.settings.retry_count + 1):
+                    outcome = await self._try_version(source, version)
+                    if not isinstance(outcome, str):
+                        return outcome
+                    is_last = attempt == self.settings.retry_count
+                    logger.error(
+                        "failed to load '%s' version %d: %s%s",
+                        source.name,
+                        version,
+                        outcome,
+                        "" if is_last else ", trying again",
+                    )
+                return outcome
+
+    async def _try_version(self, source: ModelSource, version: int) -> LoadedVersion | str:
+        logger.info("loading: %s:%d", source.name, version)
+        try:
+            plan = await asyncio.to_thread(make_plan, source, version, self.settings)
+            return await load_within(plan.load_timeout_s, self._loader.load(plan))
+        except Exception as error:  # noqa: BLE001  whatever it was, it is the version's state
+            return failure_text(error)
+
+    @contextlib.contextmanager
+    def _noted(self, name: str) -> Iterator[None]:
+        self._loading[name] += 1
+        self._report()
+        try:
+            yield
+        finally:
+            self._loading -= Counter({name: 1})
+            self._report()
+
+    def _report(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress()
+
+    def hold_place(self, name: str, version: int) -> Model:
+        """Have the engine and the index know of a version that does not serve yet."""
+        spec = ModelSpec(
+            name=name,
+            version=version,
+            platform="",
+            max_batch_size=0,
+            inputs={},
+            outputs={},
+            required_inputs=frozenset(),
+            batcher=None,
+        )
+        model = Model(spec, self._loop)
+        self.engine.add(model)
+        self.table.put(name, version, model)
+        return model
+
+
+def failure_text(error: Exception) -> str:
+    """Why something failed, as states and logs have it; what nobody foresaw is logged whole."""
+    if isinstance(error, ServerError):
+        return f"{error.kind}: {error.message}"
+    logger.error("an unexpected error", exc_info=error)
+    return f"Internal: {type(error).__name__}: {error}"

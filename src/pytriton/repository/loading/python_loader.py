@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads one version of a Python backend model: its processes, and what the engine serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from pytriton.engine.config import config_to_json, spec_from_config
+from pytriton.engine.config_rules import validate_config
+from pytriton.engine.model import Model
+from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.executor.channel_instance import ModelLabels
+from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
+from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
+from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.python_instance import PythonInstance, complete_config
+from pytriton.repository.loading.python_version import PythonVersion
+from pytriton.repository.loading.warmup_run import WarmupRun
+from pytriton.repository.reading.auto_complete import completed_config, may_complete
+from pytriton.transport.worker_frames import Initialize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.engine.cache import ResponseCache
+    from pytriton.repository.loading.plans import InstancePlan, VersionPlan
+    from pytriton.repository.services.model_services import ModelServices
+
+_PARALLEL_SETTING = "TRITON_PARALLEL_INSTANCE_LOADING"
+_PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of one model: "no" loads one at a time
+_FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
+
+
+class PythonLoader:
+    """Makes served versions of plans; one for a server."""
+
+    def __init__(
+        self,
+        launcher: WorkerLauncher,
+        make_services: Callable[[str, str], ModelServices],
+        loop: asyncio.AbstractEventLoop,
+        cache: ResponseCache | None = None,
+        *,
+        completes_config: bool = True,
+        exit_timeout_s: float = 30.0,
+    ) -> None:
+        self._launcher = launcher
+        self._make_services = make_services  # for a model's instance, by their names
+        self._loop = loop
+        self._cache = cache
+        self._completes_config = completes_config
+        self._exit_timeout_s = exit_timeout_s
+        self._environments = EnvironmentStore()
+
+    async def load(self, plan: VersionPlan) -> PythonVersion:
+        """Load one version; any exception means that nothing of it is left running."""
+        model_path = _model_path(plan)
+        environment = await self._environment(plan)
+        config = plan.config
+        if self._completes_config and await asyncio.to_thread(_may_complete, model_path):
+            config = await self._complete(plan, model_path, environment)
+        validate_config(config, plan.gpu_ids)
+        model = Model(spec_from_config(config, plan.version, plan.labels), self._loop, self._cache)
+        model.config_json = config_to_json(config)
+        launch = _Launch(self, plan, model, model_path, environment)
+        version = PythonVersion(model, launch.start, self._loop, plan.load_timeout_s)
+        await self._start_all(version, plan)
+        return version
+
+    async def close(self) -> None:
+        """Remove what was made for models; their versions were retired before."""
+        await asyncio.to_thread(self._environments.close)
+
+    async def _start_all(self, version: PythonVersion, plan: VersionPlan) -> None:
+        """Start all instances; where one fails, none is left."""
+        try:
+            if _loads_in_parallel(plan.config):
+                starts = [asyncio.ensure_future(version.add(each)) for each in plan.instances]
+                try:
+                    await asyncio.gather(*starts)
+                finally:
+                    for start in starts:
+                        start.cancel()
+                    await asyncio.wait(starts)
+            else:
+                for each in plan.instances:
+                    await version.add(each)
+        except BaseException:
+            await version.retire(0.0)
+            raise
+
+    async def _environment(self, plan: VersionPlan) -> PythonEnvironment | None:
+        if PARAMETER not in plan.config.parameters:
+            return None
+        setting = plan.config.parameters[PARAMETER].string_value
+        return await asyncio.to_thread(
+            self._environments.resolve, setting, str(plan.model_directory)
+        )
+
+    async def _complete(
+        self, plan: VersionPlan, model_path: str, environment: PythonEnvironment | None
+    ) -> Any:
+        """Ask the model what its configuration leaves open, in a process of its own."""
+        name = f"{plan.name}_auto_complete"
+        text = await complete_config(
+            self._launcher,
+            self._worker_spec(name, {}, environment),
+            Initialize(
+                model_path,
+                str(plan.version),
+                {"model_config": config_to_json(plan.config).decode(), "model_name": plan.name},
+                [],
+            ),
+            self._loop,
+            self._make_services(plan.name, name),
+        )
+        return completed_config(plan.config, text) if text else plan.config
+
+    def _worker_spec(
+        self, name: str, variables: dict[str, str], environment: PythonEnvironment | None
+    ) -> WorkerSpec:
+        if environment is not None:
+            variables = {**environment.variables, **variables}
+        return WorkerSpec(
+            instance_name=name,
+            title=f"triton_python_backend_stub {name}",
+            environment=variables,
+            interpreter=environment.interpreter if environment is not None else None,
+        )
+
+    async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
+        """Start one instance and warm it up; it is not in service yet."""
+        services = self._make_services(launch.plan.name, instance_plan.name)
+        run = WarmupRun(self._loop)
+        instance = await PythonInstance.launch(
+            self._launcher,
+            self._worker_spec(instance_plan.name, instance_plan.environment, launch.environment),
+            launch.initialize_frame(instance_plan),
+            launch.labels,
+            launch.keeper,
+            self._loop,
+            run,
+            services,
+            grace_s=self._exit_timeout_s,
+        )
+        services.instance = instance
+        try:
+            batching = launch.model.spec.max_batch_size > 0
+            await run.run(instance, launch.plan.warmup, batching=batching)
+        except BaseException:
+            instance.stop()
+            raise
+        services.is_loading = False
+        instance.hand_over(launch.model)
+        return instance
+
+
+class _Launch:
+    """What all instances of one version have in common."""
+
+    def __init__(
+        self,
+        loader: PythonLoader,
+        plan: VersionPlan,
+        model: Model,
+        model_path: str,
+        environment: PythonEnvironment | None,
+    ) -> None:
+        self._loader = loader
+        self._model_path = model_path
+        self.plan = plan
+        self.model = model
+        self.environment = environment
+        spec = model.spec
+        self.keeper = MemoryKeeper(loader._loop)  # noqa: SLF001  a part of the loader
+        model.body_memory = self.keeper.body_memory
+        self.labels = ModelLabels(
+            spec.name,
+            str(spec.version),
+            list(spec.inputs),
+            batching=spec.max_batch_size > 0,
+            has_details=True,
+        )
+
+    async def start(self, plan: InstancePlan) -> PythonInstance:
+        """Start an instance, at first or in the place of one that is gone."""
+        return await self._loader.start_instance(self, plan)
+
+    def initialize_frame(self, plan: InstancePlan) -> Initialize:
+        """What the instance's process is told first."""
+        spec = self.model.spec
+        arguments = {
+            "model_config": self.model.config_json.decode(),
+            "model_instance_kind": plan.kind,
+            "model_instance_name": plan.name,
+            "model_instance_device_id": str(plan.device_id),
+            "model_repository": str(self.plan.model_directory),
+            "model_version": str(spec.version),
+            "model_name": spec.name,
+        }
+        return Initialize(
+            self._model_path,
+            str(spec.version),
+            arguments,
+            list(spec.outputs),
+            spec.decoupled,
+            spec.max_batch_size > 0,
+        )
+
+
+def _model_path(plan: VersionPlan) -> str:
+    filename = plan.config.default_model_filename or "model.py"
+    if not filename.endswith(".py"):
+        raise InternalError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    for instance in plan.instances:
+        if _FORBIDDEN_IN_NAMES.intersection(instance.name):
+            raise InvalidArgumentError("Invalid stub name: contains invalid characters")
+    path = plan.version_directory / filename
+    if not path.is_file():
+        raise InternalError(f"Python model file not found in '{path}'")
+    return str(path)
+
+
+def _may_complete(model_path: str) -> bool:
+    with open(model_path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        return may_complete(file.read())
+
+
+def _loads_in_parallel(config: Any) -> bool:
+    if os.environ.get(_PARALLEL_SETTING) == "0":
+        return False
+    if _PARALLEL_PARAMETER not in config.parameters:
+        return True
+    return bool(config.parameters[_PARALLEL_PARAMETER].string_value.lower() != "no")

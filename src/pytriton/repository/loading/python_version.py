@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loaded version of a Python backend model: its instances, which are replaced when they crash."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, cast
+
+from pytriton.engine.model import ModelState
+from pytriton.errors import ServerError
+from pytriton.repository.loading.load_limit import load_within
+from pytriton.repository.loading.supervisor import GiveUp, RestartPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pytriton.engine.model import Model
+    from pytriton.executor.base import Instance
+    from pytriton.executor.python_instance import PythonInstance
+    from pytriton.repository.loading.plans import InstancePlan
+
+logger = logging.getLogger(__name__)
+
+
+class PythonVersion:
+    """What the engine serves of a version, and the processes behind it."""
+
+    def __init__(
+        self,
+        model: Model,
+        start: Callable[[InstancePlan], Awaitable[PythonInstance]],
+        loop: asyncio.AbstractEventLoop,
+        restart_timeout_s: float = 0.0,
+        policy: RestartPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._start = start
+        self._loop = loop
+        self._restart_timeout_s = restart_timeout_s  # 0: as long as it takes
+        self._policy = policy or RestartPolicy()
+        self._clock = clock
+        self._plans: dict[PythonInstance, InstancePlan] = {}  # of those that live
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._is_retired = False
+        model.is_replaced = self._on_died
+
+    @property
+    def model(self) -> Model:
+        """What the engine serves."""
+        return self._model
+
+    async def add(self, plan: InstancePlan) -> None:
+        """Start an instance and take it into service."""
+        instance = await self._start(plan)
+        if self._is_retired:
+            instance.stop()
+            return
+        self._plans[instance] = plan
+        self._leaving.add(instance.ended)
+        instance.ended.add_done_callback(self._leaving.discard)
+        if instance.has_ready_check:
+            self._model.ready_check = self._check_ready
+        self._model.add_instance(instance)
+
+    async def retire(self, timeout_s: float | None = None) -> None:
+        """Finish the requests that it has, at most for so long, and end the instances."""
+        await self._model.drain(timeout_s)
+        self._is_retired = True
+        for restart in list(self._restarts):
+            restart.cancel()
+        self._model.stop()
+        if self._restarts:
+            await asyncio.wait(self._restarts)
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def __repr__(self) -> str:
+        return f"<PythonVersion {self._model!r} restarting={len(self._restarts)}>"
+
+    async def _check_ready(self) -> bool:
+        return all(await asyncio.gather(*(each.check_ready() for each in self._plans)))
+
+    def _on_died(self, instance: Instance, reason: str) -> bool:
+        """Whether an instance that is gone is replaced."""
+        plan = self._plans.pop(cast("PythonInstance", instance))
+        if self._is_retired or self._model.state is ModelState.UNAVAILABLE:
+            return False
+        return self._restart(plan, reason)
+
+    def _restart(self, plan: InstancePlan, reason: str) -> bool:
+        decision = self._policy.on_exit(self._clock(), reason)
+        if isinstance(decision, GiveUp):
+            logger.error("%s: %s", plan.name, decision.reason)
+            self._loop.call_soon(self._give_up, decision.reason)
+            return True  # for a moment: its requests are refused with the reason
+        logger.warning(
+            "%s ended, %s; it is started again in %g s", plan.name, reason, decision.delay_s
+        )
+        task = self._loop.create_task(self._replace(plan, decision.delay_s))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+        return True
+
+    async def _replace(self, plan: InstancePlan, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        try:
+            await load_within(self._restart_timeout_s, self.add(plan))
+        except ServerError as error:
+            self._restart(plan, error.message)
+        except Exception as error:  # a bug here must not leave the model without instances
+            logger.exception("%s could not be started again", plan.name)
+            self._restart(plan, f"{type(error).__name__}: {error}")
+        else:
+            logger.info("%s serves again", plan.name)
+
+    def _give_up(self, reason: str) -> None:
+        if self._is_retired or self._model.state not in (ModelState.LOADING, ModelState.READY):
+            return
+        self._model.become(ModelState.UNAVAILABLE, reason)
+        for instance in list(self._model.instances):
+            instance.stop()
+        self._model.missing_instances = 0
+        self._model.give_up_if_empty(reason)

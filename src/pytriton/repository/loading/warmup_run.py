@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs warm-up samples on an instance that is not in service yet, past scheduler and statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InternalError, ServerError
+from pytriton.messages import InferRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.executor.base import Instance, Outcome, RunningBatch
+    from pytriton.executor.python_instance import PythonInstance
+    from pytriton.messages import InferResponse
+    from pytriton.repository.loading.plans import WarmupSample
+
+_START_AND_END = 3  # a sample is a whole sequence
+
+
+class WarmupRun:
+    """Takes the events of one instance until it is in service."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._open = 0
+        self._done: asyncio.Future[None] = loop.create_future()
+
+    async def run(
+        self, instance: PythonInstance, samples: Sequence[WarmupSample], *, batching: bool
+    ) -> None:
+        """Execute all samples in turn; InternalError says which one failed and how."""
+        for sample in samples:
+            inputs = sample.request_inputs(batching=batching)
+            for _ in range(sample.execution_count):
+                requests = [
+                    InferRequest("", inputs, _Nowhere(), correlation_id=1, flags=_START_AND_END)
+                    for _ in range(sample.request_count)
+                ]
+                await self._execute(instance, sample.name, requests)
+
+    async def _execute(
+        self, instance: PythonInstance, name: str, requests: list[InferRequest]
+    ) -> None:
+        self._open = len(requests)
+        self._done = self._loop.create_future()
+        try:
+            instance.execute(requests, time.monotonic_ns())
+            await self._done
+        except ServerError as error:
+            raise InternalError(f"failed to run warmup sample '{name}': {error.message}") from error
+
+    def on_outcomes(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Count the answers; responses of decoupled models are granted as they come."""
+        for outcome in outcomes:
+            if outcome.error is not None and not self._done.done():
+                self._done.set_exception(outcome.error)
+            if outcome.is_final:
+                self._open -= 1
+            else:
+                instance.grant(batch.requests[outcome.position], 1)
+        if self._open <= 0 and not self._done.done():
+            self._done.set_result(None)
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        """The instance is gone, and its requests were failed."""
+
+
+class _Nowhere:
+    """Nobody reads the answers of a warm-up."""
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Drop it."""
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Drop it."""

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's configuration from its file, from a client, or from nothing but the model's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from pytriton.engine.config import config_from_dict, config_from_text, normalise_config
+from pytriton.engine.config_rules import ENSEMBLE, validate_model, validate_tensors
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
+from pytriton.protos import model_config_pb2
+from pytriton.repository.reading.layout import (
+    ModelPlace,
+    contained_file,
+    is_inside,
+    version_directories,
+)
+
+PYTHON = "python"
+CONFIG_FILE = "config.pbtxt"
+CONFIG_DIRECTORY = "configs"
+
+# By the file that a version has, where the configuration says nothing: backend and platform.
+_INFERRED = {
+    "model.py": (PYTHON, ""),
+    "model.onnx": ("onnxruntime", "onnxruntime_onnx"),
+    "model.pt": ("pytorch", "pytorch_libtorch"),
+    "model.plan": ("tensorrt", "tensorrt_plan"),
+    "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
+    "model.graphdef": ("tensorflow", "tensorflow_graphdef"),
+}
+_PLATFORMS = dict(reversed(_INFERRED.values()))  # by backend, where it has to be named as well
+_FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+
+def read_config(
+    place: ModelPlace,
+    name: str,
+    *,
+    override: str | None = None,
+    config_name: str | None = None,
+    may_complete: bool = True,
+    gpu_ids: Sequence[int] = (),
+) -> Any:
+    """A model's configuration, with every default that can be known before the model runs.
+
+    Args:
+        place: The model's place.
+        name: The model's name.
+        override: A configuration as JSON, which takes the place of the file's.
+        config_name: The configuration in `configs` to use, where the model has it.
+        may_complete: Whether the model may fill in what is missing, tensors for example.
+        gpu_ids: The devices that instances may be placed on.
+
+    Returns:
+        The normalised ModelConfig message.
+
+    Raises:
+        ServerError: There is no configuration, or it breaks a rule.
+    """
+    if override is not None:
+        config = config_from_override(override)
+    else:
+        config = _config_from_file(place.directory, config_name, is_required=not may_complete)
+    if config.name and config.name != name:
+        raise InvalidArgumentError(
+            f"unexpected directory name '{name}' for model '{config.name}', "
+            "directory name must equal model name"
+        )
+    config.name = name
+    _infer_backend(config, place.directory)
+    normal = normalise_config(config, gpu_ids)
+    validate_model(normal)
+    if not may_complete:
+        validate_tensors(normal)
+    return normal
+
+
+def config_from_override(text: str) -> Any:
+    """A configuration that a client sent.
+
+    Raises:
+        InvalidArgumentError: It is no JSON, or no configuration.
+    """
+    try:
+        return config_from_dict(orjson.loads(text))
+    except (orjson.JSONDecodeError, ServerError) as error:
+        raise InvalidArgumentError(f"Invalid config override: {error}") from error
+
+
+def _config_from_file(directory: Path, config_name: str | None, *, is_required: bool) -> Any:
+    path = directory / CONFIG_FILE
+    if config_name is not None:
+        own = directory / CONFIG_DIRECTORY / f"{config_name}.pbtxt"
+        path = own if own.is_file() else path
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        if not is_required:
+            return model_config_pb2.ModelConfig()
+        raise _unreadable(path, error) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"failed to read text proto from {path}: expected UTF-8, "
+            f"got byte {error.object[error.start]:#04x} at offset {error.start}"
+        ) from error
+    return config_from_text(text, str(path))
+
+
+def _unreadable(path: Path, error: OSError) -> InternalError:
+    return InternalError(f"failed to open text file for read {path}: {error.strerror}")
+
+
+def _infer_backend(config: Any, directory: Path) -> None:
+    """Find the backend by the model's file, or by the end of its name."""
+    if config.backend or config.platform:
+        config.platform = config.platform or _PLATFORMS.get(config.backend, "")
+        return
+    inferred = _INFERRED.get(config.default_model_filename)
+    if inferred is None:
+        versions = version_directories(directory).values()
+        names = (name for path in versions for name in _INFERRED if (path / name).exists())
+        inferred = _INFERRED.get(next(names, ""))
+    if inferred is None and "." in config.name.strip("."):
+        inferred = (config.name.rpartition(".")[2], "")
+    if inferred is None:
+        raise InvalidArgumentError(
+            f"Invalid model name: Could not determine backend for model '{config.name}' with no "
+            "backend in model configuration. Expected model name of the form "
+            "'model.<backend_name>'."
+        )
+    config.backend, config.platform = inferred
+
+
+def check_python_model(config: Any) -> None:
+    """Refuse what this server cannot run.
+
+    Raises:
+        UnsupportedError: An ensemble, or a setting that the Python backend does not have.
+        InvalidArgumentError: A model of another backend, or code that lies elsewhere.
+    """
+    if config.platform == ENSEMBLE:
+        raise UnsupportedError(
+            f"model '{config.name}' is an ensemble, this server runs models of backend '{PYTHON}'"
+        )
+    if config.backend != PYTHON:
+        raise InvalidArgumentError(
+            f"unable to find backend library for backend '{config.backend or config.platform}', "
+            f"this server runs models of backend '{PYTHON}'"
+        )
+    if not is_inside(config.default_model_filename):
+        raise InvalidArgumentError(
+            f"expected 'default_model_filename' of model '{config.name}' to stay within its "
+            f"version directory, got '{config.default_model_filename}'"
+        )
+    if _FORCE_CPU in config.parameters:
+        value = config.parameters[_FORCE_CPU].string_value
+        if value not in ("yes", "no"):
+            raise UnsupportedError(f"Incorrect value for {_FORCE_CPU}: {value}'")
+
+
+def read_labels(place: ModelPlace, config: Any) -> dict[str, tuple[str, ...]]:
+    """The names of the classes of each output that has a label file: a line is a label.
+
+    Raises:
+        UnsupportedError: A file lies outside of the model's directory.
+        InternalError: A file cannot be read.
+    """
+    labels = {}
+    for output in config.output:
+        if output.label_filename:
+            path = contained_file(place, output.label_filename)
+            try:
+                text = path.read_text("utf-8", errors="replace")
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            labels[output.name] = tuple(text.splitlines())
+    return labels

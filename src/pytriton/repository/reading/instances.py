@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instances that a model's groups ask for, and the devices that each of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytriton.errors import InvalidArgumentError
+from pytriton.protos import model_config_pb2
+from pytriton.repository.loading.plans import InstancePlan
+
+# A model's parameter. With "own", the process of a GPU instance sees its own device only and knows
+# it as number 0. Models written for Triton count all devices, so that is not the default.
+VISIBLE_GPUS = "VISIBLE_GPUS"
+CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def plan_instances(config: Any, visible_devices: str | None = None) -> tuple[InstancePlan, ...]:
+    """The instances of a model version.
+
+    Args:
+        config: The normalised and validated ModelConfig message.
+        visible_devices: The server's own CUDA_VISIBLE_DEVICES, which its device numbers count in.
+
+    Raises:
+        InvalidArgumentError: The model's parameter has another value than "all" and "own".
+    """
+    sees_own_only = _sees_own_device_only(config)
+    plans: list[InstancePlan] = []
+    for group in config.instance_group:
+        for index in range(group.count):
+            name = f"{group.name}_{index}"
+            plans += _placed(name, group, visible_devices, sees_own_only=sees_own_only)
+    return tuple(plans)
+
+
+def _placed(
+    name: str, group: Any, visible_devices: str | None, *, sees_own_only: bool
+) -> Iterator[InstancePlan]:
+    kinds = model_config_pb2.ModelInstanceGroup
+    kind = kinds.Kind.Name(group.kind).removeprefix("KIND_")
+    if group.kind != kinds.KIND_GPU:
+        yield InstancePlan(name=name, kind=kind)
+        return
+    for gpu in group.gpus:
+        if sees_own_only:
+            environment = {CUDA_DEVICES: _device_name(gpu, visible_devices)}
+            yield InstancePlan(name=name, kind=kind, environment=environment)
+        else:
+            yield InstancePlan(name=name, kind=kind, device_id=gpu)
+
+
+def _sees_own_device_only(config: Any) -> bool:
+    if VISIBLE_GPUS not in config.parameters:
+        return False
+    value = config.parameters[VISIBLE_GPUS].string_value
+    if value not in ("all", "own"):
+        raise InvalidArgumentError(
+            f"expected 'all' or 'own' as parameter {VISIBLE_GPUS} of model '{config.name}', "
+            f"got '{value}'"
+        )
+    return bool(value == "own")
+
+
+def _device_name(gpu: int, visible_devices: str | None) -> str:
+    """The device as the driver knows it, which the server may see under another number."""
+    names = [name.strip() for name in (visible_devices or "").split(",") if name.strip()]
+    return names[gpu] if gpu < len(names) else str(gpu)

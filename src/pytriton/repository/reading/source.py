@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model is loaded from: its files as they were read at one moment."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytriton.engine.config_rules import validate_instance_groups
+from pytriton.repository.loading.load_limit import load_timeout_s
+from pytriton.repository.loading.plans import VersionPlan
+from pytriton.repository.reading.config_files import check_python_model, read_config, read_labels
+from pytriton.repository.reading.instances import plan_instances
+from pytriton.repository.reading.layout import (
+    ModelPlace,
+    Snapshot,
+    check_links,
+    mistaken_versions,
+    take_snapshot,
+    version_directories,
+)
+from pytriton.repository.reading.overrides import Override, remove_files, write_files
+from pytriton.repository.reading.versions import missing_versions, select_versions
+from pytriton.repository.reading.warmup import build_warmup
+from pytriton.repository.settings import RepositorySettings
+
+logger = logging.getLogger(__name__)
+
+
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's files and configuration."""
+
+    name: str
+    place: ModelPlace
+    snapshot: Snapshot
+    config: Any  # the ModelConfig message
+    versions: dict[int, Path]  # that the version policy asks for
+    is_temporary: bool = False  # the place goes with the last version that was loaded from it
+
+    def has_same_version(self, other: ModelSource, version: int) -> bool:
+        """Whether a version that was loaded from `other` need not be loaded again."""
+        if self.is_temporary or other.is_temporary:
+            return False
+        mine, theirs = self.snapshot, other.snapshot
+        if (mine.shared, mine.versions.get(version)) != (
+            theirs.shared,
+            theirs.versions.get(version),
+        ):
+            return False
+        if self.config == other.config:
+            # Who touches the file without changing it wants the model loaded again.
+            return mine.config == theirs.config
+        return bool(_without_policy(self.config) == _without_policy(other.config))
+
+
+def _without_policy(config: Any) -> Any:
+    stripped = type(config)()
+    stripped.CopyFrom(config)
+    stripped.ClearField("version_policy")
+    return stripped
+
+
+def read_source(
+    name: str,
+    place: ModelPlace,
+    snapshot: Snapshot,
+    settings: RepositorySettings,
+    *,
+    override: str | None = None,
+    is_temporary: bool = False,
+) -> ModelSource:
+    """Read a model's configuration and choose its versions.
+
+    Raises:
+        ServerError: The configuration cannot be read, or breaks a rule.
+    """
+    if not settings.may_leave_by_links:
+        check_links(place, settings.repositories)
+    config = read_config(
+        place,
+        name,
+        override=override,
+        config_name=settings.config_name,
+        may_complete=settings.may_complete,
+        gpu_ids=settings.gpu_ids,
+    )
+    available = version_directories(place.directory)
+    for directory in mistaken_versions(place.directory):
+        logger.warning(
+            "ignore version directory '%s' which contains leading zeros in its directory name",
+            directory,
+        )
+    for version in missing_versions(config.version_policy, available):
+        logger.warning(
+            "version %d is specified for model '%s', but the version directory is not present",
+            version,
+            name,
+        )
+    selected = select_versions(config.version_policy, available)
+    return ModelSource(
+        name=name,
+        place=place,
+        snapshot=snapshot,
+        config=config,
+        versions={version: available[version] for version in selected},
+        is_temporary=is_temporary,
+    )
+
+
+def read_sent_source(name: str, override: Override, settings: RepositorySettings) -> ModelSource:
+    """Like `read_source`, but of files that a client sent."""
+    place = write_files(override)
+    try:
+        return read_source(
+            name,
+            place,
+            take_snapshot(place.directory),
+            settings,
+            override=override.config,
+            is_temporary=True,
+        )
+    except BaseException:
+        remove_files(place.directory)
+        raise
+
+
+def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -> VersionPlan:
+    """What a loader needs to load one version.
+
+    Raises:
+        ServerError: This server cannot run the model, or a file that it names is not there.
+    """
+    config = source.config
+    check_python_model(config)
+    validate_instance_groups(config, settings.gpu_ids)
+    return VersionPlan(
+        name=source.name,
+        version=version,
+        model_directory=source.place.directory,
+        version_directory=source.versions[version],
+        config=config,
+        gpu_ids=settings.gpu_ids,
+        labels=read_labels(source.place, config),
+        instances=plan_instances(config, settings.visible_devices),
+        warmup=build_warmup(source.place, config),
+        load_timeout_s=load_timeout_s(config, settings.load_timeout_s),
+    )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where other processes of the same user join a server to bind models of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytriton.errors import InternalError, UnavailableError
+from pytriton.server.api.authorization import Authorization, Protocol
+from pytriton.server.binding.binder import BinderSession
+from pytriton.server.process.process_watch import ProcessWatch
+from pytriton.transport import rendezvous
+from pytriton.transport.control import ControlLink, Done, Join, Started
+
+if TYPE_CHECKING:
+    from pytriton.server.server import Server
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 5.0
+_REST_S = 1.0  # after the system had no descriptor left for a connection
+# What joining amounts to: loading and unloading models.
+_API = "model-repository"
+
+
+class _Listener(NamedTuple):
+    socket: socket.socket
+    port: int  # of the protocol that it stands beside
+    authorization: Authorization  # the same as that protocol's
+
+
+class BinderPort:
+    """Listens beside the server's ports, and keeps the sessions of those who joined."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._listeners: list[_Listener] = []
+        self._strangers: dict[ControlLink, asyncio.TimerHandle] = {}  # that did not join yet
+        self._sessions: dict[BinderSession, ProcessWatch] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to listen beside each port; where that fails, nobody else binds models."""
+        options = self._server.options
+        for port, groups, protocol in (
+            (self._server.http_port, options.http_restricted, Protocol.HTTP),
+            (self._server.grpc_port, options.grpc_restricted, Protocol.GRPC),
+        ):
+            if not port:
+                continue
+            try:
+                sock = rendezvous.listen(port)
+            except OSError as error:
+                logger.warning("Other processes cannot bind models at port %d: %s", port, error)
+                continue
+            sock.setblocking(False)
+            listener = _Listener(sock, port, Authorization(groups, protocol))
+            self._listeners.append(listener)
+            self._listen(listener)
+
+    def stop_listening(self) -> None:
+        """Let nobody else join. The next server of these ports may start while this one ends."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.socket.fileno())
+            rendezvous.stop_listening(listener.socket, listener.port)
+        self._listeners.clear()
+
+    async def stop(self) -> None:
+        """Take the models of all who joined away."""
+        self.stop_listening()
+        for link in list(self._strangers):
+            self._turn_away(link)
+        for session in list(self._sessions):
+            self._end(session)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _listen(self, listener: _Listener) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.socket.fileno(), self._on_connection, listener)
+
+    def _on_connection(self, listener: _Listener) -> None:
+        try:
+            sock, _ = listener.socket.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it left again
+        except OSError as error:  # no more descriptors: asking at once would ask for ever
+            logger.error("a process that wants to bind models has to wait: %s", error)  # noqa: TRY400  the text says it all
+            self._loop.remove_reader(listener.socket.fileno())
+            self._loop.call_later(_REST_S, self._listen, listener)
+            return
+        if not rendezvous.is_same_user(sock):
+            sock.close()
+            return
+        sock.setblocking(False)
+        link = ControlLink(sock)
+        self._strangers[link] = self._loop.call_later(JOIN_TIMEOUT_S, self._turn_away, link)
+        self._loop.add_reader(sock.fileno(), self._on_join, link, listener.authorization)
+
+    def _on_join(self, link: ControlLink, authorization: Authorization) -> None:
+        try:
+            message = link.receive()
+        except (EOFError, OSError, ValueError):
+            self._turn_away(link)
+            return
+        if message is None:
+            return
+        if not isinstance(message, Join):
+            self._turn_away(link)
+            return
+        refusal = authorization.refusal(_API, lambda _: message.token.encode())
+        if refusal is not None:
+            text = f"wrong or missing access token: {refusal}"
+            self._turn_away(link, Done(0, text, InternalError.code))
+        elif self._server.engine.is_exiting:
+            self._turn_away(link, Done(0, "Server exiting", UnavailableError.code))
+        else:
+            self._begin(link)
+
+    def _turn_away(self, link: ControlLink, why: Done | None = None) -> None:
+        self._forget(link)
+        if why is not None:
+            with contextlib.suppress(OSError):  # it left again
+                link.send(why)
+        link.close()
+
+    def _forget(self, link: ControlLink) -> None:
+        self._strangers.pop(link).cancel()
+        self._loop.remove_reader(link.fileno())
+
+    def _begin(self, link: ControlLink) -> None:
+        self._forget(link)
+        server = self._server
+        session = BinderSession(
+            link, server.engine, self._loop, server.cache, lambda _: self._end(session)
+        )
+        process = rendezvous.peer_process(link.socket)
+        watch = self._sessions[session] = ProcessWatch(
+            self._loop, process, lambda: self._end(session)
+        )
+        watch.start()
+        session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
+
+    def _end(self, session: BinderSession) -> None:
+        watch = self._sessions.pop(session, None)
+        if watch is None:
+            return  # it ends already
+        watch.close()
+        task = self._loop.create_task(session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control of a server whose models come from repositories and from processes that bind some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytriton.engine.control import IndexEntry, ModelControl
+    from pytriton.server.binding.bound_control import BoundControl
+
+
+class CombinedControl:
+    """Passes each model to who keeps it; a bound one hides that of a repository.
+
+    Where clients may not load and unload, the repository says so of all models.
+    """
+
+    def __init__(self, bound: BoundControl, repository: ModelControl, *, is_explicit: bool) -> None:
+        self._bound = bound
+        self._repository = repository
+        self._is_explicit = is_explicit
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """Every known model version, or only those that serve."""
+        entries = [
+            entry
+            for entry in self._repository.index(ready=ready)
+            if not self._bound.has(entry.name)
+        ]
+        return sorted([*entries, *self._bound.index(ready=ready)], key=lambda entry: entry.name)
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """See `ModelControl`."""
+        await self._keeper(name).load(name, config, files)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """See `ModelControl`."""
+        await self._keeper(name).unload(name, unload_dependents=unload_dependents)
+
+    def is_ready(self) -> bool:
+        """Whether every model that should serve does."""
+        return self._bound.is_ready() and self._repository.is_ready()
+
+    def _keeper(self, name: str) -> ModelControl:
+        return self._bound if self._is_explicit and self._bound.has(name) else self._repository

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a command line by the table of options; what the values mean is for `ServerOptions`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.command.option import Option, Takes
+from pytriton.server.command.table import BY_NAME
+from pytriton.server.options.flags import Flags
+
+_PROGRAM = "tritonserver"
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """What was asked for: values by name with underscores, as `ServerOptions` reads them."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    wants_help: bool = False
+
+
+def parse(arguments: Iterable[str]) -> CommandLine:
+    """Read the arguments of the command.
+
+    Args:
+        arguments: the command line without the program's name.
+
+    Returns:
+        The options that were given; of one that is not repeatable, the last.
+
+    Raises:
+        PyTritonValidationError: for an unknown option, one without its value, or another argument.
+    """
+    command_line = CommandLine()
+    for option, value in _pairs(iter(arguments)):
+        if option.name == "help":
+            command_line.wants_help = True
+            break
+        _warn(command_line, option, value)
+        if option.becomes or not option.has_effect:
+            _check(option, value)
+        name, prefix = option.becomes or (option.name, "")
+        key = name.replace("-", "_")
+        if BY_NAME[name].is_repeatable:
+            command_line.values.setdefault(key, []).append(prefix + value)
+        else:
+            command_line.values[key] = prefix + value
+    return command_line
+
+
+def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
+    for argument in arguments:
+        if not argument.startswith("--") or argument == "--":
+            raise PyTritonValidationError(f"Unexpected argument: {argument}")
+        name, equals, value = argument[2:].partition("=")
+        option = BY_NAME.get(name)
+        if option is None:
+            raise _unknown(argument, name)
+        if option.takes is Takes.NOTHING:
+            if equals:
+                raise PyTritonValidationError(
+                    f"{_PROGRAM}: option '--{name}' doesn't allow an argument"
+                )
+            value = "true"
+        elif not equals:
+            try:
+                value = next(arguments)
+            except StopIteration:
+                raise PyTritonValidationError(
+                    f"{_PROGRAM}: option '--{name}' requires an argument"
+                ) from None
+        yield option, value
+
+
+def _unknown(argument: str, name: str) -> PyTritonValidationError:
+    message = f"{_PROGRAM}: unrecognized option '{argument}'"
+    begun = [known for known in BY_NAME if known.startswith(name)]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(name, BY_NAME, n=1)
+    return PyTritonValidationError(message + "".join(f", did you mean --{it}?" for it in close))
+
+
+def _warn(command_line: CommandLine, option: Option, value: str) -> None:
+    if option.instead:
+        instead = option.instead.replace("...", value)
+        command_line.warnings.append(
+            f"'--{option.name}' has been deprecated, please use '{instead}' instead"
+        )
+    if not option.has_effect:
+        command_line.warnings.append(f"--{option.name} has no effect on this server")
+
+
+def _check(option: Option, value: str) -> None:
+    """Refuse a value of the wrong kind; of other options `ServerOptions` does."""
+    flags = Flags({option.name: value})
+    match option.takes:
+        case Takes.BOOLEAN:
+            flags.boolean(option.name, default=True)
+        case Takes.INTEGER:
+            flags.integer(option.name, 0, *(option.range or (-1,)))
+        case Takes.NUMBER:
+            flags.number(option.name, 0.0)
+        case _:
+            flags.text(option.name, "")

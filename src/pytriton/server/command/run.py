@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the `tritonserver` command does: read its options, serve until a signal, say what failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.errors import InvalidArgumentError, ServerError
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.command.help import USAGE, help_page
+from pytriton.server.command.parser import CommandLine, parse
+from pytriton.server.command.shutdown import Exit, exit_signals, shut_down
+from pytriton.server.command.startup import StartError, creation_error, start_up
+from pytriton.server.command.startup_progress import ProgressLine
+from pytriton.server.options.flags import FlagError, Flags
+from pytriton.server.options.server_options import (
+    REPOSITORY_HTTP_MAX_INPUT_BYTES,
+    ServerOptions,
+    read_log_options,
+)
+from pytriton.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.server.process.logs import ConsoleHandler, set_up_logging
+from pytriton.server.process.terminal import has_colours, width_of
+
+if TYPE_CHECKING:
+    from pytriton.server.command.serving_protocol import Build
+
+logger = logging.getLogger(__name__)
+
+
+def run_command(arguments: Sequence[str], build: Build) -> int:
+    """Run the command.
+
+    Args:
+        arguments: the command line without the program's name.
+        build: makes the server.
+
+    Returns:
+        The exit code: 0 after an end in order, 1 where the server could not start. A server that
+        does not end in time ends this process at once, with code 1.
+    """
+    progress = ProgressLine(sys.stderr)
+    try:
+        command_line = parse(arguments)
+        if command_line.wants_help:
+            page = help_page(width_of(sys.stdout), is_coloured=has_colours(sys.stdout))
+            print(page, end="")  # noqa: T201  what was asked for
+            return 0
+        options = _options(command_line, progress)
+    except PyTritonValidationError as error:
+        _complain(_refusal(error))
+        return 1
+    if not options.repository.paths:
+        _complain(creation_error(InvalidArgumentError("--model-repository must be specified")))
+        return 1
+    outcome = _serve(options, build, progress)
+    if outcome is Exit.AT_ONCE:
+        _exit_at_once()
+    return outcome.value
+
+
+def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions:
+    """The settings; logging works from now on."""
+    values = command_line.values
+    log = read_log_options(Flags(values))
+    try:
+        set_up_logging(log, ConsoleHandler(log, sys.stdout, sys.stderr, progress))
+    except OSError as error:
+        raise FlagError("log-file", f"the log cannot be written: {error}") from error
+    options = ServerOptions.from_triton_config(
+        values, default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES
+    )
+    for warning in command_line.warnings:
+        logger.warning("%s", warning)
+    return options
+
+
+def _refusal(error: PyTritonValidationError) -> str:
+    """What is said of a bad command line, the cause last so that it stands at the prompt."""
+    option = f'Bad option: "{error.flag}".\n' if isinstance(error, FlagError) else ""
+    return f"{USAGE}\n       tritonserver --help\n\n{option}{error.message}"
+
+
+def _serve(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit:
+    loop = new_event_loop()
+    try:
+        return loop.run_until_complete(run(options, build, progress))
+    finally:
+        loop.close()
+
+
+async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit:
+    """Serve until a signal comes.
+
+    Args:
+        options: the server's settings.
+        build: makes the server.
+        progress: shows which models are being loaded.
+
+    Returns:
+        How the process has to end.
+    """
+    loop = asyncio.get_running_loop()
+    with exit_signals(loop) as signals:
+        try:
+            serving = await build(options, loop)
+        except ServerError as error:
+            _complain(creation_error(error))
+            return Exit.FAILED
+        width = None if options.log.file else width_of(sys.stdout)
+        starting = loop.create_task(start_up(serving, options, progress, width))
+        try:
+            await _until(starting, signals.first)
+        except StartError as error:
+            await serving.stop(0)
+            _complain(error)
+            return Exit.FAILED
+        freeze_memory()
+        await signals.first
+        return await shut_down(serving, options, signals)
+
+
+async def _until(starting: asyncio.Task[Any], signal_heard: asyncio.Future[None]) -> None:
+    """Wait until the server has started, but give that up when a signal comes."""
+    ends: set[asyncio.Future[Any]] = {starting, signal_heard}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+    if not starting.cancelled():
+        starting.result()
+
+
+def _complain(text: object) -> None:
+    if str(text):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201  for the person who started this
+
+
+def _exit_at_once() -> None:
+    """Wait for no thread and no child: the children end when their sockets close."""
+    logging.shutdown()
+    with contextlib.suppress(OSError):  # who read the output may be gone
+        sys.stdout.flush()
+    os._exit(Exit.FAILED.value)

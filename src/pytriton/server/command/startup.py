@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a server of repositories: load the models, show what there is, open the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from typing import TYPE_CHECKING
+
+from pytriton.errors import ServerError
+from pytriton.server.command.startup_tables import (
+    agent_table,
+    backend_table,
+    model_table,
+    option_table,
+)
+from pytriton.server.process.logs import log_table
+
+if TYPE_CHECKING:
+    from pytriton.server.command.serving_protocol import OpenPorts, Serving
+    from pytriton.server.command.startup_progress import ProgressLine
+    from pytriton.server.options.server_options import Endpoint, ServerOptions
+
+logger = logging.getLogger(__name__)
+
+_REPORT_INTERVAL_S = 10.0
+_CONTROL_API = "model-repository"
+
+
+class StartError(Exception):
+    """The server cannot serve; the text is its last word, empty where the log has it."""
+
+
+def creation_error(error: ServerError) -> StartError:
+    """The error that ends a server which could not be made."""
+    return StartError(f"error: creating server: {error.kind} - {error.message}")
+
+
+async def start_up(
+    serving: Serving,
+    options: ServerOptions,
+    progress: ProgressLine,
+    width: int | None = None,
+) -> OpenPorts:
+    """Bring a server up, and log what it serves.
+
+    Args:
+        serving: the server.
+        options: its settings.
+        progress: shows which models are being loaded.
+        width: columns that the tables keep to, if any.
+
+    Returns:
+        The ports that clients may use.
+
+    Raises:
+        StartError: a model cannot be loaded, where that is to end the server, or a port is taken.
+    """
+    failure = await _load(serving, progress)
+    log_table(logger, agent_table(width))
+    log_table(logger, backend_table(serving.backends(), options, width))
+    log_table(logger, model_table(serving.index(), width))
+    log_table(logger, option_table(options, width))
+    if failure is not None:
+        if options.exit_on_error:
+            raise creation_error(failure)
+        logger.error("%s: %s", failure.kind, failure.message)
+    _warn_of_open_control(options)
+    try:
+        ports = await serving.open_ports()
+    except ServerError as error:
+        logger.error("%s", error.message)  # noqa: TRY400  the text says it all
+        raise StartError from error
+    log_ports(ports, options)
+    return ports
+
+
+async def _load(serving: Serving, progress: ProgressLine) -> ServerError | None:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    loading = loop.create_task(serving.load(progress.update))
+    try:
+        while not (await asyncio.wait({loading}, timeout=_REPORT_INTERVAL_S))[0]:
+            progress.log(loop.time() - start)
+        loading.result()
+    except ServerError as error:
+        return error
+    finally:
+        progress.end()
+        if not loading.done():  # this start is given up
+            loading.cancel()
+            await asyncio.wait({loading})
+    return None
+
+
+def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
+    """Say where clients find the server."""
+    for name, port, endpoint in (
+        ("GRPCInferenceService", ports.grpc, options.grpc),
+        ("HTTPService", ports.http, options.http),
+        ("Metrics Service", ports.metrics, options.metrics),
+    ):
+        if port:
+            logger.info("Started %s at %s:%d", name, endpoint.address, port)
+
+
+def _warn_of_open_control(options: ServerOptions) -> None:
+    """In explicit mode a client may load files that it sends along: code, in other words."""
+    if options.repository.model_control_mode != "explicit":
+        return
+    for endpoint, groups, flag in (
+        (options.http, options.http_restricted, "http-restricted-api"),
+        (options.grpc, options.grpc_restricted, "grpc-restricted-protocol"),
+    ):
+        is_restricted = any(_CONTROL_API in group.apis for group in groups)
+        if endpoint.allow and not is_restricted and not _is_loopback(endpoint):
+            logger.warning(
+                "Whoever reaches %s:%d may load models, and a model is code: "
+                "restrict it with --%s=%s:<key>=<value>",
+                endpoint.address,
+                endpoint.port,
+                flag,
+                _CONTROL_API,
+            )
+
+
+def _is_loopback(endpoint: Endpoint) -> bool:
+    try:
+        return ipaddress.ip_address(endpoint.address).is_loopback
+    except ValueError:  # a name
+        return endpoint.address == "localhost"

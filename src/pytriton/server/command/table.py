@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option of the `tritonserver` command, once: parser, help and manual all read this table.
+
+It is long because there are so many; nothing but the table is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytriton.server.command.option import Option, Takes
+
+
+def _switch(name: str, default: str, text: str, *, has_effect: bool = True) -> Option:
+    return Option(name, Takes.BOOLEAN, default, text, has_effect=has_effect)
+
+
+def _integer(name: str, default: str, text: str, *, has_effect: bool = True) -> Option:
+    return Option(name, Takes.INTEGER, default, text, has_effect=has_effect)
+
+
+def _text(name: str, default: str, text: str, form: str = "", *, has_effect: bool = True) -> Option:
+    return Option(name, Takes.TEXT, default, text, form, has_effect=has_effect)
+
+
+def _path(name: str, default: str, text: str, *, has_effect: bool = True) -> Option:
+    return Option(name, Takes.PATH, default, text, has_effect=has_effect)
+
+
+def _each(name: str, form: str, text: str, *, has_effect: bool = True) -> Option:
+    return Option(name, Takes.TEXT, "", text, form, is_repeatable=True, has_effect=has_effect)
+
+
+def _old_trace(name: str, takes: Takes, prefix: str, text: str) -> Option:
+    instead = f"--trace-config={prefix}..."
+    return Option(name, takes, "", text, instead=instead, becomes=("trace-config", prefix))
+
+
+_APIS = (
+    "Known groups: health, metadata, inference, shared-memory, model-config, model-repository, "
+    "statistics, trace, logging."
+)
+_REUSE = "Let several servers share the port, each with this option; the system spreads clients."
+
+OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "Server": (
+        Option("help", Takes.NOTHING, "", "Show this page."),
+        _text("id", "triton", "Name of the server in its metadata."),
+        _integer(
+            "exit-timeout-secs", "30", "Seconds that requests in flight get to finish on exit."
+        ),
+        Option(
+            "exit-grace-secs",
+            Takes.NUMBER,
+            "0",
+            "Seconds that the server goes on serving after a signal although it reports that it is "
+            "not ready, so that load balancers notice first. Not an option of Triton.",
+        ),
+    ),
+    "Logging": (
+        _integer("log-verbose", "0", "Level of verbose logging; 0 is none."),
+        _switch("log-info", "true", "Log what happens in the normal course."),
+        _switch("log-warning", "true", "Log warnings."),
+        _switch("log-error", "true", "Log errors."),
+        _text(
+            "log-format",
+            "default",
+            "How a line begins: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L.",
+            "default|ISO8601",
+        ),
+        _path("log-file", "", "File that takes the whole log, in place of the console."),
+    ),
+    "Model repository": (
+        Option(
+            "model-repository",
+            Takes.PATH,
+            "",
+            "Folder with models. Needed; may be repeated. A model that is in two of them is not "
+            "served.",
+            is_repeatable=True,
+        ),
+        Option(
+            "model-store",
+            Takes.PATH,
+            "",
+            "The same as --model-repository.",
+            is_repeatable=True,
+            becomes=("model-repository", ""),
+        ),
+        _switch("exit-on-error", "true", "End the server if a model cannot be loaded at start."),
+        _switch(
+            "strict-readiness", "true", "Be ready only while all models are; else, once it listens."
+        ),
+        Option(
+            "disable-auto-complete-config",
+            Takes.NOTHING,
+            "",
+            "Take configurations as they are: each model needs a complete config.pbtxt.",
+        ),
+        _text(
+            "model-control-mode",
+            "none",
+            "none: load all models at start. poll: also follow changes of the repository. "
+            "explicit: load what --load-model names, and what clients ask for.",
+            "none|poll|explicit",
+        ),
+        _integer("repository-poll-secs", "15", "Seconds between two looks in mode poll."),
+        _each(
+            "load-model",
+            "<model>",
+            "Model to load at start in mode explicit; may be repeated. A single * stands for all.",
+        ),
+        _text(
+            "model-config-name", "", "Use configs/<name>.pbtxt of a model that has it.", "<name>"
+        ),
+        _integer("model-load-thread-count", "4", "Models that are loaded at the same time."),
+        _integer("model-load-retry-count", "0", "Further attempts to load a model that fails."),
+        Option(
+            "model-load-timeout-secs",
+            Takes.NUMBER,
+            "0",
+            "Seconds that each attempt to load a model version may take, 0 as long as it takes; a "
+            "model's parameter LOAD_TIMEOUT_SECS goes before it. Not an option of Triton.",
+        ),
+        _switch(
+            "allow-repository-links",
+            "false",
+            "Let models be links to places outside the repositories. Not an option of Triton.",
+        ),
+        _switch(
+            "model-namespacing",
+            "false",
+            "Serve models of one name from several repositories.",
+            has_effect=False,
+        ),
+        _switch(
+            "enable-peer-access", "true", "Let GPUs reach each other's memory.", has_effect=False
+        ),
+    ),
+    "HTTP": (
+        _switch("allow-http", "true", "Serve HTTP."),
+        _text("http-address", "0.0.0.0", "Address to listen on.", "<address>"),
+        _integer("http-port", "8000", "Port to listen on; 0 takes a free one."),
+        _switch("reuse-http-port", "false", _REUSE),
+        Option(
+            "http-header-forward-pattern",
+            Takes.PATTERN,
+            "",
+            "Headers to pass on to models as request parameters.",
+        ),
+        _integer("http-max-input-size", "67108864", "Largest body of a request, in bytes."),
+        _integer("http-thread-count", "8", "Threads that serve HTTP.", has_effect=False),
+        _each(
+            "http-restricted-api",
+            "<group>[,<group>...]:<header>=<value>",
+            f"Answer these groups of requests only with the header. May be repeated. {_APIS}",
+        ),
+    ),
+    "gRPC": (
+        _switch("allow-grpc", "true", "Serve gRPC."),
+        _text("grpc-address", "0.0.0.0", "Address to listen on.", "<address>"),
+        _integer("grpc-port", "8001", "Port to listen on; 0 takes a free one."),
+        _switch("reuse-grpc-port", "false", _REUSE),
+        Option(
+            "grpc-header-forward-pattern",
+            Takes.PATTERN,
+            "",
+            "Metadata to pass on to models as request parameters.",
+        ),
+        Option(
+            "grpc-infer-thread-count",
+            Takes.INTEGER,
+            "2",
+            "Threads that serve gRPC.",
+            has_effect=False,
+            range=(2, 128),
+        ),
+        _integer(
+            "grpc-infer-allocation-pool-size", "8", "Requests kept for reuse.", has_effect=False
+        ),
+        Option(
+            "grpc-max-response-pool-size",
+            Takes.INTEGER,
+            "2147483647",
+            "Responses of a stream that wait for their client.",
+            has_effect=False,
+            range=(1, 2**31 - 1),
+        ),
+        _switch("grpc-use-ssl", "false", "Encrypt gRPC; needs a certificate and a key."),
+        _switch("grpc-use-ssl-mutual", "false", "Ask clients for a certificate, too."),
+        _path("grpc-server-cert", "", "PEM file with the server's certificate."),
+        _path("grpc-server-key", "", "PEM file with the server's key."),
+        _path("grpc-root-cert", "", "PEM file with the authorities of clients' certificates."),
+        _text(
+            "grpc-infer-response-compression-level",
+            "none",
+            "How hard to compress responses.",
+            "none|low|medium|high",
+        ),
+        _integer("grpc-keepalive-time", "7200000", "Milliseconds between keepalive pings."),
+        _integer("grpc-keepalive-timeout", "20000", "Milliseconds to wait for a ping's answer."),
+        _switch("grpc-keepalive-permit-without-calls", "false", "Ping even when no call is open."),
+        _integer(
+            "grpc-http2-max-pings-without-data", "2", "Pings in a row without data; 0 is no limit."
+        ),
+        _integer(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            "300000",
+            "Milliseconds that have to lie between a client's pings when it sends nothing else.",
+        ),
+        _integer(
+            "grpc-http2-max-ping-strikes",
+            "2",
+            "Pings sent too early before a client is cut off; 0 is no limit.",
+        ),
+        _integer("grpc-max-connection-age", "", "Milliseconds that a connection may last."),
+        _integer(
+            "grpc-max-connection-age-grace", "", "Milliseconds that its calls get after that."
+        ),
+        _each(
+            "grpc-restricted-protocol",
+            "<group>[,<group>...]:<key>=<value>",
+            "Answer these groups of calls only with the metadata triton-grpc-protocol-<key>. "
+            "May be repeated; groups as for --http-restricted-api.",
+        ),
+    ),
+    "Metrics": (
+        _switch("allow-metrics", "true", "Serve metrics."),
+        _switch("allow-cpu-metrics", "true", "Have those of the CPU and memory among them."),
+        _switch("allow-gpu-metrics", "true", "Have those of GPUs among them."),
+        _text("metrics-address", "", "Address to listen on; by default that of HTTP.", "<address>"),
+        _integer("metrics-port", "8002", "Port to listen on; 0 takes a free one."),
+        Option(
+            "metrics-interval-ms",
+            Takes.NUMBER,
+            "2000",
+            "Milliseconds between two looks at CPU and GPU.",
+        ),
+        _each(
+            "metrics-config",
+            "<setting>=<value>",
+            "counter_latencies=false leaves latencies out. May be repeated.",
+        ),
+    ),
+    "Tracing": (
+        _each(
+            "trace-config",
+            "[<mode>,]<setting>=<value>",
+            "Settings mode, level, rate and count, and those of a mode. May be repeated. Only "
+            "mode=opentelemetry makes traces here.",
+        ),
+    ),
+    "Backends": (
+        _path(
+            "backend-directory", "/opt/tritonserver/backends", "Folder with backends in C or C++."
+        ),
+        _each(
+            "backend-config",
+            "[<backend>,]<setting>=<value>",
+            "Setting of a backend, or of all: default-max-batch-size (4). May be repeated.",
+        ),
+        _path(
+            "repoagent-directory",
+            "/opt/tritonserver/repoagents",
+            "Folder with repository agents.",
+            has_effect=False,
+        ),
+    ),
+    "Response cache": (
+        _each(
+            "cache-config",
+            "<cache>,<setting>=<value>",
+            "local,size=<bytes> keeps responses of models whose configuration allows it.",
+        ),
+        _path(
+            "cache-directory",
+            "/opt/tritonserver/caches",
+            "Folder with caches in C or C++.",
+            has_effect=False,
+        ),
+    ),
+    "Rate limiter": (
+        _text(
+            "rate-limit",
+            "off",
+            "execution_count: an instance runs when it can have the resources that it names.",
+            "off|execution_count",
+            has_effect=False,
+        ),
+        _each(
+            "rate-limit-resource",
+            "<name>:<count>[:<device>]",
+            "How much there is of a resource, on one device or each. May be repeated.",
+            has_effect=False,
+        ),
+    ),
+    "Memory and devices": (
+        _switch(
+            "allow-client-shm", "false", "Let clients register shared memory.", has_effect=False
+        ),
+        _integer(
+            "pinned-memory-pool-byte-size",
+            "268435456",
+            "Size of the pool that metrics report; this server allocates none.",
+        ),
+        _each(
+            "cuda-memory-pool-byte-size",
+            "<device>:<bytes>",
+            "Size of a GPU's memory pool.",
+            has_effect=False,
+        ),
+        _each(
+            "cuda-virtual-address-size",
+            "<device>:<bytes>",
+            "Largest size of a growable state.",
+            has_effect=False,
+        ),
+        Option(
+            "min-supported-compute-capability",
+            Takes.NUMBER,
+            "7.5",
+            "Compute capability that a GPU needs; backends are told.",
+        ),
+        _integer(
+            "buffer-manager-thread-count", "0", "Threads that copy tensors.", has_effect=False
+        ),
+        _each(
+            "host-policy",
+            "<policy>,<setting>=<value>",
+            "Cores or memory node of instances.",
+            has_effect=False,
+        ),
+        _each(
+            "model-load-gpu-limit",
+            "<device>:<fraction>",
+            "Use of a GPU's memory above which no model is loaded.",
+            has_effect=False,
+        ),
+    ),
+    "SageMaker and Vertex AI": (
+        _switch("allow-sagemaker", "false", "Serve SageMaker requests.", has_effect=False),
+        _integer("sagemaker-port", "8080", "Port for them.", has_effect=False),
+        _text(
+            "sagemaker-safe-port-range",
+            "",
+            "Range that the other ports have to keep to.",
+            "<first>-<last>",
+            has_effect=False,
+        ),
+        _integer("sagemaker-thread-count", "8", "Threads for them.", has_effect=False),
+        _switch("allow-vertex-ai", "false", "Serve Vertex AI requests.", has_effect=False),
+        _integer("vertex-ai-port", "8080", "Port for them.", has_effect=False),
+        _integer("vertex-ai-thread-count", "8", "Threads for them.", has_effect=False),
+        _text(
+            "vertex-ai-default-model",
+            "",
+            "Model of a request that names none.",
+            "<model>",
+            has_effect=False,
+        ),
+    ),
+    "Deprecated": (
+        Option(
+            "strict-model-config",
+            Takes.BOOLEAN,
+            "",
+            "true is --disable-auto-complete-config.",
+            instead="--disable-auto-complete-config",
+        ),
+        Option(
+            "response-cache-byte-size",
+            Takes.INTEGER,
+            "",
+            "Size of the local response cache.",
+            instead="--cache-config=local,size=...",
+        ),
+        _old_trace("trace-file", Takes.PATH, "triton,file=", "File of traces."),
+        _old_trace("trace-level", Takes.TEXT, "level=", "What is traced."),
+        _old_trace("trace-rate", Takes.INTEGER, "rate=", "One request of so many is traced."),
+        _old_trace("trace-count", Takes.INTEGER, "count=", "How many requests are traced."),
+        _old_trace(
+            "trace-log-frequency", Takes.INTEGER, "triton,log-frequency=", "Traces in a file."
+        ),
+    ),
+}
+
+BY_NAME: Mapping[str, Option] = {
+    option.name: option for options in OPTIONS.values() for option in options
+}

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC services: which call answers which method, and who may use it.
+
+Every call passes `open_call`, the only place that finds the method and authorises, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pytriton.errors import InternalError
+from pytriton.protos import service_pb2
+from pytriton.server.api.authorization import Authorization, Protocol
+from pytriton.server.api.readiness import Readiness
+from pytriton.server.api.repository_service import RepositoryService
+from pytriton.server.api.status import GRPC_RESTRICTED
+from pytriton.server.api.tasks import TaskKeeper
+from pytriton.server.api.trace_service import TraceService
+from pytriton.server.grpc import health as grpc_health
+from pytriton.server.grpc import reflection as grpc_reflection
+from pytriton.server.grpc.call import RefusedCall, UnaryCall
+from pytriton.server.grpc.connection import GrpcConnection
+from pytriton.server.grpc.documents import DocumentService
+from pytriton.server.grpc.infer import InferCall, InferService
+from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
+from pytriton.server.grpc.reading import READ_BYTES
+from pytriton.server.grpc.repository import GrpcRepository
+from pytriton.server.grpc.stream import StreamInferCall
+from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
+from pytriton.wire.http2 import Limits
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.control import ModelControl
+    from pytriton.engine.engine import Engine
+    from pytriton.server.grpc.call import Call
+    from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.tracing.settings import TraceSettings
+    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.wire.grpc import CallHead
+
+_PREFIX = "/inference.GRPCInferenceService"
+# What is not bounded by backpressure may wait for a client: a response is one message at most.
+_MAX_QUEUED_BYTES = 1 << 40
+
+
+class Method(NamedTuple):
+    """A method of a service."""
+
+    make_call: Callable[[GrpcConnection, int, CallHead], Call]
+    api: str  # its group for authorisation; empty where it has none
+    is_restricted: bool
+
+
+class DocumentCall(UnaryCall):
+    """A call that is answered from what the server knows: at once, or when a coroutine ends."""
+
+    __slots__ = ("_answer", "_request_class")
+
+    def __init__(
+        self,
+        request_class: Any,
+        answer: Callable[[Any], Any],
+        connection: GrpcConnection,
+        stream_id: int,
+        head: CallHead,
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._request_class = request_class
+        self._answer = answer
+
+    def on_request(self, message: Buffer) -> None:
+        """Answer."""
+        try:
+            request = self._request_class.FromString(bytes(message))
+        except DecodeError:
+            raise InternalError("Unable to parse request") from None
+        answer = self._answer(request)
+        if inspect.iscoroutine(answer):
+            self.connection.serve_later(self, self._respond_later(answer))
+        else:
+            self.respond([answer.SerializeToString()])
+
+    async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
+        response = await answer
+        if self.is_open:
+            self.respond([response.SerializeToString()])
+
+
+class GrpcApi:
+    """Answers the calls of all gRPC connections."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        control: ModelControl,
+        trace_settings: TraceSettings,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.connections: set[GrpcConnection] = set()
+        self.tasks = TaskKeeper(loop)
+        self.keepalive = options.grpc_keepalive
+        self.max_message_bytes = options.limits.grpc_max_message_bytes
+        self.http2_limits = _http2_limits(options)
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self._loop = loop
+        readiness = Readiness(engine, control, is_strict=options.strict_readiness)
+        traces = TraceService(engine, trace_settings)
+        self._documents = DocumentService(engine, options.id, readiness, traces)
+        self._repository = GrpcRepository(RepositoryService(engine, control))
+        self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
+        self._health = grpc_health.HealthService(readiness)
+        self._methods: dict[str, Method] = {}  # by path
+        self._add_methods(InferService(engine, options, tracing))
+        self._due: list[GrpcConnection] = []
+        self._tick_s = tick_s(options.grpc_keepalive)
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def make_connection(self) -> GrpcConnection:
+        """The protocol object for a new client."""
+        if self._ticker is None:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        return GrpcConnection(self, self._loop)
+
+    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+        """The call that a head asks for; None where it was refused."""
+        method = self._methods.get(head.path)
+        if head.http_status is not None:
+            block = encode_http_error(head.http_status)
+        elif head.error is not None:
+            block = encode_trailers_only(head.error.status, head.error.message)
+        elif method is None:
+            text = f"unknown method {head.path}"
+            return RefusedCall(Status.UNIMPLEMENTED, text, connection, stream_id, head)
+        elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
+            return RefusedCall(Status(GRPC_RESTRICTED), refusal, connection, stream_id, head)
+        else:
+            return method.make_call(connection, stream_id, head)
+        connection.refuse(stream_id, block)
+        return None
+
+    def _refusal(self, method: Method, head: CallHead) -> str | None:
+        values = dict(head.metadata)
+
+        def header(name: bytes) -> bytes | None:
+            value = values.get(name.decode())
+            return value.encode("latin-1") if isinstance(value, str) else value
+
+        return self._authorization.refusal(method.api, header)
+
+    # Writing: one callback a round for all connections, however many have something to write.
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Have a connection write what it has in the next round of the event loop."""
+        if not self._due:
+            self._loop.call_soon(self._flush)
+        self._due.append(connection)
+
+    def _flush(self) -> None:
+        due, self._due = self._due, []
+        for connection in due:
+            connection.flush()
+
+    # Life
+
+    def _tick(self) -> None:
+        self._ticker = None
+        self._health.notify()
+        now_ns = time.monotonic_ns()
+        for connection in list(self.connections):
+            connection.check(now_ns)
+        if self.connections:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+
+    def begin_shutdown(self) -> None:
+        """Ask all clients to open no more calls."""
+        for connection in list(self.connections):
+            connection.begin_shutdown()
+
+    # Methods
+
+    def _add_methods(self, infer: InferService) -> None:
+        health = self._health
+        self._add(f"{_PREFIX}/ModelInfer", "inference", InferCall, infer)
+        self._add(f"{_PREFIX}/ModelStreamInfer", "inference", StreamInferCall, infer)
+        self._add(f"/{grpc_health.SERVICE}/Check", "health", grpc_health.CheckCall, health)
+        self._add(f"/{grpc_health.SERVICE}/Watch", "health", grpc_health.WatchCall, health)
+        for package in grpc_reflection.PACKAGES:
+            path = f"/{package}.ServerReflection/ServerReflectionInfo"
+            service = grpc_reflection.ReflectionService(package)
+            self._add(path, "", grpc_reflection.ReflectionCall, service)
+        answers = {**self._documents.answers(), **self._repository.answers()}
+        for name, (api, answer) in answers.items():
+            request_class = getattr(service_pb2, f"{name}Request")
+            self._add(f"{_PREFIX}/{name}", api, DocumentCall, request_class, answer)
+
+    def _add(self, path: str, api: str, call_class: Callable[..., Call], *settings: Any) -> None:
+        make_call = functools.partial(call_class, *settings)
+        no_headers: dict[bytes, bytes] = {}
+        is_restricted = self._authorization.refusal(api, no_headers.get) is not None
+        self._methods[path] = Method(make_call, api, is_restricted)
+
+
+def _http2_limits(options: ServerOptions) -> Limits:
+    interval_ns, idle_interval_ns = ping_intervals_ns(options.grpc_keepalive)
+    return Limits(
+        max_queued_bytes=_MAX_QUEUED_BYTES,
+        max_stall_ns=int(options.limits.write_stall_timeout_s * 1e9),
+        min_ping_interval_ns=interval_ns,
+        min_idle_ping_interval_ns=idle_interval_ns,
+        max_ping_strikes=options.grpc_keepalive.max_ping_strikes or 2**62,
+    )

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gRPC connection: the transport around the HTTP/2 connection, and the calls on it.
+
+Knows nothing of models. What calls send in one round of the event loop goes out in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytriton.errors import ServerError
+from pytriton.server.api.status import GRPC_STATUS
+from pytriton.server.grpc.keepalive import Action, Keepalive
+from pytriton.server.grpc.reading import LargeMessageReader
+from pytriton.server.process.event_loop import writer_of_parts
+from pytriton.wire.grpc import GrpcError, Status, parse_call
+from pytriton.wire.http2 import (
+    Connection,
+    ConnectionTerminated,
+    DataPlaced,
+    DataReceived,
+    ErrorCode,
+    RequestReceived,
+    StreamReset,
+    TrailersReceived,
+    WriteResumed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from pytriton.dtypes import Buffer
+    from pytriton.server.api.tasks import TaskKeeper
+    from pytriton.server.grpc.call import Call
+    from pytriton.server.options.server_options import KeepaliveOptions
+    from pytriton.wire.grpc import CallHead
+    from pytriton.wire.http2 import Event, Limits
+
+logger = logging.getLogger(__name__)
+
+_monotonic_ns = time.monotonic_ns
+# What to look at first of a large read: memory may be found in it for the rest.
+_START_BYTES = 32 << 10
+_JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
+_KEEPALIVE_PING = b"keepaliv"
+UNEXPECTED = "unexpected error in the server, its log says more"
+
+
+class CallHandler(Protocol):
+    """What a connection belongs to, and hands its calls to."""
+
+    connections: set[GrpcConnection]
+    http2_limits: Limits
+    keepalive: KeepaliveOptions
+    max_message_bytes: int
+    read_buffer: memoryview
+    tasks: TaskKeeper
+
+    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+        """The call that a head asks for; None where it was answered already."""
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Call `connection.flush` in the next round of the event loop."""
+
+
+class GrpcConnection(asyncio.Protocol):
+    """The protocol object of one client's connection."""
+
+    def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
+        self.http2 = Connection(handler.http2_limits)
+        self.max_message_bytes = handler.max_message_bytes
+        self._handler = handler
+        self._loop = loop
+        self._transport: Any = None
+        self._write_parts: Any = None
+        self._large_reader: LargeMessageReader | None = None  # while it reads instead of this
+        self._calls: dict[int, Call] = {}
+        self._is_flush_due = False
+        self._is_writing_paused = False
+        self._is_closing = False
+        self._received_ns = _monotonic_ns()
+        self._keepalive = Keepalive(handler.keepalive, self._received_ns)
+        self._on_lost: asyncio.Future[None] | None = None
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport when a client connected."""
+        self._transport = transport
+        self._write_parts = writer_of_parts(transport)
+        self._handler.connections.add(self)
+        self.flush_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport when the connection is gone."""
+        self._is_closing = True
+        self._large_reader = None
+        self._handler.connections.discard(self)
+        self._abandon_calls()
+        if self._on_lost is not None:
+            self._on_lost.set_result(None)
+
+    def eof_received(self) -> bool:
+        """Called by the transport when the client sends no more: it is taken as gone."""
+        return False
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Called by the transport when something was read."""
+        now_ns = _monotonic_ns()
+        if len(data) > _START_BYTES and not self.http2.has_places:
+            view = memoryview(data)
+            self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
+            data = view[_START_BYTES:]
+        self.handle(self.http2.receive(data, now_ns), now_ns)
+
+    def pause_writing(self) -> None:
+        """Called by the transport when the client takes answers slower than they come."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Called by the transport when most of what waited was sent."""
+        self._is_writing_paused = False
+        self.flush()
+
+    # Large messages
+
+    def place(self, stream_id: int, memory: memoryview | None) -> None:
+        """Have what comes next of a large message put into its memory, if it has some."""
+        if memory is not None and self._large_reader is None:
+            self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
+            self._transport.set_protocol(self._large_reader)
+        if self._large_reader is not None:
+            self.http2.place(stream_id, memory)
+
+    def end_large_reads(self) -> None:
+        """Read as before, for no large message comes any more."""
+        self._large_reader = None
+        self._transport.set_protocol(self)
+
+    # Events
+
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Do what follows from what was read."""
+        if self._is_closing:
+            return
+        self._received_ns = received_ns
+        for event in events:
+            if event.__class__ is DataReceived:
+                self._on_data(event)
+            elif event.__class__ is RequestReceived:
+                self._on_request(event)
+            elif event.__class__ is DataPlaced:
+                self._on_placed(event)
+            else:
+                self._on_event(event)
+        if self.http2.has_output and not self._is_flush_due:
+            self.flush_soon()
+
+    def _on_request(self, event: RequestReceived) -> None:
+        stream_id = event.stream_id
+        call_head = parse_call(event.head)
+        call = self._handler.open_call(self, stream_id, call_head)
+        if call is None:
+            return
+        self._calls[stream_id] = call
+        if call_head.timeout_ns is not None and call.timer is None:
+            delay_s = call_head.timeout_ns / 1e9
+            call.timer = self._loop.call_later(delay_s, self._on_deadline, call)
+        if event.end_stream:
+            self._on_data(DataReceived(stream_id, b"", end_stream=True))
+
+    def _on_data(self, event: DataReceived) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is None:
+            return
+        try:
+            call.on_data(event.data, end_stream=event.end_stream)
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
+
+    def _on_placed(self, event: DataPlaced) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is None:
+            return
+        try:
+            call.on_placed(event.size, end_stream=event.end_stream)
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, TrailersReceived):
+            self._on_data(DataReceived(event.stream_id, b"", end_stream=True))
+        elif isinstance(event, StreamReset):
+            call = self._calls.get(event.stream_id)
+            if call is not None:
+                self.forget(call)
+                call.abandon()
+        elif isinstance(event, WriteResumed):
+            call = self._calls.get(event.stream_id)
+            if call is not None:
+                call.on_writable()
+        elif isinstance(event, ConnectionTerminated):
+            if event.code is not ErrorCode.NO_ERROR:
+                logger.info("gRPC connection ended: %s", ascii(event.message))
+            self._abandon_calls()
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if isinstance(error, GrpcError):
+            self._end(call, error.status, error.message)
+        elif isinstance(error, ServerError):
+            self._end(call, Status(GRPC_STATUS[error.code]), error.message)
+        else:
+            logger.error("call failed: %s", ascii(call.head.path), exc_info=error)
+            self._end(call, Status.INTERNAL, UNEXPECTED)
+
+    def _on_deadline(self, call: Call) -> None:
+        self._end(call, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def _end(self, call: Call, status: Status, message: str) -> None:
+        """End a call that may still be at work."""
+        if call.is_open:
+            # In this order: what is given up answers, too, and must come too late.
+            call.finish(status, message)
+            call.on_abandoned()
+
+    # Calls
+
+    def serve_later(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Have a coroutine answer a call; it goes on when the client leaves."""
+        self._handler.tasks.start(self._answer_errors(call, work))
+
+    async def _answer_errors(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self._fail(call, error)
+
+    def forget(self, call: Call) -> None:
+        """A call has ended."""
+        self._calls.pop(call.stream_id, None)
+        if call.timer is not None:
+            call.timer.cancel()
+        if not self._is_flush_due:
+            self.flush_soon()
+
+    def refuse(self, stream_id: int, block: bytes) -> None:
+        """Answer a call that was not opened with a header block."""
+        self.http2.send_headers(stream_id, block, end_stream=True)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have something done after a time."""
+        return self._loop.call_later(delay_s, action)
+
+    def _abandon_calls(self) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if call.timer is not None:
+                call.timer.cancel()
+            call.abandon()
+
+    # Writing
+
+    def flush_soon(self) -> None:
+        """Have everything written that is sent until then."""
+        if not self._is_flush_due and not self._is_closing:
+            self._is_flush_due = True
+            self._handler.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write what there is, as far as the transport takes it."""
+        self._is_flush_due = False
+        if self._is_writing_paused or self._is_closing or self._transport.is_closing():
+            return
+        http2 = self.http2
+        while output := http2.take_output():
+            self._write(output)
+            for event in http2.take_events():
+                self._on_event(event)
+            if self._is_writing_paused or not http2.has_output:
+                break
+        if http2.should_close and not self._is_writing_paused:
+            self.close()
+
+    def _write(self, output: list[Buffer]) -> None:
+        if len(output) == 1:
+            self._transport.write(output[0])
+        elif sum(map(len, output)) <= _JOINED_BYTES:
+            self._transport.write(b"".join(output))
+        else:
+            self._write_parts(output)
+
+    # Life
+
+    def check(self, now_ns: int) -> None:
+        """Called every now and then: cut off what stands still or is too old."""
+        for stream_id in self.http2.stalled_streams(now_ns):
+            logger.info("client took nothing of a response for too long: stream reset")
+            self.http2.reset(stream_id)
+            call = self._calls.get(stream_id)
+            if call is not None:
+                self.forget(call)
+                call.abandon()
+        action = self._keepalive.check(
+            now_ns,
+            self._received_ns,
+            self.http2.activity,
+            has_calls=self.http2.open_streams > 0,
+        )
+        if action is Action.PING:
+            self.http2.ping(_KEEPALIVE_PING)
+        elif action is Action.GO_AWAY:
+            self.http2.begin_shutdown()
+        elif action is not None:
+            logger.info("gRPC connection ended: %s", action.name)
+            self._is_closing = True
+            self._transport.abort()
+            return
+        if self.http2.has_output:
+            self.flush_soon()
+
+    def begin_shutdown(self) -> None:
+        """Ask the client to open no more calls; those that are open go on."""
+        self.http2.begin_shutdown()
+        self.flush_soon()
+
+    def end(self) -> asyncio.Future[None]:
+        """End the connection; the future is done when the client has what it is due."""
+        self._on_lost = self._loop.create_future()
+        for call in list(self._calls.values()):
+            self._end(call, Status.UNAVAILABLE, "Server exiting")
+        self.http2.finish_shutdown()
+        self.flush()
+        return self._on_lost
+
+    def close(self) -> None:
+        """End the connection after what was written."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._abandon_calls()
+            self._transport.close()
+
+    def __repr__(self) -> str:
+        return f"<GrpcConnection {len(self._calls)} calls, {self.http2!r}>"

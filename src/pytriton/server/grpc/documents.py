@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC methods that are answered from what the server knows.
+
+`pytriton.server.api.documents` has their JSON twins.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+
+from pytriton.errors import UnavailableError, UnsupportedError
+from pytriton.protos import service_pb2
+from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
+
+if TYPE_CHECKING:
+    from pytriton.engine.engine import Engine
+    from pytriton.engine.model_spec import TensorSpec
+    from pytriton.server.api.readiness import Readable, Readiness
+    from pytriton.server.api.trace_service import TraceService
+
+_NOT_SERVED = {
+    "SystemSharedMemoryStatus": "shared-memory",
+    "SystemSharedMemoryRegister": "shared-memory",
+    "SystemSharedMemoryUnregister": "shared-memory",
+    "CudaSharedMemoryStatus": "shared-memory",
+    "CudaSharedMemoryRegister": "shared-memory",
+    "CudaSharedMemoryUnregister": "shared-memory",
+    "LogSettings": "logging",
+}
+
+Answer = Callable[[Any], Any]
+
+
+class DocumentService:
+    """Makes response messages of request messages, or coroutines that do."""
+
+    def __init__(
+        self, engine: Engine, server_id: str, readiness: Readiness, traces: TraceService
+    ) -> None:
+        self._engine = engine
+        self._server_id = server_id
+        self._readiness = readiness
+        self._traces = traces
+
+    def answers(self) -> dict[str, tuple[str, Answer]]:
+        """Method -> its group for authorisation, and what answers it."""
+        served: dict[str, tuple[str, Answer]] = {
+            "ServerLive": ("health", self.server_live),
+            "ServerReady": ("health", self.server_ready),
+            "ModelReady": ("health", self.model_ready),
+            "ServerMetadata": ("metadata", self.server_metadata),
+            "ModelMetadata": ("metadata", self.model_metadata),
+            "ModelConfig": ("model-config", self.model_config),
+            "ModelStatistics": ("statistics", self.model_statistics),
+            "TraceSetting": ("trace", self.trace_setting),
+        }
+        for name, api in _NOT_SERVED.items():
+            served[name] = (api, functools.partial(self._refuse, name))
+        return served
+
+    def server_live(self, request: Any) -> Any:
+        """Whether the server runs."""
+        self._refuse_exiting()
+        return service_pb2.ServerLiveResponse(live=True)
+
+    def server_ready(self, request: Any) -> Any:
+        """Whether the server takes requests."""
+        self._refuse_exiting()
+        return _when_known(self._readiness.server(), service_pb2.ServerReadyResponse)
+
+    def model_ready(self, request: Any) -> Any:
+        """Whether a model takes requests."""
+        self._refuse_exiting()
+        is_ready = self._readiness.model(request.name, request.version)
+        return _when_known(is_ready, service_pb2.ModelReadyResponse)
+
+    def server_metadata(self, request: Any) -> Any:
+        """What the server is and can do."""
+        return service_pb2.ServerMetadataResponse(
+            name=self._server_id, version=TRITON_VERSION, extensions=EXTENSIONS
+        )
+
+    def model_metadata(self, request: Any) -> Any:
+        """A model's tensors, and its ready versions or the one that was asked for."""
+        spec = self._engine.lookup(request.name, request.version).spec
+        versions = self._engine.ready_versions(spec.name)
+        if request.version:
+            versions = [spec.version]
+        return service_pb2.ModelMetadataResponse(
+            name=spec.name,
+            versions=[str(version) for version in versions],
+            platform=spec.platform,
+            inputs=_tensors(spec.inputs),
+            outputs=_tensors(spec.outputs),
+        )
+
+    def model_config(self, request: Any) -> Any:
+        """A model's configuration, from the text that HTTP clients get."""
+        response = service_pb2.ModelConfigResponse()
+        model = self._engine.lookup(request.name, request.version)
+        json_format.Parse(model.config_json, response.config)
+        return response
+
+    def model_statistics(self, request: Any) -> Any:
+        """What models have done so far."""
+        response = service_pb2.ModelStatisticsResponse()
+        for model in self._engine.models_with_statistics(request.name, request.version):
+            account = response.model_stats.add(
+                name=model.spec.name, version=str(model.spec.version)
+            )
+            json_format.ParseDict(model.statistics.snapshot(), account)
+        return response
+
+    def trace_setting(self, request: Any) -> Any:
+        """The settings of traces, after they were changed as the request says."""
+        changes = {name: list(setting.value) for name, setting in request.settings.items()}
+        response = service_pb2.TraceSettingResponse()
+        for name, texts in self._traces.change(request.model_name, changes).items():
+            response.settings[name].value.extend(texts)
+        return response
+
+    def _refuse_exiting(self) -> None:
+        if self._engine.is_exiting:
+            raise UnavailableError("Server exiting")
+
+    def _refuse(self, name: str, request: Any) -> Any:
+        raise UnsupportedError(f"{name} is not supported by this server")
+
+
+def _when_known(is_ready: Readable, response_class: Any) -> Any:
+    if isinstance(is_ready, bool):
+        return response_class(ready=is_ready)
+
+    async def respond_later() -> Any:
+        return response_class(ready=await is_ready)
+
+    return respond_later()
+
+
+def _tensors(specs: dict[str, TensorSpec]) -> list[Any]:
+    return [
+        service_pb2.ModelMetadataResponse.TensorMetadata(
+            name=spec.name, datatype=spec.dtype.name, shape=spec.shape
+        )
+        for spec in specs.values()
+    ]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An inference over gRPC: from the message to the engine, from its response to the client."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InternalError, ServerError, UnsupportedError
+from pytriton.server.api.header_forwarding import HeaderForwarding
+from pytriton.server.grpc.call import UnaryCall
+from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
+from pytriton.wire.kserve_pb import build_request, read_infer_form, read_start
+from pytriton.wire.kserve_pb_response import encode_infer_response
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.engine import Engine
+    from pytriton.engine.model import Model
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.messages import InferRequest, InferResponse, ResponseSink
+    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.wire.grpc import CallHead, Metadata
+    from pytriton.wire.kserve_pb import BuiltRequest, InferForm
+
+_monotonic_ns = time.monotonic_ns
+_LARGE_MESSAGE_BYTES = 64 << 10
+
+
+class InferService:
+    """What all inference calls share."""
+
+    def __init__(
+        self, engine: Engine, options: ServerOptions, tracing: Tracing | None = None
+    ) -> None:
+        self.engine = engine
+        self.compression = CompressionLevel(options.grpc_response_compression)
+        pattern = options.grpc_header_forward_pattern
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._tracing = tracing
+        self._uses_metadata = self._forwarding is not None or tracing is not None
+
+    def encoding(self, head: CallHead) -> str:
+        """How the responses of a call are compressed."""
+        return encoding_for_level(self.compression, head.accepted_encodings)
+
+    def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
+        """What puts the request messages of a call together, large ones where they can stay."""
+        return MessageAssembler(max_bytes, head.encoding, self._find_memory)
+
+    def _find_memory(self, size: int, start: memoryview) -> memoryview | None:
+        """Memory of the model that a large message is for, such that its first tensor is aligned.
+
+        From there an instance can read it; from anywhere else it has to be copied.
+        """
+        if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
+            return None
+        model = self.engine.find(found.model_name, found.model_version)
+        if model is None or model.body_memory is None:
+            return None
+        return model.body_memory(size, found.raw_offset)
+
+    def build(
+        self,
+        form: InferForm,
+        raw: Sequence[Buffer],
+        model: Model,
+        head: CallHead,
+        sink: ResponseSink,
+    ) -> BuiltRequest:
+        """Make the engine's request of a message and of the metadata of its call."""
+        built = build_request(form, raw, model.spec, sink)
+        built.request.received_ns = _monotonic_ns()
+        if self._uses_metadata:
+            self._use_metadata(head.metadata, built.request, model.spec)
+        return built
+
+    def _use_metadata(self, metadata: Metadata, request: InferRequest, spec: ModelSpec) -> None:
+        if self._forwarding is not None:
+            fields = [
+                (name.encode(), value.encode("latin-1") if isinstance(value, str) else value)
+                for name, value in metadata
+            ]
+            self._forwarding.apply(fields, request)
+        if self._tracing is not None:
+            texts = {name: text for name, text in metadata if isinstance(text, str)}
+            traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
+            self._tracing.begin(request, spec, "GRPC", traceparent, tracestate)
+
+
+class InferCall(UnaryCall):
+    """ModelInfer: one request, one response. The engine's sink for it."""
+
+    __slots__ = ("_class_counts", "_request", "_service", "_spec")
+
+    def __init__(
+        self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._service = service
+        self._request: InferRequest | None = None
+        if service.compression is not CompressionLevel.NONE:
+            self.encoding = service.encoding(head)
+
+    def make_assembler(self) -> MessageAssembler:
+        """What puts the request together."""
+        return self._service.assembler(self.head, self.connection.max_message_bytes)
+
+    def on_request(self, message: Buffer) -> None:
+        """Hand the request to the engine."""
+        service = self._service
+        form, raw = read_infer_form(message)
+        model = service.engine.lookup(form.model_name, form.model_version)
+        if model.spec.decoupled:
+            raise UnsupportedError(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            )
+        built = service.build(form, raw, model, self.head, self)
+        self._class_counts = built.class_counts
+        self._spec = model.spec
+        self._request = built.request
+        try:
+            service.engine.infer(built.request, model)
+        except ServerError:
+            self._request = None
+            raise
+
+    def on_abandoned(self) -> None:
+        """Give the request up."""
+        if self._request is not None:
+            self._service.engine.cancel(self._request)
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send the only response of a coupled model."""
+        # The request refers to this call: a cycle would keep large messages until the next
+        # garbage collection.
+        self._request = None
+        if not self.is_open:
+            return
+        if response is None:
+            self.fail(InternalError("expected a single response, got 0"))
+            return
+        try:
+            parts = encode_infer_response(
+                response,
+                self._class_counts,
+                is_batched=self._spec.max_batch_size > 0,
+                labels=self._spec.labels,
+            )
+            self.respond(parts)
+        except ServerError as error:
+            self.fail(error)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Send the error."""
+        self._request = None
+        self.fail(error)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a gRPC connection reads while a large message comes: straight into the message's memory.
+
+Otherwise it reads as an ordinary protocol does: one that provides the buffers costs 2 to 3 us more
+for each read, which is 4 % of a small call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytriton.server.grpc.connection import GrpcConnection
+
+READ_BYTES = 256 << 10
+
+
+class LargeMessageReader(asyncio.BufferedProtocol):
+    """Stands in for a connection at its transport as long as large messages come."""
+
+    def __init__(self, connection: GrpcConnection, read_buffer: memoryview) -> None:
+        self._connection = connection
+        self._read_buffer = read_buffer  # of all connections: used up before the next read
+        self._is_filling = False  # the next read goes to where its bytes belong
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the transport: where to read to."""
+        room = self._connection.http2.room()
+        self._is_filling = room is not None
+        return self._read_buffer if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the transport when something was read."""
+        connection = self._connection
+        if self._is_filling:
+            now_ns = time.monotonic_ns()
+            connection.handle(connection.http2.fill(nbytes, now_ns), now_ns)
+            return
+        had_places = connection.http2.has_places
+        connection.data_received(self._read_buffer[:nbytes])
+        if not had_places and not connection.http2.has_places:
+            connection.end_large_reads()
+
+    # What does not concern reading
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport when the connection is gone."""
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        """Called by the transport when the client sends no more."""
+        return self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """Called by the transport when the client takes answers slower than they come."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport when most of what waited was sent."""
+        self._connection.resume_writing()

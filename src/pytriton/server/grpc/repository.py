@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC methods that list, load and unload models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytriton.protos import service_pb2
+from pytriton.wire.repository import (
+    check_repository,
+    read_load_parameters,
+    read_unload_parameters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from pytriton.server.api.repository_service import RepositoryService
+    from pytriton.server.grpc.documents import Answer
+
+_API = "model-repository"
+
+
+class GrpcRepository:
+    """Makes response messages of request messages, or coroutines that do."""
+
+    def __init__(self, service: RepositoryService) -> None:
+        self._service = service
+
+    def answers(self) -> dict[str, tuple[str, Answer]]:
+        """Method -> its group for authorisation, and what answers it."""
+        return {
+            "RepositoryIndex": (_API, self.index),
+            "RepositoryModelLoad": (_API, self.load),
+            "RepositoryModelUnload": (_API, self.unload),
+        }
+
+    def index(self, request: Any) -> Any:
+        """The models that the server knows; only the ready ones where the client asks for those."""
+        check_repository(request.repository_name)
+        response = service_pb2.RepositoryIndexResponse()
+        for entry in self._service.index(ready=request.ready):
+            response.models.add(
+                name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
+            )
+        return response
+
+    def load(self, request: Any) -> Any:
+        """Load a model."""
+        check_repository(request.repository_name)
+        form = read_load_parameters(request.parameters)
+        loading = self._service.load(request.model_name, form)
+        return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
+
+    def unload(self, request: Any) -> Any:
+        """Unload a model."""
+        check_repository(request.repository_name)
+        unload_dependents = read_unload_parameters(request.parameters)
+        unloading = self._service.unload(request.model_name, unload_dependents=unload_dependents)
+        return _respond_after(unloading, service_pb2.RepositoryModelUnloadResponse())
+
+
+async def _respond_after(work: Coroutine[Any, Any, None], response: Any) -> Any:
+    await work
+    return response

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelStreamInfer: any number of requests and responses on one call.
+
+Responses of coupled models go out in the order of their requests, those of decoupled models as they
+come. A client that reads slowly makes decoupled models wait, and its further requests too.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from pytriton.errors import InternalError, ServerError, UnavailableError
+from pytriton.server.grpc.call import Call
+from pytriton.wire.kserve_pb import read_infer_form
+from pytriton.wire.kserve_pb_response import (
+    encode_empty_final,
+    encode_infer_response,
+    encode_stream_failure,
+    encode_stream_refusal,
+    encode_stream_response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.model import Model
+    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.grpc.infer import InferService
+    from pytriton.wire.grpc import CallHead, MessageAssembler
+    from pytriton.wire.kserve_pb import InferForm
+
+# With this many requests at work, what the client sends further is not acknowledged, so that the
+# window of its call closes. It is far more than the largest batches.
+MAX_IN_FLIGHT = 2048
+_STRICT_ERRORS = ("triton_grpc_error", "true")
+
+
+class StreamInferCall(Call):
+    """One call of ModelStreamInfer."""
+
+    __slots__ = (
+        "_held_bytes",
+        "_in_flight",
+        "_is_half_closed",
+        "_is_paused",
+        "_is_strict",
+        "_turns",
+        "service",
+    )
+
+    def __init__(
+        self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self.service = service
+        self.encoding = service.encoding(head)
+        self._is_strict = _STRICT_ERRORS in head.metadata
+        self._is_half_closed = False
+        self._is_paused = False
+        self._held_bytes = 0  # received, and to be acknowledged later
+        self._in_flight: dict[StreamedRequest, None] = {}  # an ordered set
+        self._turns: collections.deque[StreamedRequest] = collections.deque()  # of coupled models
+
+    # What the client does
+
+    def make_assembler(self) -> MessageAssembler:
+        """What puts the requests together."""
+        return self.service.assembler(self.head, self.connection.max_message_bytes)
+
+    def on_message(self, message: Buffer) -> None:
+        """Hand a request to the engine; whatever is wrong with it ends only that request."""
+        form, raw = read_infer_form(message)
+        streamed = StreamedRequest(self, form)
+        self._in_flight[streamed] = None
+        try:
+            model = self._find_model(form)
+            streamed.is_decoupled = model.spec.decoupled
+            if not streamed.is_decoupled:
+                self._turns.append(streamed)
+            streamed.start(raw, model, is_paused=self._is_paused)
+        except ServerError as error:
+            if streamed.is_decoupled is None:  # an unknown model's errors keep the order too
+                self._turns.append(streamed)
+            self.deliver(streamed, encode_stream_refusal(error.message, form.id), final=True)
+
+    def _find_model(self, form: InferForm) -> Model:
+        engine = self.service.engine
+        if engine.is_exiting:
+            raise UnavailableError(
+                "GRPC server is shutting down and has stopped accepting new requests."
+            )
+        return engine.lookup(form.model_name, form.model_version)
+
+    def on_half_close(self) -> None:
+        """End the call once everything that was asked is answered."""
+        self._is_half_closed = True
+        self._finish_if_done()
+
+    def on_abandoned(self) -> None:
+        """Give all requests up."""
+        in_flight, self._in_flight = self._in_flight, {}
+        self._turns.clear()
+        for streamed in in_flight:
+            streamed.cancel()
+
+    # What the engine answers
+
+    def is_waiting_for(self, streamed: StreamedRequest) -> bool:
+        """Whether answers to a request are to be sent."""
+        return streamed in self._in_flight
+
+    def deliver(
+        self, streamed: StreamedRequest, parts: list[Buffer] | None, *, final: bool
+    ) -> None:
+        """Send an answer to a request when its turn comes; None where there is nothing to send."""
+        if streamed.is_decoupled:
+            if parts is not None:
+                self._send(parts)
+            if final:
+                self._end_request(streamed)
+            return
+        streamed.answer = parts
+        turns = self._turns
+        while turns and (answer := turns[0].answer) is not None:
+            self._send(answer)
+            self._end_request(turns.popleft())
+
+    def fail_request(
+        self, streamed: StreamedRequest, error: ServerError, *, final: bool = True
+    ) -> None:
+        """Send the error that a request met while it was served."""
+        if self._is_strict:
+            self.on_abandoned()
+            self.fail(error)
+            return
+        form = streamed.form
+        parts = encode_stream_failure(
+            error.message, form.id, form.model_name, form.model_version, is_final=final
+        )
+        self.deliver(streamed, parts, final=final)
+
+    def _end_request(self, streamed: StreamedRequest) -> None:
+        del self._in_flight[streamed]
+        self._release_held()
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self._is_half_closed and not self._in_flight:
+            self.finish()
+
+    # Slow clients, and hasty ones
+
+    def _send(self, parts: list[Buffer]) -> None:
+        if not self.send(parts) and not self._is_paused:
+            self._is_paused = True
+            for streamed in self._in_flight:
+                streamed.pause()
+
+    def on_writable(self) -> None:
+        """Go on where a slow client made models wait."""
+        self._is_paused = False
+        for streamed in list(self._in_flight):
+            streamed.resume()
+        self._release_held()
+
+    def acknowledge(self, size: int) -> None:
+        """Let the client send as much more, once it is not too much."""
+        self._held_bytes += size
+        self._release_held()
+
+    def _release_held(self) -> None:
+        if self._held_bytes and not self._is_paused and len(self._in_flight) < MAX_IN_FLIGHT:
+            super().acknowledge(self._held_bytes)
+            self._held_bytes = 0
+            if self.connection.http2.has_output:
+                self.connection.flush_soon()
+
+
+class StreamedRequest:
+    """One request of a stream; the engine's sink for its responses."""
+
+    __slots__ = (
+        "_call",
+        "_class_counts",
+        "_request",
+        "_wants_empty_final",
+        "answer",
+        "form",
+        "is_decoupled",
+    )
+
+    def __init__(self, call: StreamInferCall, form: InferForm) -> None:
+        self.form = form
+        self.is_decoupled: bool | None = None  # not known yet
+        self.answer: list[Buffer] | None = None  # of a coupled model, until its turn comes
+        self._call = call
+        self._request: InferRequest | None = None
+        self._class_counts: dict[str, int] | None = None
+        self._wants_empty_final = False
+
+    def start(self, raw: Sequence[Buffer], model: Model, *, is_paused: bool) -> None:
+        """Hand the request to the engine."""
+        service = self._call.service
+        built = service.build(self.form, raw, model, self._call.head, self)
+        self._class_counts = built.class_counts
+        self._wants_empty_final = built.wants_empty_final
+        self._request = built.request
+        try:
+            service.engine.infer(built.request, model)
+        except ServerError:
+            self._request = None
+            raise
+        if is_paused:
+            self.pause()
+
+    def cancel(self) -> None:
+        """Give the request up."""
+        if self._request is not None:
+            self._call.service.engine.cancel(self._request)
+
+    def pause(self) -> None:
+        """Have the model wait."""
+        if self._request is not None and self.is_decoupled:
+            self._call.service.engine.pause(self._request)
+
+    def resume(self) -> None:
+        """Let the model go on."""
+        if self._request is not None and self.is_decoupled:
+            self._call.service.engine.resume(self._request)
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Called by the engine."""
+        call, request = self._call, self._request
+        if final:
+            self._request = None  # which refers to this object
+        if not call.is_waiting_for(self) or request is None:
+            return
+        spec = request.model.spec
+        parts = None
+        if response is not None:
+            try:
+                parts = encode_stream_response(
+                    encode_infer_response(
+                        response,
+                        self._class_counts,
+                        is_batched=spec.max_batch_size > 0,
+                        labels=spec.labels,
+                    ),
+                    is_final=final,
+                )
+            except ServerError as error:
+                call.fail_request(self, error)
+                if not final:
+                    call.service.engine.cancel(request)  # the model may have more to say
+                return
+        elif not self.is_decoupled:
+            call.fail_request(self, InternalError("expected a single response, got 0"))
+            return
+        elif self._wants_empty_final:
+            form = self.form
+            parts = encode_empty_final(form.model_name, form.model_version, form.id)
+        call.deliver(self, parts, final=final)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Called by the engine."""
+        if final:
+            self._request = None
+        if self._call.is_waiting_for(self):
+            self._call.fail_request(self, error, final=final)

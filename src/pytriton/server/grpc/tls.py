@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TLS context of an encrypted gRPC endpoint."""
+
+from __future__ import annotations
+
+import ssl
+
+from pytriton.errors import UnavailableError
+from pytriton.server.options.server_options import TlsOptions
+
+
+def tls_context(options: TlsOptions) -> ssl.SSLContext:
+    """A context that speaks HTTP/2 and, where it is mutual, asks clients for their certificate.
+
+    Raises:
+        UnavailableError: A file is missing or holds no such certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    files = f"{options.server_cert} and {options.server_key}"
+    try:
+        context.load_cert_chain(options.server_cert, options.server_key)
+        if options.mutual:
+            files = str(options.root_cert)
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(options.root_cert)
+    except (OSError, ssl.SSLError) as error:
+        raise UnavailableError(
+            f"gRPC cannot be encrypted with {files}: {error.strerror or error}"
+        ) from error
+    return context

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP endpoints: each takes a request to the engine or answers from what it knows.
+
+Every request passes `handle`, the only place that routes, authorises and checks the method, in
+this order.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pytriton.errors import ServerError, UnavailableError, UnsupportedError
+from pytriton.server.api import documents
+from pytriton.server.api.authorization import Authorization, Protocol
+from pytriton.server.api.readiness import Readiness
+from pytriton.server.api.repository_service import RepositoryService
+from pytriton.server.api.status import HTTP_RESTRICTED
+from pytriton.server.api.tasks import TaskKeeper
+from pytriton.server.api.trace_service import TraceService
+from pytriton.server.http.generate import (
+    GenerateExchange,
+    accepts_events,
+    generate_events,
+    infer_events,
+    read_generate,
+)
+from pytriton.server.http.handler import Exchange, HttpHandler
+from pytriton.server.http.infer import HeaderUse, InferExchange, respond_server_error
+from pytriton.server.http.repository import RepositoryEndpoints
+from pytriton.server.http.routes import Route, Router
+from pytriton.server.http.text import UNEXPECTED
+from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from pytriton.engine.control import ModelControl
+    from pytriton.engine.engine import Engine
+    from pytriton.server.api.readiness import Readable
+    from pytriton.server.http.connection import HttpConnection
+    from pytriton.server.http.reader import HttpRequest, RequestHead
+    from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.tracing.settings import TraceSettings
+    from pytriton.server.tracing.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+_TEXT_TYPE = b"text/plain"
+_MAX_DIGITS = 19  # of a length that can be true
+
+
+class HttpApi(HttpHandler):
+    """Answers the requests of all HTTP connections."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        control: ModelControl,
+        trace_settings: TraceSettings,
+        tracing: Tracing | None = None,
+    ) -> None:
+        super().__init__(options.limits, loop)
+        self.tasks = TaskKeeper(loop)
+        self._engine = engine
+        self._readiness = Readiness(engine, control, is_strict=options.strict_readiness)
+        self._server_id = options.id
+        self._router = Router()
+        self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
+        self._headers = HeaderUse(options.http_header_forward_pattern, tracing)
+        self._traces = TraceService(engine, trace_settings)
+        repository = RepositoryEndpoints(
+            RepositoryService(engine, control),
+            options.limits.http_max_input_bytes,
+            self.serve_later,
+        )
+        self._handlers: dict[str, Callable[..., Exchange | None]] = {
+            "live": self._live,
+            "ready": self._ready,
+            "server_metadata": self._server_metadata,
+            "model_metadata": self._model_metadata,
+            "model_ready": self._model_ready,
+            "model_config": self._model_config,
+            "model_statistics": self._model_statistics,
+            "all_statistics": self._model_statistics,
+            "infer": self._infer,
+            "generate": self._generate,
+            "generate_stream": self._generate_stream,
+            "repository_index": repository.index,
+            "repository_load": repository.load,
+            "repository_unload": repository.unload,
+            "trace_setting": self._trace_setting,
+        }
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Memory for a large body: of the model it is for, so that it need not be copied there."""
+        route = self._router.resolve(head.target)
+        if route is None or route.endpoint.handler != "infer":
+            return super().body_memory(head)
+        refusal = self._authorization.refusal(route.endpoint.api, head.headers.get)
+        model = self._engine.find(route.model, route.version)
+        memory = None
+        if refusal is None and model is not None and model.body_memory is not None:
+            announced = head.headers.get(b"inference-header-content-length", b"0")
+            is_number = announced.isdigit() and len(announced) <= _MAX_DIGITS
+            memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
+        return super().body_memory(head) if memory is None else memory
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a request, now or through the exchange that is returned."""
+        route = self._router.resolve(request.head.target)
+        if route is None or route.endpoint.handler not in self._handlers:
+            connection.respond_error(404, "Not Found")
+            return None
+        endpoint = route.endpoint
+        refusal = self._authorization.refusal(endpoint.api, request.head.headers.get)
+        if refusal is not None:
+            connection.respond_error(HTTP_RESTRICTED, refusal)
+        elif request.head.method not in endpoint.methods:
+            connection.respond_error(405, "Method Not Allowed", endpoint.allow)
+        else:
+            try:
+                return self._handlers[endpoint.handler](connection, request, route)
+            except ServerError as error:
+                respond_server_error(connection, error)
+        return None
+
+    def serve_later(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
+        """Have a coroutine answer the request; it goes on when the client leaves."""
+        self.tasks.start(_answer_errors(connection, work))
+        return Exchange()
+
+    # Endpoints
+
+    def _live(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        self._refuse_when_exiting()
+        connection.respond(200, (), _TEXT_TYPE)
+
+    def _ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        self._refuse_when_exiting()
+
+        def respond(is_ready: bool) -> None:
+            connection.respond(200 if is_ready else 400, (), _TEXT_TYPE)
+
+        return self._respond_when_known(connection, self._readiness.server(), respond)
+
+    def _refuse_when_exiting(self) -> None:
+        if self._engine.is_exiting:
+            raise UnavailableError("Server exiting")
+
+    def _server_metadata(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        connection.respond(200, (documents.server_metadata(self._server_id),))
+
+    def _model_metadata(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        model = self._engine.lookup(route.model, route.version)
+        versions = (
+            [model.spec.version] if route.version else self._engine.ready_versions(route.model)
+        )
+        connection.respond(200, (documents.model_metadata(model.spec, versions),))
+
+    def _model_ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        def respond(is_ready: bool) -> None:
+            if is_ready:
+                connection.respond(200, (), _TEXT_TYPE)
+            else:
+                connection.respond_error(400, "Model version not ready")
+
+        is_ready = self._readiness.model(route.model, route.version)
+        return self._respond_when_known(connection, is_ready, respond)
+
+    def _respond_when_known(
+        self, connection: HttpConnection, is_ready: Readable, respond: Callable[[bool], None]
+    ) -> Exchange | None:
+        if isinstance(is_ready, bool):
+            respond(is_ready)
+            return None
+
+        async def respond_later() -> None:
+            respond(await is_ready)
+
+        return self.serve_later(connection, respond_later())
+
+    def _model_config(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        model = self._engine.lookup(route.model, route.version)
+        connection.respond(200, (model.config_json,))
+
+    def _model_statistics(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        models = self._engine.models_with_statistics(route.model, route.version)
+        connection.respond(200, (documents.model_statistics(models),))
+
+    def _trace_setting(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        changes = read_trace_settings(request.body) if request.head.method == b"POST" else {}
+        settings = self._traces.change(route.model, changes)
+        connection.respond(200, (encode_trace_settings(settings),))
+
+    def _infer(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        model = self._engine.lookup(route.model, route.version)
+        if not model.spec.decoupled:
+            exchange = InferExchange(self._engine, model, connection)
+            exchange.submit(request, self.limits.http_max_input_bytes, self._headers)
+            return exchange
+        if not accepts_events(request.head.headers):
+            raise UnsupportedError(
+                "HTTP end point doesn't support models with decoupled transaction policy"
+            )
+        events, inference = infer_events(
+            self._engine, model, connection, request, self.limits.http_max_input_bytes
+        )
+        self._headers.apply(request.head, inference, model.spec)
+        events.start(inference)
+        return events
+
+    def _generate(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        model = self._engine.lookup(route.model, route.version)
+        exchange = GenerateExchange(self._engine, model, connection)
+        exchange.start(read_generate(request, model.spec, exchange, self._headers))
+        return exchange
+
+    def _generate_stream(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        model = self._engine.lookup(route.model, route.version)
+        events = generate_events(self._engine, model, connection)
+        events.start(read_generate(request, model.spec, events, self._headers))
+        return events
+
+
+async def _answer_errors(connection: HttpConnection, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except ServerError as error:
+        respond_server_error(connection, error)
+    except Exception:
+        logger.exception("request failed after it was taken")
+        connection.respond_error(500, UNEXPECTED)

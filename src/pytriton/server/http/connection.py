@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP/1.1 connection: requests in, answers back in order, whole or as a stream.
+
+Knows nothing of models. The reader makes requests of bytes; here are keep-alive, pipelining, flow
+control in both directions, and the end of clients that stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
+from pytriton.server.http.states import TRANSITIONS, ConnectionState
+from pytriton.server.http.text import (
+    CONTINUE,
+    JSON_TYPE,
+    STATUS_LINES,
+    UNEXPECTED,
+    error_body,
+    refusal,
+    stream_head,
+)
+from pytriton.server.http.watch import Pace
+from pytriton.server.process.event_loop import writer_of_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.dtypes import Buffer
+    from pytriton.server.http.handler import Exchange, HttpHandler
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 64 << 10
+MAX_PIPELINED = 16
+# For how long a refused client may go on sending. Closed at once, its unread bytes would make the
+# system reset the connection, and the refusal might be lost (RFC 9112, 9.6).
+LINGER_S = 5.0
+
+_OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
+_CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
+
+
+class Refusal(NamedTuple):
+    """The last answer of a connection that cannot be read on."""
+
+    status: int
+    message: str
+
+
+class Expectation(NamedTuple):
+    """A client waits for `100 Continue` before it sends the body of its next request."""
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """The protocol object of one client's connection."""
+
+    def __init__(self, handler: HttpHandler) -> None:
+        self._handler = handler
+        self._loop = handler.loop
+        self._transport: Any = None
+        self._write_parts: Any = None
+        self._state = _OPEN
+        self._closes_when_idle = False
+
+        self._reader = RequestReader(self, handler.limits, handler.known_heads)
+        self._is_reading_paused = False
+        self._reading = Pace()
+        self._paced: tuple[RequestHead | None, bool] = (None, True)  # what `_reading` is about
+
+        # Answering, in order
+        self._current: HttpRequest | None = None
+        self._exchange: Exchange | None = None
+        self._waiting: deque[HttpRequest | Expectation | Refusal] = deque()
+        self._is_proceeding = False
+        self._is_streaming = False
+
+        self._is_writing_paused = False
+        self._writing = Pace()
+        self._unsent_bytes = 0
+        self._on_lost: asyncio.Future[None] | None = None
+
+    def _become(self, state: ConnectionState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+    def __repr__(self) -> str:
+        return (
+            f"<HttpConnection {self._state.name} answering={self._current is not None} "
+            f"waiting={len(self._waiting)}>"
+        )
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport when a client connected."""
+        self._transport = transport
+        self._write_parts = writer_of_parts(transport)
+        self._handler.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport when the connection is gone."""
+        self._become(_CLOSED)
+        self._handler.connections.discard(self)
+        self._handler.watch.discard(self)
+        self._let_go()
+        if self._on_lost is not None:
+            self._on_lost.set_result(None)
+
+    def eof_received(self) -> bool:
+        """Called by the transport when the client sends no more: it is taken as gone."""
+        self.close()
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the transport: where to read to."""
+        if self._reader.large is not None:
+            return self._reader.room()
+        return self._handler.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the transport when something was read."""
+        reader = self._reader
+        if reader.large is not None:
+            reader.fill(nbytes)
+        elif not reader.is_over:
+            reader.feed(bytes(self._handler.read_buffer[:nbytes]))
+        if reader.is_mid_request and not reader.is_over:
+            self._await_more(nbytes)
+
+    def pause_writing(self) -> None:
+        """Called by the transport when the client takes answers slower than they come."""
+        self._is_writing_paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport when most of what waited was sent."""
+        self._is_writing_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+        self._proceed_soon()
+
+    # What the reader delivers
+
+    def on_request(self, request: HttpRequest) -> None:
+        """Handle a request, or keep it until those before it are answered."""
+        if self._current is None and not self._waiting and not self._is_writing_paused:
+            self._handle(request)
+        else:
+            self._keep(request)
+
+    def on_expectation(self) -> None:
+        """Ask for the body once it is its request's turn."""
+        if self._current is None and not self._waiting:
+            self._transport.write(CONTINUE)
+        else:
+            self._keep(Expectation())
+
+    def on_refusal(self, status: int, message: str) -> None:
+        """Answer what cannot be read on, after what came before it, and end the connection."""
+        if self._current is None and not self._waiting:
+            self._send_refusal(status, message)
+        else:
+            self._keep(Refusal(status, message))
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Where the body of a large request is to be read to."""
+        return self._handler.body_memory(head)
+
+    def _keep(self, item: HttpRequest | Expectation | Refusal) -> None:
+        self._waiting.append(item)
+        if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    # Answering
+
+    def _handle(self, request: HttpRequest) -> None:
+        self._current = request
+        try:
+            exchange = self._handler.handle(self, request)
+        except Exception:
+            head = request.head
+            logger.exception("request failed: %s %s", ascii(head.method), ascii(head.target))
+            self.respond_error(500, UNEXPECTED)
+            return
+        if self._current is request:
+            self._exchange = exchange
+            if self._is_writing_paused and exchange is not None:
+                exchange.pause()
+
+    def respond(
+        self,
+        status: int,
+        parts: Sequence[Buffer] = (),
+        content_type: bytes = JSON_TYPE,
+        headers: bytes = b"",
+    ) -> None:
+        """Answer the request that is being handled; `headers` are whole lines."""
+        request = self._current
+        if request is None:  # the client is gone
+            return
+        if self._is_streaming:  # half an answer cannot be taken back: the client sees it end early
+            self.close()
+            return
+        size = 0
+        for part in parts:
+            size += len(part)
+        head = request.head
+        closes = self._closes_after(head)
+        if closes:
+            headers += b"Connection: close\r\n"
+        elif head.is_http_10:
+            headers += b"Connection: keep-alive\r\n"
+        text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n" % (
+            STATUS_LINES[status], content_type, headers, size,
+        )  # fmt: skip
+        if head.method == b"HEAD":
+            self._transport.write(text)
+        elif size <= LARGE_BODY_BYTES:
+            self._transport.write(b"".join((text, *parts)))
+        else:
+            self._write_parts([text, *parts])
+        self._end_exchange(closes=closes)
+
+    def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
+        """Answer with Triton's error object."""
+        self.respond(status, (error_body(message),), JSON_TYPE, headers)
+
+    def begin_stream(self, status: int, content_type: bytes) -> None:
+        """Begin an answer of unknown length; `stream` and `end_stream` follow."""
+        request = self._current
+        if request is None:
+            return
+        self._is_streaming = True
+        closes = self._closes_after(request.head, is_stream=True)
+        is_chunked = not request.head.is_http_10
+        text = stream_head(status, content_type, closes=closes, is_chunked=is_chunked)
+        self._transport.write(text)
+
+    def stream(self, part: bytes) -> None:
+        """Send a part of a streamed answer; an empty part is nothing."""
+        request = self._current
+        if request is None or not part:
+            return
+        if not request.head.is_http_10:
+            part = b"%x\r\n%b\r\n" % (len(part), part)
+        self._transport.write(part)
+
+    def end_stream(self) -> None:
+        """End a streamed answer."""
+        request = self._current
+        if request is None:
+            return
+        self._is_streaming = False
+        if not request.head.is_http_10:
+            self._transport.write(b"0\r\n\r\n")
+        self._end_exchange(closes=self._closes_after(request.head, is_stream=True))
+
+    def _closes_after(self, head: RequestHead, *, is_stream: bool = False) -> bool:
+        return self._closes_when_idle or not head.keep_alive or (is_stream and head.is_http_10)
+
+    def _end_exchange(self, *, closes: bool) -> None:
+        self._current = self._exchange = None
+        if closes:
+            self.close()
+        elif self._waiting:
+            # Not at once: whoever answered need not wait until the next request is handled.
+            self._proceed_soon()
+
+    def _proceed_soon(self) -> None:
+        if self._waiting and not self._is_proceeding:
+            self._is_proceeding = True
+            self._loop.call_soon(self._proceed)
+
+    def _proceed(self) -> None:
+        """Go on with what waited, until something has to be waited for again."""
+        while self._waiting and self._current is None and not self._is_writing_paused:
+            item = self._waiting.popleft()
+            if isinstance(item, HttpRequest):
+                self._handle(item)
+            elif isinstance(item, Expectation):
+                self._transport.write(CONTINUE)
+                self._reading.restart(self._loop.time())
+            else:
+                self._send_refusal(*item)
+        self._is_proceeding = False
+        if self._is_reading_paused and len(self._waiting) <= MAX_PIPELINED // 2:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
+            self._is_reading_paused = False
+            self._reading.restart(self._loop.time())
+            self._transport.resume_reading()
+
+    # Ending
+
+    def _send_refusal(self, status: int, message: str) -> None:
+        self._transport.write(refusal(status, message))
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        self._transport.write_eof()
+        self._become(_LINGERING)
+        self._reading.restart(self._loop.time())
+        self._resume_reading()
+        self._watch_writing()
+
+    def close(self) -> None:
+        """End the connection after what was written; nobody gets an answer any more."""
+        if self._state in (_CLOSING, _CLOSED):
+            return
+        self._become(_CLOSING)
+        self._let_go()
+        self._transport.close()
+        self._watch_writing()
+
+    def close_when_idle(self) -> None:
+        """End the connection after the answer that is due, if any."""
+        if self._current is None:
+            self.close()
+        else:
+            self._closes_when_idle = True
+
+    def end(self) -> asyncio.Future[None]:
+        """End the connection; the future is done when the client has what it is due."""
+        self._on_lost = self._loop.create_future()
+        self.close_when_idle()
+        return self._on_lost
+
+    def _let_go(self) -> None:
+        """Forget all that is under way, and tell who works on it."""
+        self._reader.stop()
+        self._waiting.clear()
+        exchange, self._exchange = self._exchange, None
+        self._current = None
+        if exchange is not None:
+            exchange.abandon()
+
+    # Slow clients
+
+    def _await_more(self, nbytes: int) -> None:
+        """Part of a request came: the rest has to follow."""
+        now = self._loop.time()
+        head, is_in_head = self._reader.head, self._reader.is_in_head
+        paced_head, was_in_head = self._paced
+        if head is not paced_head or is_in_head is not was_in_head:
+            self._paced = (head, is_in_head)
+            self._reading.restart(now)
+        elif not is_in_head:  # more of a head wins no time
+            self._reading.advance(nbytes, now)
+        self._handler.watch.add(self)
+
+    def _watch_writing(self) -> None:
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._writing.restart(self._loop.time())
+        self._handler.watch.add(self)
+
+    def check_progress(self, now: float) -> bool:
+        """Whether to go on watching; a client that stands still for too long is cut off."""
+        if self._state is _LINGERING and self._reading.stalled_s(now) > LINGER_S:
+            self.close()
+        is_writing = self._is_writing_paused or self._state is not _OPEN
+        if is_writing and not self._check_writing(now):
+            return False
+        is_reading = self._state is _OPEN and self._check_reading(now)
+        return is_writing or is_reading
+
+    def _check_writing(self, now: float) -> bool:
+        unsent = self._transport.get_write_buffer_size()
+        self._writing.advance(max(0, self._unsent_bytes - unsent), now)
+        self._unsent_bytes = unsent
+        if self._writing.stalled_s(now) <= self._handler.limits.write_stall_timeout_s:
+            return True
+        logger.info("client took nothing for too long: connection ended")
+        self._transport.abort()
+        return False
+
+    def _check_reading(self, now: float) -> bool:
+        reader = self._reader
+        if reader.is_over or not reader.is_mid_request:
+            return False
+        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
+        if self._is_reading_paused or is_held_back:  # the client waits for us
+            self._reading.restart(now)
+            return True
+        limits = self._handler.limits
+        allowed_s = limits.header_timeout_s if reader.is_in_head else limits.body_stall_timeout_s
+        if self._reading.stalled_s(now) > allowed_s:
+            reader.stop()
+            self.on_refusal(408, f"no progress of the request for {allowed_s:g} seconds")
+        return True

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a server that loads models from repositories, read from their flags."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.options.flags import FlagError, Flags, bad_value
+
+logger = logging.getLogger(__name__)
+
+ControlMode = Literal["none", "poll", "explicit"]
+
+DEFAULT_BACKEND_DIRECTORY = "/opt/tritonserver/backends"
+# The only name of a model to load that stands for all of them.
+ALL_MODELS = "*"
+
+_DEFAULT_POLL_S = 15
+_DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
+_MEBIBYTE = 1 << 20
+# What the Python backend takes as whole numbers, with the smallest of each.
+_PYTHON_INTEGERS = {
+    "shm-default-byte-size": _MEBIBYTE,
+    "shm-growth-byte-size": 1,
+    "shm_message_queue_size": 1,
+    "stub-timeout-seconds": 1,
+    "thread-pool-size": 1,
+}
+_PYTHON_TEXTS = ("shm-region-prefix-name", "python-runtime")
+_RESOURCE = re.compile(r"(?P<name>[^:]+):(?P<count>\d+)(?::(?P<device>\d+))?")
+
+
+class RateLimitResource(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a resource the rate limiter has to give."""
+
+    name: str
+    count: int
+    device: int | None = None  # None: on every device
+
+
+class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where models come from, which ones are loaded and how; the defaults are Triton's."""
+
+    paths: tuple[str, ...] = ()
+    model_control_mode: ControlMode = "none"
+    load_models: tuple[str, ...] = ()  # in explicit mode; `ALL_MODELS` stands for all
+    repository_poll_s: int = 0  # 0: changes are not looked for
+    model_config_name: str | None = None
+    auto_complete: bool = True
+    load_thread_count: int = 4
+    load_retry_count: int = 0
+    allow_links: bool = False  # to places outside the repositories
+    load_timeout_s: float = 0.0  # 0: as long as it takes
+    backend_directory: str = DEFAULT_BACKEND_DIRECTORY
+    # By backend, those without one under an empty name; texts, as backends get them.
+    backend_config: Mapping[str, Mapping[str, str]] = {}
+    default_max_batch_size: int = 4
+    min_compute_capability: float = 7.5
+    rate_limit: bool = False
+    rate_limit_resources: tuple[RateLimitResource, ...] = ()
+
+    def backend_settings(self, backend: str) -> dict[str, str]:
+        """Everything a backend is told on the command line, as a table or a model shows it."""
+        settings = {
+            "auto-complete-config": str(self.auto_complete).lower(),
+            "backend-directory": self.backend_directory,
+            "min-compute-capability": f"{self.min_compute_capability:f}",
+            **self.backend_config.get("", {}),
+            **self.backend_config.get(backend, {}),
+        }
+        ordered = {name: settings[name] for name in sorted(settings)}
+        return ordered | {_DEFAULT_MAX_BATCH_SIZE: str(self.default_max_batch_size)}
+
+
+def read_repository_options(flags: Flags) -> RepositoryOptions:
+    """Read the flags of repositories.
+
+    Raises:
+        PyTritonValidationError: for a bad value, or flags that contradict each other.
+    """
+    mode: ControlMode = flags.choice("model_control_mode", "none", ("none", "poll", "explicit"))
+    backend_config = _backend_config(flags)
+    max_batch_size = backend_config.get("", {}).get(_DEFAULT_MAX_BATCH_SIZE, "4")
+    poll_s = flags.integer("repository_poll_secs", _DEFAULT_POLL_S)
+    return RepositoryOptions(
+        paths=flags.texts("model_repository"),
+        model_control_mode=mode,
+        load_models=_load_models(flags, mode),
+        repository_poll_s=poll_s if mode == "poll" else 0,
+        model_config_name=_model_config_name(flags),
+        auto_complete=_auto_complete(flags),
+        load_thread_count=flags.integer("model_load_thread_count", 4, minimum=1),
+        load_retry_count=flags.integer("model_load_retry_count", 0),
+        allow_links=flags.boolean("allow_repository_links", default=False),
+        load_timeout_s=flags.number("model_load_timeout_secs", 0.0),
+        backend_directory=flags.text("backend_directory", DEFAULT_BACKEND_DIRECTORY),
+        backend_config=backend_config,
+        default_max_batch_size=int(max_batch_size),
+        min_compute_capability=flags.positive_number("min_supported_compute_capability", 7.5),
+        rate_limit=_rate_limit(flags),
+        rate_limit_resources=_rate_limit_resources(flags),
+    )
+
+
+def _load_models(flags: Flags, mode: ControlMode) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(flags.texts("load_model")))
+    if names and mode != "explicit":
+        raise PyTritonValidationError(
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        )
+    if ALL_MODELS in names and len(names) > 1:
+        raise PyTritonValidationError(
+            "Wildcard model name '*' must be the ONLY startup model if specified at all."
+        )
+    return names
+
+
+def _model_config_name(flags: Flags) -> str | None:
+    name = flags.optional_text("model_config_name")
+    if name is not None and re.search(r"[\s/]", name):
+        raise bad_value("model_config_name", "a name without spaces and slashes", name)
+    return name
+
+
+def _auto_complete(flags: Flags) -> bool:
+    is_disabled = flags.boolean("disable_auto_complete_config", default=False)
+    return not (flags.boolean("strict_model_config", default=False) or is_disabled)
+
+
+def _backend_config(flags: Flags) -> dict[str, dict[str, str]]:
+    groups: dict[str, dict[str, str]] = {}
+    for text in flags.texts("backend_config"):
+        # A comma after the first equals sign belongs to the value.
+        place, equals, value = text.partition("=")
+        backend, comma, setting = place.rpartition(",")
+        if not (setting and equals) or (comma and not backend):
+            raise FlagError(
+                "backend-config",
+                f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}",
+            )
+        groups.setdefault(backend, {})[setting] = value
+    if _DEFAULT_MAX_BATCH_SIZE in groups.get("", {}):
+        _check_integer(groups[""], _DEFAULT_MAX_BATCH_SIZE, 0)
+    _check_python_settings(groups.get("python", {}))
+    return groups
+
+
+def _check_python_settings(settings: Mapping[str, str]) -> None:
+    for setting, value in settings.items():
+        if setting in _PYTHON_INTEGERS:
+            _check_integer(settings, setting, _PYTHON_INTEGERS[setting])
+        elif setting not in _PYTHON_TEXTS:
+            logger.warning("--backend-config: the Python backend has no setting %s", setting)
+        elif not value:
+            raise bad_value("backend_config", f"a text as {setting}", value)
+
+
+def _check_integer(settings: Mapping[str, str], setting: str, minimum: int) -> None:
+    value = settings[setting]
+    if not value.isdecimal() or int(value) < minimum:
+        raise bad_value("backend_config", f"an integer of at least {minimum} as {setting}", value)
+
+
+def _rate_limit(flags: Flags) -> bool:
+    return flags.choice("rate_limit", "off", ("off", "execution_count")) == "execution_count"
+
+
+def _rate_limit_resources(flags: Flags) -> tuple[RateLimitResource, ...]:
+    resources = []
+    for text in flags.texts("rate_limit_resource"):
+        match = _RESOURCE.fullmatch(text)
+        if match is None:
+            raise FlagError(
+                "rate-limit-resource",
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+                f"'<resource_name>:<count>'. Got {text}",
+            )
+        device = None if match["device"] is None else int(match["device"])
+        count = int(match["count"])
+        resources.append(RateLimitResource(name=match["name"], count=count, device=device))
+    return tuple(resources)

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's settings as its process reads them, made from the flags that users know.
+
+A flag `--http-port` is the field `http_port` of `TritonConfig`; both arrive here as one mapping.
+The records cross a process. What a restricted API expects is a secret and in no representation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.api.authorization import Protocol, RestrictedGroup, parse_restricted_groups
+from pytriton.server.options.flags import FlagError, Flags, bad_value
+from pytriton.server.options.repository_options import RepositoryOptions, read_repository_options
+
+logger = logging.getLogger(__name__)
+
+# What Triton takes as the body of an HTTP request.
+REPOSITORY_HTTP_MAX_INPUT_BYTES = 64 << 20
+# Bound models always had servers without that limit; theirs is the one of a gRPC message.
+BOUND_HTTP_MAX_INPUT_BYTES = (2 << 30) - 1
+
+_ANY_ADDRESS = "0.0.0.0"
+_COMPRESSION_LEVELS = ("none", "low", "medium", "high")
+_METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "histogram_latencies")
+# They size pools and threads that this server does not have, name folders of plug-ins that it does
+# not load, or steer devices that it leaves to its models.
+_WITHOUT_EFFECT = (
+    "allow_client_shm",
+    "buffer_manager_thread_count",
+    "cache_directory",
+    "cuda_memory_pool_byte_size",
+    "cuda_virtual_address_size",
+    "enable_peer_access",
+    "grpc_infer_allocation_pool_size",
+    "grpc_infer_thread_count",
+    "grpc_max_response_pool_size",
+    "host_policy",
+    "http_thread_count",
+    "model_load_gpu_limit",
+    "model_namespacing",
+    "repoagent_directory",
+    "sagemaker_safe_port_range",
+    "sagemaker_thread_count",
+    "vertex_ai_thread_count",
+)
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one protocol is served."""
+
+    port: int  # 0: a free one
+    address: str = _ANY_ADDRESS
+    allow: bool = True
+    reuse_port: bool = False
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server logs, and where."""
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: str = "default"
+    file: str | None = None
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The PEM files of an encrypted gRPC endpoint."""
+
+    server_cert: str
+    server_key: str
+    root_cert: str | None = None
+    mutual: bool = False  # clients have to show a certificate
+
+
+class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When a gRPC connection is probed, and when it has lasted long enough."""
+
+    time_ms: int = 7_200_000
+    timeout_ms: int = 20_000
+    permit_without_calls: bool = False
+    max_pings_without_data: int = 2
+    min_recv_ping_interval_without_data_ms: int = 300_000
+    max_ping_strikes: int = 2
+    max_connection_age_ms: int | None = None
+    max_connection_age_grace_ms: int | None = None
+
+
+class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which metrics are served, and how old the machine's own may be."""
+
+    cpu: bool = True
+    gpu: bool = True
+    interval_ms: float = 2000.0
+    counter_latencies: bool = True
+    pinned_memory_pool_bytes: int = 256 << 20
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client may ask of the server before it is cut off."""
+
+    http_max_input_bytes: int = REPOSITORY_HTTP_MAX_INPUT_BYTES
+    http_max_header_bytes: int = 64 << 10
+    http_max_chunks: int = 65536  # non-empty ones of one body
+    grpc_max_message_bytes: int = (2 << 30) - 1
+    header_timeout_s: float = 60.0  # from a request's first byte to the end of its headers
+    body_stall_timeout_s: float = 60.0  # without one more byte of a body
+    write_stall_timeout_s: float = 300.0  # without the client taking one more byte
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of a server process; the defaults are Triton's."""
+
+    id: str = "triton"
+    http: Endpoint = Endpoint(port=DEFAULT_HTTP_PORT)
+    grpc: Endpoint = Endpoint(port=DEFAULT_GRPC_PORT)
+    metrics: Endpoint = Endpoint(port=DEFAULT_METRICS_PORT)
+    sagemaker: Endpoint = Endpoint(port=8080, allow=False)
+    vertex_ai: Endpoint = Endpoint(port=8080, allow=False)
+    vertex_ai_default_model: str | None = None
+    http_restricted: tuple[RestrictedGroup, ...] = ()
+    grpc_restricted: tuple[RestrictedGroup, ...] = ()
+    # Found anywhere in a header's name, in either case.
+    http_header_forward_pattern: str | None = None
+    grpc_header_forward_pattern: str | None = None
+    grpc_tls: TlsOptions | None = None
+    grpc_keepalive: KeepaliveOptions = KeepaliveOptions()
+    grpc_response_compression: str = "none"
+    log: LogOptions = LogOptions()
+    metrics_options: MetricsOptions = MetricsOptions()
+    limits: Limits = Limits()
+    repository: RepositoryOptions = RepositoryOptions()
+    exit_on_error: bool = True
+    exit_timeout_s: int = 30
+    exit_grace_s: float = 0.0  # not ready any more, but still taking requests
+    strict_readiness: bool = True
+    cache_bytes: int = 0  # of the response cache; 0: there is none
+    trace_settings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_triton_config(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        default_http_max_input_bytes: int = BOUND_HTTP_MAX_INPUT_BYTES,
+    ) -> ServerOptions:
+        """Read the fields of `TritonConfig`, or flags with underscores for dashes.
+
+        Args:
+            config: values by name; None leaves the choice to the server.
+            default_http_max_input_bytes: the limit where `http_max_input_size` is not given;
+                a server of repositories passes `REPOSITORY_HTTP_MAX_INPUT_BYTES`.
+
+        Returns:
+            The settings.
+
+        Raises:
+            PyTritonValidationError: for an unknown name, a value of the wrong kind or out of range,
+                or two endpoints at one address.
+        """
+        flags = Flags(config)
+        http, grpc, metrics = _endpoints(flags)
+        options = cls(
+            id=flags.text("id", "triton"),
+            http=http,
+            grpc=grpc,
+            metrics=metrics,
+            sagemaker=_cloud_endpoint(flags, "sagemaker"),
+            vertex_ai=_cloud_endpoint(flags, "vertex_ai"),
+            vertex_ai_default_model=flags.optional_text("vertex_ai_default_model"),
+            http_restricted=_restricted(flags, "http_restricted_api", Protocol.HTTP),
+            grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
+            http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),
+            grpc_header_forward_pattern=flags.pattern("grpc_header_forward_pattern"),
+            grpc_tls=_tls(flags),
+            grpc_keepalive=_keepalive(flags),
+            grpc_response_compression=flags.choice(
+                "grpc_infer_response_compression_level", "none", _COMPRESSION_LEVELS
+            ),
+            log=read_log_options(flags),
+            metrics_options=_metrics(flags),
+            limits=_limits(flags, default_http_max_input_bytes),
+            repository=read_repository_options(flags),
+            exit_on_error=flags.boolean("exit_on_error", default=True),
+            exit_timeout_s=flags.integer("exit_timeout_secs", 30),
+            exit_grace_s=flags.number("exit_grace_secs", 0.0),
+            strict_readiness=flags.boolean("strict_readiness", default=True),
+            cache_bytes=_cache_bytes(flags),
+            trace_settings=_trace_settings(flags),
+        )
+        flags.ignore(*_WITHOUT_EFFECT)
+        flags.refuse_unread()
+        return options
+
+
+def _endpoints(flags: Flags) -> tuple[Endpoint, Endpoint, Endpoint]:
+    http = Endpoint(
+        allow=flags.boolean("allow_http", default=True),
+        address=flags.text("http_address", _ANY_ADDRESS),
+        port=flags.port("http_port", DEFAULT_HTTP_PORT),
+        reuse_port=flags.boolean("reuse_http_port", default=False),
+    )
+    grpc = Endpoint(
+        allow=flags.boolean("allow_grpc", default=True),
+        address=flags.text("grpc_address", _ANY_ADDRESS),
+        port=flags.port("grpc_port", DEFAULT_GRPC_PORT),
+        reuse_port=flags.boolean("reuse_grpc_port", default=False),
+    )
+    metrics = Endpoint(
+        allow=flags.boolean("allow_metrics", default=True),
+        address=flags.text("metrics_address", http.address),
+        port=flags.port("metrics_port", DEFAULT_METRICS_PORT),
+    )
+    _refuse_shared_ports({"HTTP": http, "GRPC": grpc, "metrics": metrics})
+    return http, grpc, metrics
+
+
+def _refuse_shared_ports(endpoints: dict[str, Endpoint]) -> None:
+    taken: dict[tuple[str, int], str] = {}
+    for name, endpoint in endpoints.items():
+        if not endpoint.allow or not endpoint.port:
+            continue
+        other = taken.setdefault((endpoint.address, endpoint.port), name)
+        if other != name:
+            raise PyTritonValidationError(
+                f"The server cannot listen to {other} requests and {name} requests at the same "
+                f"address and port {endpoint.address}:{endpoint.port}"
+            )
+
+
+def _cloud_endpoint(flags: Flags, name: str) -> Endpoint:
+    return Endpoint(
+        allow=flags.boolean(f"allow_{name}", default=False), port=flags.port(f"{name}_port", 8080)
+    )
+
+
+def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[RestrictedGroup, ...]:
+    try:
+        return parse_restricted_groups(flags.texts(name), protocol)
+    except PyTritonValidationError as error:
+        raise FlagError(name, error.message) from None
+
+
+def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
+    size = flags.integer("http_max_input_size", default_http_max_input_bytes)
+    if not size:
+        raise FlagError(
+            "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
+        )
+    return Limits(http_max_input_bytes=size)
+
+
+def _tls(flags: Flags) -> TlsOptions | None:
+    mutual = flags.boolean("grpc_use_ssl_mutual", default=False)
+    wanted = flags.boolean("grpc_use_ssl", default=False) or mutual
+    files = {
+        name: flags.optional_text(name)
+        for name in ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
+    }
+    if not wanted:
+        return None
+    needed = list(files) if mutual else ["grpc_server_cert", "grpc_server_key"]
+    for name in needed:
+        if files[name] is None:
+            raise bad_value(name, "a PEM file, as gRPC is to be encrypted,", None)
+    return TlsOptions(
+        server_cert=str(files["grpc_server_cert"]),
+        server_key=str(files["grpc_server_key"]),
+        root_cert=files["grpc_root_cert"],
+        mutual=mutual,
+    )
+
+
+def _keepalive(flags: Flags) -> KeepaliveOptions:
+    default = KeepaliveOptions()
+    interval = "grpc_http2_min_recv_ping_interval_without_data"
+    return KeepaliveOptions(
+        time_ms=flags.integer("grpc_keepalive_time", default.time_ms),
+        timeout_ms=flags.integer("grpc_keepalive_timeout", default.timeout_ms),
+        permit_without_calls=flags.boolean("grpc_keepalive_permit_without_calls", default=False),
+        max_pings_without_data=flags.integer(
+            "grpc_http2_max_pings_without_data", default.max_pings_without_data
+        ),
+        min_recv_ping_interval_without_data_ms=flags.integer(
+            interval, default.min_recv_ping_interval_without_data_ms
+        ),
+        max_ping_strikes=flags.integer("grpc_http2_max_ping_strikes", default.max_ping_strikes),
+        max_connection_age_ms=flags.optional_integer("grpc_max_connection_age"),
+        max_connection_age_grace_ms=flags.optional_integer("grpc_max_connection_age_grace"),
+    )
+
+
+def read_log_options(flags: Flags) -> LogOptions:
+    """What to log, and where; PyTritonValidationError names a bad value."""
+    return LogOptions(
+        verbose=flags.integer("log_verbose", 0),
+        info=flags.boolean("log_info", default=True),
+        warning=flags.boolean("log_warning", default=True),
+        error=flags.boolean("log_error", default=True),
+        format=flags.choice("log_format", "default", ("default", "ISO8601")),
+        file=flags.optional_text("log_file"),
+    )
+
+
+def _metrics(flags: Flags) -> MetricsOptions:
+    given = flags.settings("metrics_config")
+    for name in given:
+        if name != "summary_quantiles" and name not in _METRICS_SETTINGS:
+            raise bad_value("metrics_config", f"one of {', '.join(_METRICS_SETTINGS)}", name)
+    settings = Flags(given)
+    for name in ("summary_latencies", "histogram_latencies"):
+        if settings.boolean(name, default=False):
+            logger.warning("--metrics-config %s: this server has only counters of latencies", name)
+    return MetricsOptions(
+        cpu=flags.boolean("allow_cpu_metrics", default=True),
+        gpu=flags.boolean("allow_gpu_metrics", default=True),
+        interval_ms=flags.positive_number("metrics_interval_ms", 2000.0),
+        counter_latencies=settings.boolean("counter_latencies", default=True),
+        pinned_memory_pool_bytes=flags.integer("pinned_memory_pool_byte_size", 256 << 20),
+    )
+
+
+def _trace_settings(flags: Flags) -> tuple[str, ...]:
+    settings = flags.texts("trace_config")
+    for text in settings:
+        setting, equals, _ = text.partition("=")
+        if not (setting and equals):
+            raise FlagError(
+                "trace_config",
+                f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}",
+            )
+    return settings
+
+
+def _cache_bytes(flags: Flags) -> int:
+    size = flags.optional_integer("response_cache_byte_size")
+    caches = flags.grouped_settings("cache_config", "cache")
+    if size is not None and caches:
+        raise PyTritonValidationError(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both "
+            "provided. Please provide one or the other."
+        )
+    if len(caches) > 1:
+        raise PyTritonValidationError(
+            "found multiple cache configurations, but only a single cache is currently supported"
+        )
+    for cache, settings in caches.items():
+        if cache != "local" or settings.keys() != {"size"}:
+            # Values are not shown: those of other caches are passwords.
+            came = " ".join(f"{cache},{setting}=..." for setting in settings)
+            raise bad_value("cache_config", "local,size=<bytes>", came)
+        if not settings["size"].isdecimal() or not int(settings["size"]):
+            raise bad_value("cache_config", "a number of bytes as size", settings["size"])
+        size = int(settings["size"])
+    return size or 0

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the server writes its log: Triton's lines, to a file or the console.
+
+Text of clients cannot pass for lines of its own, as messages are quoted like JSON strings.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from pytriton.server.process.terminal import Colour, has_colours, paint
+
+if TYPE_CHECKING:
+    from pytriton.server.options.server_options import LogOptions
+
+# Triton quotes messages unless this variable is 0; then they are written as they are.
+ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
+
+_RAW = "is_raw"
+_COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
+
+
+class LiveLine(Protocol):
+    """The last line of a terminal, which is written over again and again."""
+
+    def hide(self) -> None:
+        """Take it away before something else is written."""
+
+    def show(self) -> None:
+        """Write it again."""
+
+
+class TritonFormatter(logging.Formatter):
+    """Makes `I0102 03:04:05.678901 <pid> <file>:<line>] "<message>"` of a record."""
+
+    def __init__(self, options: LogOptions, *, is_coloured: bool = False) -> None:
+        super().__init__()
+        self._is_iso = options.format == "ISO8601"
+        self._is_quoted = os.environ.get(ESCAPE_VARIABLE) != "0"
+        self._is_coloured = is_coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        head, message = self._head(record), record.getMessage()
+        if getattr(record, _RAW, False):
+            text = f"{head} \n{message}"
+        elif self._is_quoted:
+            text = f'{head} "{quoted(message)}"'
+        else:
+            text = f"{head} {message}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
+        """The traceback, each of its lines indented."""
+        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).splitlines())
+
+    def _head(self, record: logging.LogRecord) -> str:
+        letter = level_letter(record.levelno)
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        if self._is_iso:
+            head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}"
+        else:
+            head = f"{letter}{moment:%m%d %H:%M:%S.%f}"
+        head += f" {record.process} {record.filename}:{record.lineno}]"
+        return paint(head, _COLOURS[letter]) if self._is_coloured else head
+
+
+class ConsoleHandler(logging.Handler):
+    """Writes what is informative to one stream, warnings and errors to another."""
+
+    def __init__(
+        self, options: LogOptions, out: TextIO, err: TextIO, live_line: LiveLine | None = None
+    ) -> None:
+        super().__init__()
+        self._live_line = live_line
+        self._streams = {
+            is_error: (stream, TritonFormatter(options, is_coloured=has_colours(stream)))
+            for is_error, stream in ((False, out), (True, err))
+        }
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream, formatter = self._streams[record.levelno >= logging.WARNING]
+        try:
+            if self._live_line is not None:
+                self._live_line.hide()
+            stream.write(formatter.format(record) + "\n")
+            stream.flush()
+            if self._live_line is not None:
+                self._live_line.show()
+        except Exception:  # noqa: BLE001  logging's own way with a stream that is broken
+            self.handleError(record)
+
+
+def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) -> None:
+    """Send the log where it was asked for, at the levels that were asked for.
+
+    Args:
+        options: what to log, and the file to log to, if any.
+        handler: takes the log where no file is named; by default standard error does.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if options.file:
+        handler = logging.FileHandler(options.file, encoding="utf-8")
+        handler.setFormatter(TritonFormatter(options))
+    elif handler is None:
+        handler = ConsoleHandler(options, sys.stderr, sys.stderr)
+    handler.addFilter(lambda record: _is_wanted(record.levelno, options))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+    wanted = (level for level in levels if _is_wanted(level, options))
+    root.setLevel(next(wanted, logging.ERROR))
+
+
+def log_table(logger: logging.Logger, table: str) -> None:
+    """Log lines that are written as they are, after one that says when and where."""
+    logger.info("%s", table, extra={_RAW: True}, stacklevel=2)
+
+
+def level_letter(level: int) -> str:
+    """How a line of a level begins; verbose lines are informative ones."""
+    if level >= logging.ERROR:
+        return "E"
+    return "W" if level >= logging.WARNING else "I"
+
+
+def quoted(text: str) -> str:
+    """Text as it stands between the quotes of a JSON string, without what cannot be seen."""
+    return visible(text.replace("\\", r"\\").replace('"', r"\""))
+
+
+def visible(text: str) -> str:
+    """Text on one line: line breaks, escapes of terminals and their like as JSON writes them."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1] for character in text
+    )
+
+
+def _is_wanted(level: int, options: LogOptions) -> bool:
+    if level >= logging.ERROR:
+        return options.error
+    if level >= logging.WARNING:
+        return options.warning
+    return options.info if level >= logging.INFO else bool(options.verbose)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands between the engine and the sink of a traced request, and notes what happens when."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from pytriton.messages import TraceContext
+from pytriton.server.tracing.spans import Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.errors import ServerError
+    from pytriton.messages import ExecutionTimes, InferResponse, ResponseSink
+    from pytriton.server.tracing.spans import TraceFacts
+
+# Of a longer stream the first responses and the last are told: OpenTelemetry keeps 128 events.
+_MAX_EVENTS = 120
+# Executions of one request, where its model asks for more and more of them.
+_MAX_EXECUTIONS = 128
+_CANCELLED = "the request was cancelled"
+
+_monotonic_ns = time.monotonic_ns
+
+
+def new_span_id() -> int:
+    """An id that no other span has."""
+    return random.getrandbits(64) or 1
+
+
+def new_trace_id() -> int:
+    """An id that no other trace has."""
+    return random.getrandbits(128) or 1
+
+
+class RequestTrace:
+    """The trace of one request; see `pytriton.messages.RequestTrace`.
+
+    Args:
+        facts: what is known of the request, and gets known.
+        sink: where its responses go.
+        end: called once, when the request is over.
+    """
+
+    __slots__ = ("_end", "_facts", "_is_over", "_sink")
+
+    def __init__(
+        self, facts: TraceFacts, sink: ResponseSink, end: Callable[[TraceFacts], None]
+    ) -> None:
+        self._facts = facts
+        self._sink = sink
+        self._end = end
+        self._is_over = False
+
+    # What the engine and instances tell
+
+    def context(self, *, is_model_file: bool) -> TraceContext:
+        """The span to go on under: of the model, or around a bound callable."""
+        facts = self._facts
+        if not is_model_file and not facts.backend_id:
+            facts.backend_id = new_span_id()
+        span_id = facts.model_id if is_model_file else facts.backend_id
+        return TraceContext(f"00-{facts.trace_id:032x}-{span_id:016x}-01", facts.tracestate)
+
+    def add_execution(self, times_ns: ExecutionTimes) -> None:
+        """Note an execution; a further response only prolongs the one that it belongs to."""
+        executions = self._facts.executions
+        if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
+            span_id, first = executions[-1]
+            whole = structs.replace(times_ns, infer_start_ns=first.infer_start_ns)
+            executions[-1] = Execution(span_id, whole)
+        elif len(executions) < _MAX_EXECUTIONS:
+            executions.append(Execution(new_span_id(), times_ns))
+
+    def on_cancelled(self) -> None:
+        """Whatever the model still answers, the client did not get it."""
+        self._facts.error = self._facts.error or _CANCELLED
+
+    def on_refused(self, error: ServerError) -> None:
+        """It ends here."""
+        self._facts.error = error.message
+        self._finish(_monotonic_ns())
+
+    # What the sink has to hear
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Pass a response on."""
+        answered_ns = _monotonic_ns()
+        try:
+            self._sink.on_response(response, final=final)
+        finally:
+            self._note_answer(answered_ns, final=final)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Pass an error on."""
+        answered_ns = _monotonic_ns()
+        self._facts.error = self._facts.error or error.message or _CANCELLED
+        try:
+            self._sink.on_error(error, final=final)
+        finally:
+            self._note_answer(answered_ns, final=final)
+
+    def _note_answer(self, answered_ns: int, *, final: bool) -> None:
+        facts = self._facts
+        if facts.protocol and (final or len(facts.events) < _MAX_EVENTS):
+            facts.events += (
+                ("INFER_RESPONSE_COMPLETE", answered_ns),
+                (f"{facts.protocol}_SEND_START", answered_ns),
+                (f"{facts.protocol}_SEND_END", _monotonic_ns()),
+            )
+        if final:
+            self._finish(answered_ns)
+
+    def _finish(self, answered_ns: int) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._facts.answered_ns = answered_ns
+        self._facts.end_ns = _monotonic_ns()
+        self._end(self._facts)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which requests are traced, and where the spans of those that are over go."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pytriton.errors import InvalidArgumentError, UnavailableError
+from pytriton.server.tracing.request_trace import RequestTrace, new_span_id, new_trace_id
+from pytriton.server.tracing.span_export import SpanExport
+from pytriton.server.tracing.spans import TraceFacts, make_spans
+from pytriton.utils.trace_config import INSTALL_HINT
+
+if TYPE_CHECKING:
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.messages import InferRequest, TraceContext
+    from pytriton.server.tracing.settings import TraceSettings
+    from pytriton.server.tracing.spans import SpanRecord
+
+# Version 00 of W3C Trace Context, and what later ones, which may add to it, keep of it.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-|\Z)")
+_LENGTH = 55
+_SAMPLED = 1
+
+
+class TraceParent(NamedTuple):
+    """The span that a client sent its request under."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+def parse_traceparent(text: str) -> TraceParent | None:
+    """Read a `traceparent` header; None where it is not one."""
+    found = _TRACEPARENT.match(text)
+    if found is None or (text.startswith("00") and len(text) != _LENGTH):
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    if not trace_id or not span_id:
+        return None
+    return TraceParent(trace_id, span_id, bool(flags & _SAMPLED))
+
+
+class SpanSink(Protocol):
+    """Where spans go."""
+
+    def add(self, spans: list[SpanRecord]) -> None:
+        """Take the spans of a request."""
+
+    async def close(self, timeout_s: float) -> None:
+        """Send what is left, if it can be sent in time."""
+
+
+class Tracing:
+    """Begins the traces of requests, and hands on the spans of those that are over."""
+
+    def __init__(self, settings: TraceSettings, export: SpanSink) -> None:
+        self.settings = settings
+        self._export = export
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    def start(cls, settings: TraceSettings) -> Tracing | None:
+        """Trace as settings say; None where their mode is not OpenTelemetry's.
+
+        Raises:
+            InvalidArgumentError: a setting is wrong.
+            UnavailableError: OpenTelemetry is not installed.
+        """
+        if not settings.config.is_opentelemetry:
+            return None
+        try:
+            return cls(settings, SpanExport(settings.config))
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
+        except ImportError as error:
+            raise UnavailableError(INSTALL_HINT) from error
+
+    def begin(
+        self,
+        request: InferRequest,
+        spec: ModelSpec,
+        protocol: str,
+        traceparent: str,
+        tracestate: str,
+    ) -> None:
+        """Trace a client's request if it is to be: if its client does, or else as sampling says."""
+        sampling = self.settings.sampling(spec.name)
+        if sampling is None:
+            return
+        parent = parse_traceparent(traceparent) if traceparent else None
+        if parent is None:
+            if sampling.takes_next():
+                self._attach(request, spec, new_trace_id(), protocol=protocol)
+        elif parent.is_sampled:
+            self._attach(
+                request, spec, parent.trace_id, parent.span_id, tracestate, protocol=protocol
+            )
+
+    def begin_call(self, request: InferRequest, spec: ModelSpec, parent: TraceContext) -> None:
+        """Trace a request that a model makes for a traced one."""
+        span = parse_traceparent(parent.traceparent)
+        if span is not None:
+            self._attach(
+                request, spec, span.trace_id, span.span_id, parent.tracestate, is_call=True
+            )
+
+    def _attach(
+        self,
+        request: InferRequest,
+        spec: ModelSpec,
+        trace_id: int,
+        parent_id: int = 0,
+        tracestate: str = "",
+        *,
+        protocol: str = "",
+        is_call: bool = False,
+    ) -> None:
+        facts = TraceFacts(
+            trace_id=trace_id,
+            parent_id=parent_id,
+            tracestate=tracestate,
+            is_call=is_call,
+            number=next(self._numbers),
+            protocol=protocol,
+            model_name=spec.name,
+            model_version=spec.version,
+            request_id=request.id,
+            infer_id=new_span_id(),
+            model_id=new_span_id(),
+            start_ns=time.monotonic_ns(),
+        )
+        request.trace = request.sink = RequestTrace(facts, request.sink, self._finish)
+
+    def _finish(self, facts: TraceFacts) -> None:
+        self._export.add(make_spans(facts, time.time_ns() - time.monotonic_ns()))
+
+    async def close(self, timeout_s: float) -> None:
+        """Have the last spans sent, if that can be done in time."""
+        await self._export.close(timeout_s)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When crashed instances are started again; time is a number here."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.repository.loading.supervisor import (
+    CRASH_LIMIT,
+    CRASH_PERIOD_S,
+    MAX_DELAY_S,
+    GiveUp,
+    Restart,
+    RestartPolicy,
+)
+
+
+def test_first_restart_is_at_once_and_the_next_ones_wait_twice_as_long():
+    policy = RestartPolicy(crash_limit=100)
+
+    delays = [policy.on_exit(10.0 * count, "signal 11").delay_s for count in range(10)]
+
+    assert delays == pytest.approx([0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, MAX_DELAY_S])
+
+
+def test_crash_loop_ends_with_a_reason_that_names_the_count_and_the_last_cause():
+    policy = RestartPolicy()
+    for count in range(CRASH_LIMIT - 1):
+        assert isinstance(policy.on_exit(float(count), "exit status 1"), Restart)
+
+    decision = policy.on_exit(4.0, "signal 9")
+
+    assert decision == GiveUp(
+        "its instances ended 5 times within 4.0 s and are not started again; "
+        "the last time: signal 9"
+    )
+
+
+def test_crashes_spread_over_more_than_the_period_are_always_restarted():
+    policy = RestartPolicy()
+
+    decisions = [policy.on_exit(count * CRASH_PERIOD_S / 4, "x") for count in range(1000)]
+
+    assert all(isinstance(decision, Restart) for decision in decisions)
+    assert decisions[-1] == Restart(MAX_DELAY_S)
+
+
+def test_stable_period_begins_the_count_anew():
+    policy = RestartPolicy()
+    for count in range(CRASH_LIMIT - 1):
+        policy.on_exit(float(count), "x")
+
+    assert policy.on_exit(CRASH_LIMIT + CRASH_PERIOD_S, "x") == Restart(0.0)
+    assert "1 of 5 crashes, 1 restarts" in repr(policy)

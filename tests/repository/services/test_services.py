@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one worker asks of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from pytriton.engine.control import IndexEntry
+from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.repository.services.custom_metrics import CustomMetrics
+from pytriton.repository.services.model_services import ModelServices, SharedServices
+from pytriton.transport.refs import TensorRef
+from pytriton.transport.worker_frames import InferCall, LogLine
+from tests.fakes import RecordingSink
+from tests.repository.calling import World, tensors
+
+
+class FakeControl:
+    """Keeps what it was asked for; an error to raise can be set."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.error: Exception | None = None
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        return []
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        self.asked.append(("load", name, config, files))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        if self.error is not None:
+            raise self.error
+        self.asked.append(("unload", name, unload_dependents))
+
+    def is_ready(self) -> bool:
+        return True
+
+
+class Desk:
+    """The services of one worker, and what they replied."""
+
+    def __init__(self, loop: Any = None) -> None:
+        self.world = World()
+        self.control = FakeControl()
+        self.metrics = CustomMetrics()
+        self.shared = SharedServices(
+            self.world.engine, self.control, self.metrics, loop or self.world.loop
+        )
+        self.services = ModelServices(self.shared, "m", "m_0_0")
+        self.replies: list[tuple[Any, str | None]] = []
+
+    def serve(self, action: str, **arguments: Any) -> None:
+        self.services.serve(action, arguments, self._reply)
+
+    def _reply(self, value: Any, error: str | None) -> None:
+        self.replies.append((value, error))
+
+
+@pytest.fixture
+def desk():
+    return Desk()
+
+
+def in_time(scenario: Callable[[Desk], None]) -> Desk:
+    """Let a scenario ask for something, and wait until it was answered."""
+
+    async def run() -> Desk:
+        desk = Desk(asyncio.get_running_loop())
+        scenario(desk)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert "0 running" in repr(desk.shared)
+        return desk
+
+    return asyncio.run(run())
+
+
+def call(name: str, **fields: Any) -> InferCall:
+    return InferCall(1, name, -1, [TensorRef("IN", 0, (), 0, 0)], **fields)
+
+
+def test_metrics_are_made_and_read(desk):
+    desk.serve("new_family", family=1, name="f", description="d", kind="COUNTER")
+    desk.serve("new_metric", family=1, metric=2, labels={"a": "b"}, buckets=None)
+    desk.services.serve("increment", {"metric": 2, "value": 2.5}, None)
+    desk.serve("value", metric=2)
+
+    assert desk.replies == [(None, None), (None, None), (2.5, None)]
+
+
+def test_refusal_is_replied_with_the_bare_text(desk):
+    desk.serve("new_family", family=1, name="a b", description="", kind="GAUGE")
+
+    assert desk.replies == [(None, "Invalid metric name")]
+
+
+def test_refusal_that_nobody_waits_for_is_logged(desk, caplog):
+    desk.services.serve("observe", {"metric": 9, "value": 1.0}, None)
+
+    assert "m_0_0: observe failed: the metric has been deleted" in caplog.text
+
+
+def test_worker_that_is_gone_has_no_metrics(desk):
+    desk.serve("new_family", family=1, name="f", description="d", kind="COUNTER")
+    desk.services.close()
+
+    assert len(desk.metrics) == 0
+
+
+def test_unknown_service_is_refused_with_those_there_are(desk):
+    with pytest.raises(InvalidArgumentError, match="no service 'reboot', only increment, set"):
+        desk.serve("reboot")
+
+
+def test_model_is_loaded_with_its_files():
+    desk = in_time(
+        lambda desk: desk.serve("load_model", name="a", config="{}", files={"1/model.py": b"x"})
+    )
+
+    assert desk.control.asked == [("load", "a", "{}", {"1/model.py": b"x"})]
+    assert desk.replies == [(None, None)]
+
+
+def test_model_without_a_configuration_is_loaded_with_its_own():
+    desk = in_time(lambda desk: desk.serve("load_model", name="a", config="", files={}))
+
+    assert desk.control.asked == [("load", "a", None, {})]
+
+
+def test_model_is_unloaded_with_those_that_need_it():
+    desk = in_time(lambda desk: desk.serve("unload_model", name="a", unload_dependents=True))
+
+    assert desk.control.asked == [("unload", "a", True)]
+    assert desk.replies == [(None, None)]
+
+
+def test_model_that_cannot_be_loaded_is_replied_with_the_servers_text():
+    def scenario(desk: Desk) -> None:
+        desk.control.error = InternalError("failed to load 'a'")
+        desk.serve("load_model", name="a", config="", files={})
+
+    assert in_time(scenario).replies == [(None, "failed to load 'a'")]
+
+
+def test_failure_of_the_server_is_replied_and_logged(caplog):
+    def scenario(desk: Desk) -> None:
+        desk.control.error = OSError("disk full")
+        desk.serve("unload_model", name="a", unload_dependents=False)
+
+    assert in_time(scenario).replies == [(None, "OSError: disk full")]
+    assert "m_0_0: unload_model failed" in caplog.text
+
+
+def test_load_goes_on_without_the_worker_that_asked():
+    def scenario(desk: Desk) -> None:
+        desk.services.serve("load_model", {"name": "a", "config": "", "files": {}}, None)
+        desk.services.close()
+
+    desk = in_time(scenario)
+    assert [asked[:2] for asked in desk.control.asked] == [("load", "a")]
+
+
+@pytest.mark.parametrize(
+    "name,version,expected",
+    [
+        ("a", "", (True, None)),
+        ("a", "1", (True, None)),
+        ("a", "2", (False, None)),
+        ("unknown", "", (False, None)),
+    ],
+)
+def test_readiness_of_models_is_told(name, version, expected):
+    def scenario(desk: Desk) -> None:
+        desk.world.add("a")
+        desk.serve("is_model_ready", name=name, version=version)
+
+    assert in_time(scenario).replies == [expected]
+
+
+def test_version_that_is_no_number_is_refused():
+    ((value, error),) = in_time(
+        lambda desk: desk.serve("is_model_ready", name="a", version="x")
+    ).replies
+
+    assert value is None
+    assert error is not None
+    assert "version should be an integral value > 0" in error
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_model_has_the_last_word_on_its_readiness(is_ready):
+    async def check() -> bool:
+        return is_ready
+
+    def scenario(desk: Desk) -> None:
+        desk.world.add("a").ready_check = check
+        desk.serve("is_model_ready", name="a", version="")
+
+    assert in_time(scenario).replies == [(is_ready, None)]
+
+
+def test_inference_is_made_for_the_workers_instance(desk):
+    desk.services.instance = desk.world.ask(desk.world.add("caller"))
+    (called,) = desk.world.add("other").instances
+    sink = RecordingSink()
+    desk.services.infer(call("other", blocked_batch=1), tensors(), sink)
+    desk.world.loop.run()
+    assert repr(desk.shared) == "<SharedServices 0 running, 1 wait>"
+
+    called.finish()
+
+    assert sink.final_count == 1
+    assert repr(desk.shared) == "<SharedServices 0 running, 0 wait>"
+
+
+def test_inference_that_cannot_be_made_is_refused_before_its_sink_hears(desk):
+    sink = RecordingSink()
+    with pytest.raises(InternalError, match="unknown model: 'nope' is not found"):
+        desk.services.infer(call("nope"), tensors(), sink)
+
+    assert sink.final_count == 0
+
+
+@pytest.mark.parametrize(
+    "level,expected",
+    [
+        ("INFO", logging.INFO),
+        ("WARNING", logging.WARNING),
+        ("ERROR", logging.ERROR),
+        ("VERBOSE", logging.DEBUG),
+    ],
+)
+def test_log_line_comes_from_the_models_file_and_line(desk, caplog, level, expected):
+    with caplog.at_level(logging.DEBUG):
+        desk.services.log(LogLine(level, "100 % done %s", "models/m/1/model.py", 42))
+
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage()) == (expected, "100 % done %s")
+    assert (record.name, record.pathname, record.lineno) == ("m_0_0", "models/m/1/model.py", 42)
+
+
+def test_verbose_line_is_left_out_where_nobody_wants_it(desk, caplog):
+    with caplog.at_level(logging.INFO):
+        desk.services.log(LogLine("VERBOSE", "detail", "model.py", 1))
+
+    assert caplog.records == []
+
+
+def test_model_that_is_being_loaded_cannot_load_itself():
+    desk = in_time(lambda desk: desk.serve("load_model", name="m", config="", files={}))
+
+    assert desk.control.asked == []
+    ((value, error),) = desk.replies
+    assert value is None
+    assert error.startswith("model 'm' cannot wait for 'm' to be loaded while")
+
+
+def test_model_that_serves_may_load_itself():
+    def scenario(desk: Desk) -> None:
+        desk.services.is_loading = False
+        desk.serve("load_model", name="m", config="", files={})
+
+    assert in_time(scenario).control.asked == [("load", "m", None, {})]

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unary calls on a connection without sockets: how requests come, how answers go, how calls end."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+
+import pytest
+
+from pytriton.errors import CancelledError, InternalError, InvalidArgumentError
+from pytriton.protos import service_pb2
+from pytriton.server.grpc.connection import UNEXPECTED
+from pytriton.server.options.server_options import Limits, ServerOptions
+from pytriton.wire.grpc import Status
+from pytriton.wire.http2 import frames
+from tests.server.grpc_fakes import GrpcClient, framed, infer_request
+from tests.wire.http2.frame_client import data, window_update
+
+
+@pytest.fixture
+def client():
+    return GrpcClient()
+
+
+def read(message: bytes):
+    return service_pb2.ModelInferResponse.FromString(message)
+
+
+def code(status: Status) -> str:
+    return str(int(status))
+
+
+def test_request_goes_to_the_engine_and_its_response_back(client):
+    stream = client.call("ModelInfer", infer_request(request_id="seven"))
+    client.engine.answer("seven")
+    client.run()
+
+    response = client.response(stream)
+    (message,) = response.messages
+    assert response.head[":status"] == "200"
+    assert response.head["content-type"] == "application/grpc"
+    assert read(message).id == "seven"
+    assert read(message).raw_output_contents == [b"\0\0\x80\x3f"]
+    assert response.status == "0"
+
+
+def test_request_in_pieces_is_put_together(client):
+    content = framed(infer_request())
+    stream = client.open("ModelInfer")
+    for at in range(len(content)):
+        client.receive(data(stream, content[at : at + 1], end_stream=at + 1 == len(content)))
+
+    assert len(client.engine.requests) == 1
+
+
+def test_request_whose_end_comes_alone_is_served(client):
+    stream = client.open("ModelInfer")
+    client.send(stream, infer_request(), end=False)
+    assert not client.engine.requests
+
+    client.receive(data(stream, b"", end_stream=True))
+
+    assert len(client.engine.requests) == 1
+
+
+def test_trailers_end_a_request(client):
+    stream = client.open("ModelInfer")
+    client.send(stream, infer_request(), end=False)
+    client.receive(
+        frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream, b"")
+    )
+
+    assert len(client.engine.requests) == 1
+
+
+def test_compressed_request_is_read(client):
+    compressed = gzip.compress(infer_request())
+    stream = client.open("ModelInfer", ("grpc-encoding", "gzip"))
+    content = b"\1" + len(compressed).to_bytes(4, "big") + compressed
+    client.receive(data(stream, content, end_stream=True))
+
+    assert len(client.engine.requests) == 1
+
+
+@pytest.mark.parametrize("accepted, encoding", [("gzip", "gzip"), ("identity", None)])
+def test_response_is_compressed_as_the_client_accepts(accepted, encoding):
+    client = GrpcClient(ServerOptions(grpc_response_compression="high"))
+    stream = client.call("ModelInfer", infer_request(), ("grpc-accept-encoding", accepted))
+    client.engine.answer(content=bytes(4000))
+    client.run()
+
+    response = client.response(stream)
+    (message,) = response.messages
+    assert response.head.get("grpc-encoding") == encoding
+    plain = gzip.decompress(message) if encoding else message
+    assert read(plain).raw_output_contents == [bytes(4000)]
+
+
+@pytest.mark.parametrize("messages, text", [([], "got none"), ([infer_request()] * 2, "got more")])
+def test_unary_call_has_exactly_one_message(client, messages, text):
+    stream = client.open("ModelInfer")
+    client.send(stream, *messages)
+
+    response = client.response(stream)
+    assert response.status == code(Status.INTERNAL)
+    assert text in response.text
+
+
+def test_stream_that_ends_inside_a_message_is_refused(client):
+    stream = client.open("ModelInfer")
+    client.receive(data(stream, framed(infer_request())[:-1], end_stream=True))
+
+    assert client.response(stream).status == code(Status.INTERNAL)
+    assert not client.engine.requests
+
+
+def test_message_that_is_too_large_is_refused_before_it_is_kept():
+    client = GrpcClient(ServerOptions(limits=Limits(grpc_max_message_bytes=100)))
+    stream = client.open("ModelInfer")
+    client.receive(data(stream, b"\0" + (101).to_bytes(4, "big") + bytes(50)))
+
+    response = client.response(stream)
+    assert response.status == code(Status.RESOURCE_EXHAUSTED)
+    assert "101 vs. 100" in response.text
+
+
+def test_message_that_protobuf_cannot_read_is_refused(client):
+    stream = client.call("ModelInfer", b"\xff")
+
+    assert client.response(stream).status == code(Status.INTERNAL)
+    assert client.response(stream).text == "Unable to parse request"
+
+
+def test_error_of_the_engine_is_mapped_to_its_status(client):
+    client.engine.refusal = InvalidArgumentError("it does not fit: \u00e9")
+    refused = client.call("ModelInfer", infer_request())
+    client.engine.refusal = None
+    failed = client.call("ModelInfer", infer_request())
+    client.engine.fail(InternalError("the model broke"))
+    client.run()
+
+    assert client.response(refused).status == code(Status.INVALID_ARGUMENT)
+    assert client.response(refused).text == "it does not fit: \u00e9"
+    assert client.response(failed).status == code(Status.INTERNAL)
+    assert client.response(failed).text == "the model broke"
+
+
+def test_unexpected_error_is_logged_and_not_shown(client, caplog):
+    client.engine.refusal = ZeroDivisionError("secret")
+    with caplog.at_level(logging.ERROR):
+        stream = client.call("ModelInfer", infer_request())
+
+    assert client.response(stream).text == UNEXPECTED
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_coupled_model_without_a_response_is_an_error(client):
+    stream = client.call("ModelInfer", infer_request())
+    client.engine.end()
+    client.run()
+
+    assert client.response(stream).text == "expected a single response, got 0"
+
+
+def test_output_that_cannot_be_classified_is_an_error(client):
+    request = service_pb2.ModelInferRequest.FromString(infer_request())
+    request.outputs.add(name="y").parameters["classification"].int64_param = 1
+    stream = client.call("ModelInfer", request.SerializeToString())
+    client.engine.answer(content=bytes(4 * 1_000_001))
+    client.run()
+
+    assert client.response(stream).status == code(Status.INVALID_ARGUMENT)
+    assert "too large" in client.response(stream).text
+
+
+def test_reset_call_gives_its_request_up(client):
+    stream = client.call("ModelInfer", infer_request())
+    (request,) = client.engine.requests
+
+    client.reset(stream)
+    request.sink.on_error(CancelledError(""))
+    client.run()
+
+    assert client.engine.cancelled == [request]
+    assert client.response(stream).trailers is None
+
+
+def test_lost_connection_gives_all_requests_up(client):
+    for number in range(3):
+        client.call("ModelInfer", infer_request(request_id=str(number)))
+
+    client.connection.connection_lost(None)
+    client.engine.answer("1")
+
+    assert len(client.engine.cancelled) == 3
+    assert client.connection not in client.api.connections
+
+
+def test_deadline_gives_the_request_up_and_says_so(client):
+    stream = client.call("ModelInfer", infer_request(), ("grpc-timeout", "50m"))
+    client.loop.advance(0.049)
+    assert not client.engine.cancelled
+    client.loop.advance(0.002)
+    client.run()
+
+    assert len(client.engine.cancelled) == 1
+    assert client.response(stream).status == code(Status.DEADLINE_EXCEEDED)
+
+
+def test_answered_call_has_no_deadline_any_more(client):
+    stream = client.call("ModelInfer", infer_request(), ("grpc-timeout", "50m"))
+    client.engine.answer()
+    client.loop.advance(1)
+    client.run()
+
+    assert client.response(stream).status == "0"
+    assert not client.engine.cancelled
+
+
+def test_answers_of_one_round_are_one_write(client):
+    streams = [client.call("ModelInfer", infer_request(request_id=str(n))) for n in range(5)]
+    for number in range(5):
+        client.engine.answer(str(number))
+    client.loop.run()
+
+    assert len(client.transport.written) == 1
+    client.run()
+    assert [client.response(stream).status for stream in streams] == ["0"] * 5
+
+
+def test_large_response_waits_for_the_clients_window():
+    client = GrpcClient(window=1000)
+    stream = client.call("ModelInfer", infer_request())
+    client.engine.answer(content=bytes(100_000))
+    client.run()
+    assert client.response(stream).trailers is None
+
+    client.receive(window_update(stream, 200_000))
+
+    (message,) = client.response(stream).messages
+    assert read(message).raw_output_contents == [bytes(100_000)]
+    assert client.response(stream).status == "0"
+
+
+def test_nothing_is_written_while_the_transport_is_full(client):
+    stream = client.call("ModelInfer", infer_request())
+    client.connection.pause_writing()
+    client.engine.answer()
+    client.run()
+    assert client.response(stream).trailers is None
+
+    client.connection.resume_writing()
+    client.run()
+
+    assert client.response(stream).status == "0"
+
+
+def test_client_that_breaks_the_protocol_is_cut_off(client):
+    client.call("ModelInfer", infer_request())
+    client.receive(data(0, b"x"))
+
+    assert client.goaways()
+    assert client.transport.is_closed
+    assert len(client.engine.cancelled) == 1
+
+
+def test_forwarded_metadata_become_parameters():
+    client = GrpcClient(ServerOptions(grpc_header_forward_pattern="^x-"))
+    client.call("ModelInfer", infer_request(), ("x-name", "value"), ("y-name", "other"))
+
+    assert client.engine.requests[0].parameters == {"x-name": "value"}
+
+
+def test_header_of_the_servers_own_is_not_forwarded():
+    client = GrpcClient(ServerOptions(grpc_header_forward_pattern=".*"))
+    stream = client.call("ModelInfer", infer_request(), ("priority", "1"))
+
+    assert client.response(stream).status == code(Status.INVALID_ARGUMENT)
+    assert "Header 'priority' is reserved" in client.response(stream).text
+
+
+def test_stalled_client_is_cut_off():
+    limits = Limits(write_stall_timeout_s=5)
+    client = GrpcClient(ServerOptions(limits=limits), window=1000)
+    stream = client.call("ModelInfer", infer_request())
+    client.engine.answer(content=bytes(100_000))
+    client.run()
+
+    for second in (0, 3, 6):
+        client.connection.check(second * 1_000_000_000 + 10**15)
+    client.run()
+
+    resets = [sent for sent in client.sent if sent.kind == frames.RST_STREAM]
+    assert [sent.stream_id for sent in resets] == [stream]
+
+
+def test_two_shutdown_messages_end_the_connection_in_order(client):
+    stream = client.call("ModelInfer", infer_request())
+    client.connection.begin_shutdown()
+    client.run()
+    assert len(client.goaways()) == 1
+    late = client.call("ModelInfer", infer_request(request_id="late"))
+
+    client.engine.answer()
+    client.engine.answer("late")
+    done = client.connection.end()
+    client.run()
+
+    assert client.response(stream).status == client.response(late).status == "0"
+    assert len(client.goaways()) == 2
+    assert client.transport.is_closed
+    client.connection.connection_lost(None)
+    assert done.is_done
+
+
+def test_calls_that_are_left_at_the_end_are_told(client):
+    stream = client.call("ModelInfer", infer_request())
+    client.connection.end()
+    client.run()
+
+    assert client.response(stream).status == code(Status.UNAVAILABLE)
+    assert len(client.engine.cancelled) == 1
+    assert client.transport.is_closed

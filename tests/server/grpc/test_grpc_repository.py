@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listing, loading and unloading models over gRPC."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.protos import service_pb2
+from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.wire.grpc import Status
+from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
+from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
+from tests.wire.http2.frame_client import data
+
+GROUP = RestrictedGroup(apis=("model-repository",), header="token", value="secret")
+METHODS = ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"]
+
+
+@pytest.fixture
+def control():
+    return FakeControl(*ENTRIES)
+
+
+@pytest.fixture
+def connect(control):
+    loop = SteppedLoop()
+    yield lambda options=None: GrpcClient(options, control=control, loop=loop)
+    loop.run()
+    loop.close()
+
+
+@pytest.fixture
+def client(connect):
+    return connect()
+
+
+def load_request(name="m", repository="", **parameters):
+    request = service_pb2.RepositoryModelLoadRequest(model_name=name, repository_name=repository)
+    for key, (choice, value) in parameters.items():
+        setattr(request.parameters[key], choice, value)
+    return request.SerializeToString()
+
+
+def unload_request(name="m", repository="", **parameters):
+    request = service_pb2.RepositoryModelUnloadRequest(model_name=name, repository_name=repository)
+    for key, (choice, value) in parameters.items():
+        setattr(request.parameters[key], choice, value)
+    return request.SerializeToString()
+
+
+def index(client, **fields):
+    request = service_pb2.RepositoryIndexRequest(**fields).SerializeToString()
+    (message,) = client.response(client.call("RepositoryIndex", request)).messages
+    models = service_pb2.RepositoryIndexResponse.FromString(message).models
+    return [(model.name, model.version, model.state, model.reason) for model in models]
+
+
+def test_index_lists_what_is_known(client):
+    assert index(client) == [
+        ("broken", "1", "UNAVAILABLE", "Internal: no"),
+        ("double", "1", "READY", ""),
+        ("never", "", "", ""),
+    ]
+    assert index(client, ready=True) == [("double", "1", "READY", "")]
+
+
+def test_load_is_answered_when_it_is_done(client, control):
+    parameters = {"config": ("string_param", "{}"), "file:1/model.py": ("bytes_param", b"code")}
+    stream = client.call("RepositoryModelLoad", load_request(**parameters))
+    assert control.calls == [("load", "m", "{}", {"1/model.py": b"code"})]
+    assert client.response(stream).trailers is None
+
+    control.finish()
+    client.run()
+
+    response = client.response(stream)
+    assert (response.status, response.messages) == ("0", [b""])
+
+
+def test_unload_is_answered_when_it_is_done(client, control):
+    request = unload_request(unload_dependents=("bool_param", True))
+    stream = client.call("RepositoryModelUnload", request)
+    assert control.calls == [("unload", "m", True)]
+    assert client.response(stream).trailers is None
+
+    control.finish()
+    client.run()
+
+    assert client.response(stream).status == "0"
+
+
+def test_other_calls_of_a_connection_do_not_wait_for_a_load(client):
+    client.call("RepositoryModelLoad", load_request())
+
+    assert client.response(client.call("ServerReady")).status == "0"
+
+
+@pytest.mark.parametrize("leave", ["reset", "lost"])
+def test_load_goes_on_when_its_client_leaves(client, control, leave):
+    stream = client.call("RepositoryModelLoad", load_request())
+    if leave == "reset":
+        client.reset(stream)
+    else:
+        client.connection.connection_lost(None)
+
+    control.finish()
+    client.run()
+
+    assert control.ended == ["m"]
+    assert client.response(stream).trailers is None
+
+
+def test_load_goes_on_after_its_deadline(client, control):
+    head = client.head(f"{SERVICE}/RepositoryModelLoad", ("grpc-timeout", "1n"))
+    client.receive(head + data(1, framed(load_request()), end_stream=True))
+    assert client.response(1).status == str(int(Status.DEADLINE_EXCEEDED))
+    assert control.ended == []
+
+    control.finish()
+    client.run()
+
+    assert control.ended == ["m"]
+
+
+@pytest.mark.parametrize(
+    "failure,status,text",
+    [
+        (InternalError("failed to load 'm'"), Status.INTERNAL, "failed to load 'm'"),
+        (InvalidArgumentError("no"), Status.INVALID_ARGUMENT, "no"),
+        (
+            RuntimeError("bug"), Status.INTERNAL,
+            "unexpected error in the server, its log says more",
+        ),
+    ],
+)  # fmt: skip
+def test_failure_is_told(client, control, failure, status, text, caplog):
+    stream = client.call("RepositoryModelLoad", load_request())
+    control.finish(failure)
+    client.run()
+
+    response = client.response(stream)
+    assert (Status(int(response.status)), response.text) == (status, text)
+    assert ("bug" in caplog.text) == isinstance(failure, RuntimeError)
+
+
+NO_REPOSITORY = "'repository_name' specification is not supported"
+REFUSALS = [
+    (
+        "RepositoryIndex", b"\x0a\x01r", Status.UNIMPLEMENTED, NO_REPOSITORY,
+    ),
+    (
+        "RepositoryModelLoad", load_request(repository="r"), Status.UNIMPLEMENTED, NO_REPOSITORY,
+    ),
+    (
+        "RepositoryModelUnload", unload_request(repository="r"), Status.UNIMPLEMENTED,
+        NO_REPOSITORY,
+    ),
+    (
+        "RepositoryModelLoad", load_request(config=("bytes_param", b"{}")),
+        Status.INVALID_ARGUMENT,
+        "invalid value type for load parameter 'config', expected string_param.",
+    ),
+    (
+        "RepositoryModelLoad", load_request(x=("string_param", "")), Status.INVALID_ARGUMENT,
+        "unrecognized load parameter 'x'.",
+    ),
+    (
+        "RepositoryModelUnload", unload_request(unload_dependents=("int64_param", 1)),
+        Status.INVALID_ARGUMENT,
+        "invalid value type for 'unload_dependents' parameter, expected bool_param.",
+    ),
+    (
+        "RepositoryModelLoad", load_request(""), Status.INVALID_ARGUMENT,
+        "Model name cannot be empty. Please enter a valid name to deploy.",
+    ),
+    (
+        "RepositoryModelLoad", load_request("../m"), Status.INVALID_ARGUMENT,
+        "invalid model name '../m', model name must not contain path traversal characters",
+    ),
+    ("RepositoryModelLoad", b"\x0a\xff", Status.INTERNAL, "Unable to parse request"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method,message,status,text", REFUSALS)
+def test_wrong_request_is_refused_at_once(client, control, method, message, status, text):
+    response = client.response(client.call(method, message))
+
+    assert (Status(int(response.status)), response.text) == (status, text)
+    assert control.calls == []
+
+
+def test_server_that_exits_loads_nothing(client, control):
+    client.engine.is_exiting = True
+
+    response = client.response(client.call("RepositoryModelLoad", load_request()))
+
+    assert (Status(int(response.status)), response.text) == (Status.UNAVAILABLE, "Server exiting")
+    assert control.calls == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_restricted_repository_asks_for_its_header(connect, control, method):
+    client = connect(ServerOptions(grpc_restricted=(GROUP,)))
+
+    response = client.response(client.call(method))
+
+    assert Status(int(response.status)) is Status.UNAVAILABLE
+    assert response.text == (
+        "This protocol is restricted, expecting header 'triton-grpc-protocol-token'"
+    )
+    assert control.calls == []
+
+
+def test_restricted_repository_opens_with_its_header(connect, control):
+    client = connect(ServerOptions(grpc_restricted=(GROUP,)))
+    client.call("RepositoryModelLoad", load_request(), ("triton-grpc-protocol-token", "secret"))
+
+    assert control.calls == [("load", "m", None, {})]

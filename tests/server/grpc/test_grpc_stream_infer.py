@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelStreamInfer without sockets: order, flags, errors, ends, slow readers and hasty writers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytriton.errors import CancelledError, InternalError, InvalidArgumentError
+from pytriton.protos import service_pb2
+from pytriton.server.grpc import stream as grpc_stream
+from pytriton.wire.grpc import Status
+from pytriton.wire.http2 import frames
+from tests.server.grpc_fakes import GrpcClient, infer_request
+from tests.wire.http2.frame_client import window_update
+
+STRICT = ("triton_grpc_error", "true")
+
+
+@pytest.fixture
+def client():
+    return GrpcClient()
+
+
+@pytest.fixture
+def stream(client):
+    """An open call."""
+    return client.open("ModelStreamInfer")
+
+
+def answers(client, stream):
+    client.run()
+    return [
+        service_pb2.ModelStreamInferResponse.FromString(message)
+        for message in client.response(stream).messages
+    ]
+
+
+def ids(client, stream):
+    return [answer.infer_response.id for answer in answers(client, stream)]
+
+
+def flags(client, stream):
+    return [
+        answer.infer_response.parameters["triton_final_response"].bool_param
+        for answer in answers(client, stream)
+    ]
+
+
+def ask(client, stream, model, *names, end=False, **fields):
+    client.send(stream, *(infer_request(model, name, **fields) for name in names), end=end)
+
+
+def wants_empty_final(request: bytes) -> bytes:
+    message = service_pb2.ModelInferRequest.FromString(request)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    content: bytes = message.SerializeToString()
+    return content
+
+
+def test_coupled_answers_wait_for_their_turn(client, stream):
+    ask(client, stream, "coupled", "1", "2", "3")
+
+    client.engine.answer("3")
+    client.engine.answer("2")
+    assert ids(client, stream) == []
+    client.engine.answer("1")
+
+    assert ids(client, stream) == ["1", "2", "3"]
+    assert flags(client, stream) == [True] * 3
+
+
+def test_decoupled_answers_go_as_they_come(client, stream):
+    ask(client, stream, "stream", "a", "b")
+
+    for name in "baab":
+        client.engine.answer(name, final=False)
+
+    assert ids(client, stream) == ["b", "a", "a", "b"]
+    assert flags(client, stream) == [False] * 4
+
+
+def test_decoupled_answers_do_not_wait_for_coupled_ones(client, stream):
+    ask(client, stream, "coupled", "slow")
+    ask(client, stream, "stream", "quick")
+
+    client.engine.answer("quick", final=True)
+    client.engine.answer("slow")
+
+    assert ids(client, stream) == ["quick", "slow"]
+    assert flags(client, stream) == [True, True]
+
+
+def test_bare_end_is_sent_only_where_it_is_wanted(client, stream):
+    ask(client, stream, "stream", "plain")
+    client.send(stream, wants_empty_final(infer_request("stream", "wanted")), end=False)
+
+    client.engine.end("plain")
+    client.engine.end("wanted")
+
+    (answer,) = answers(client, stream)
+    assert answer.infer_response.id == "wanted"
+    assert not answer.infer_response.outputs
+    assert flags(client, stream) == [True]
+
+
+def test_refused_request_keeps_its_place_in_the_order(client, stream):
+    ask(client, stream, "coupled", "1")
+    ask(client, stream, "nobody", "2")
+    client.engine.refusal = InvalidArgumentError("it does not fit")
+    ask(client, stream, "coupled", "3")
+
+    client.engine.answer("1")
+
+    first, unknown, misfit = answers(client, stream)
+    assert not first.error_message
+    assert "unknown model" in unknown.error_message
+    assert unknown.infer_response == service_pb2.ModelInferResponse(id="2")
+    assert misfit.error_message == "it does not fit"
+
+
+def test_failure_names_the_request_and_leaves_the_stream(client, stream):
+    ask(client, stream, "coupled", "bad", "good", model_version="1")
+
+    client.engine.fail(InternalError("broken"), "bad")
+    client.engine.answer("good")
+
+    failure, answer = answers(client, stream)
+    assert failure.error_message == "broken"
+    assert failure.infer_response.id == "bad"
+    assert failure.infer_response.model_version == "1"
+    assert failure.infer_response.parameters["triton_final_response"].bool_param
+    assert answer.infer_response.id == "good"
+
+
+def test_decoupled_failure_ends_only_its_request(client, stream):
+    ask(client, stream, "stream", "bad", "good", end=True)
+    client.engine.answer("bad", final=False)
+    client.engine.fail(InternalError("broken"), "bad")
+    client.engine.answer("good", final=True)
+    client.run()
+
+    assert ids(client, stream) == ["bad", "bad", "good"]
+    assert client.response(stream).status == "0"
+
+
+def test_decoupled_failure_may_be_followed_by_more(client, stream):
+    ask(client, stream, "stream", "one", end=True)
+    client.engine.request("one").sink.on_error(InternalError("broken"), final=False)
+    client.engine.answer("one", final=True)
+    client.run()
+
+    assert [answer.error_message for answer in answers(client, stream)] == ["broken", ""]
+    assert flags(client, stream) == [False, True]
+    assert client.response(stream).status == "0"
+
+
+def test_strict_stream_ends_with_the_first_failure(client):
+    stream = client.open("ModelStreamInfer", STRICT)
+    ask(client, stream, "nobody", "refused")
+    ask(client, stream, "stream", "bad", "other")
+
+    client.engine.fail(InternalError("broken"), "bad")
+    client.engine.answer("other")
+
+    assert ids(client, stream) == ["refused"]
+    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).text == "broken"
+    assert client.engine.request("other") in client.engine.cancelled
+
+
+def test_coupled_model_without_a_response_is_a_failure(client, stream):
+    ask(client, stream, "coupled", "1")
+    client.engine.end("1")
+
+    assert answers(client, stream)[0].error_message == "expected a single response, got 0"
+
+
+def test_half_close_waits_for_open_requests(client, stream):
+    ask(client, stream, "coupled", "1", end=True)
+    client.run()
+    assert client.response(stream).trailers is None
+
+    client.engine.answer("1")
+    client.run()
+
+    assert client.response(stream).status == "0"
+
+
+def test_half_close_without_requests_ends_the_call(client, stream):
+    client.send(stream)
+
+    assert client.response(stream).status == "0"
+    assert client.response(stream).messages == []
+
+
+def test_reset_gives_all_requests_up(client, stream):
+    ask(client, stream, "coupled", "1", "2")
+    ask(client, stream, "stream", "3")
+
+    client.reset(stream)
+    for name in "123":
+        client.engine.fail(CancelledError(""), name)
+
+    assert len(client.engine.cancelled) == 3
+    assert ids(client, stream) == []
+
+
+def test_deadline_gives_all_requests_up(client):
+    stream = client.open("ModelStreamInfer", ("grpc-timeout", "1S"))
+    ask(client, stream, "stream", "1")
+    client.engine.answer("1", final=False)
+    client.loop.advance(1.1)
+
+    assert ids(client, stream) == ["1"]
+    assert client.response(stream).status == str(int(Status.DEADLINE_EXCEEDED))
+    assert len(client.engine.cancelled) == 1
+
+
+def test_message_that_cannot_be_read_ends_the_call(client, stream):
+    ask(client, stream, "stream", "1")
+    client.send(stream, b"\xff", end=False)
+
+    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert len(client.engine.cancelled) == 1
+
+
+def test_requests_at_shutdown_are_refused_in_the_stream(client, stream):
+    client.engine.is_exiting = True
+    ask(client, stream, "coupled", "late")
+
+    (answer,) = answers(client, stream)
+    assert answer.error_message.startswith("GRPC server is shutting down")
+
+
+def test_slow_reader_makes_decoupled_models_wait():
+    client = GrpcClient(window=0)
+    stream = client.open("ModelStreamInfer")
+    ask(client, stream, "stream", "a")
+    ask(client, stream, "coupled", "b")
+    client.engine.answer("a", bytes(2 << 20), final=False)
+    client.run()
+    assert client.engine.flow == [("pause", "a")]
+    ask(client, stream, "stream", "new")
+    assert client.engine.flow[1:] == [("pause", "new")]
+
+    client.receive(window_update(stream, 4 << 20))
+
+    assert client.engine.flow[2:] == [("resume", "a"), ("resume", "new")]
+    assert (
+        np.frombuffer(
+            answers(client, stream)[0].infer_response.raw_output_contents[0], np.uint8
+        ).size
+        == 2 << 20
+    )
+
+
+def test_slow_reader_gets_no_more_window_to_write():
+    client = GrpcClient(window=0)
+    stream = client.open("ModelStreamInfer")
+    ask(client, stream, "stream", "a")
+    client.engine.answer("a", bytes(2 << 20), final=False)
+    client.run()
+
+    send_megabytes(client, stream, 9)
+    assert window_updates(client, stream) == 0
+    client.receive(window_update(stream, 4 << 20))
+
+    assert window_updates(client, stream) == 1
+
+
+def test_hasty_writer_gets_no_more_window_until_requests_are_answered(client, stream, monkeypatch):
+    monkeypatch.setattr(grpc_stream, "MAX_IN_FLIGHT", 2)
+    ask(client, stream, "stream", "1", "2")
+
+    send_megabytes(client, stream, 9)
+    assert window_updates(client, stream) == 0
+    for request in list(client.engine.requests):
+        request.sink.on_response(None, final=True)
+    client.run()
+
+    assert window_updates(client, stream) == 1
+
+
+def test_answer_that_cannot_be_written_gives_the_request_up(client, stream):
+    request = service_pb2.ModelInferRequest.FromString(infer_request("stream", "1"))
+    request.outputs.add(name="y").parameters["classification"].int64_param = 1
+    client.send(stream, request.SerializeToString(), end=False)
+
+    client.engine.answer("1", bytes(4 * 1_000_001), final=False)
+
+    assert "too large" in answers(client, stream)[0].error_message
+    assert len(client.engine.cancelled) == 1
+
+
+def send_megabytes(client, stream, count):
+    """Requests to a stream that are a megabyte each."""
+    request = service_pb2.ModelInferRequest.FromString(infer_request("stream", "big"))
+    request.raw_input_contents[0] = bytes(1 << 20)
+    content = request.SerializeToString()
+    message = b"\0" + len(content).to_bytes(4, "big") + content
+    for _ in range(count):
+        for at in range(0, len(message), 1 << 20):
+            client.receive(frames.frame(frames.DATA, 0, stream, message[at : at + (1 << 20)]))
+
+
+def window_updates(client, stream) -> int:
+    client.run()
+    return sum(
+        1 for sent in client.sent if sent.kind == frames.WINDOW_UPDATE and sent.stream_id == stream
+    )

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that stand still or trickle, in either direction, are cut off; others are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.server.http.connection import LINGER_S
+from pytriton.server.http.watch import MIN_BYTES_PER_S
+from pytriton.server.options.server_options import Limits
+from tests.server.http_fakes import (
+    HIGH_WATER_BYTES,
+    Client,
+    FakeLoop,
+    ScriptedHandler,
+    byte_by_byte,
+    chunked,
+    get,
+    post,
+)
+
+
+@pytest.mark.parametrize("text", [b"G", get(b"/")[:-1], b"GET / HTTP/1.1\r\nX: "])
+def test_head_that_does_not_end_is_cut_off(text):
+    client = Client(header_timeout_s=60)
+    client.send(text)
+    client.loop.advance(59)
+
+    assert client.received == b""
+
+    client.loop.advance(3)
+
+    assert client.statuses() == [408]
+    assert client.saw_end
+
+
+def test_head_that_comes_byte_by_byte_wins_no_time():
+    client = Client(header_timeout_s=60)
+    text = get(b"/" + b"x" * 1000)
+    for at in range(0, len(text), 10):
+        client.send(text[at : at + 10])
+        client.loop.advance(1)
+
+    assert client.statuses() == [408]
+    assert client.handler.requests == []
+
+
+@pytest.mark.parametrize("text", [post(bytes(100)), post(bytes(100_000)), chunked(bytes(100))])
+def test_body_that_stands_still_is_cut_off(text):
+    client = Client(body_stall_timeout_s=30)
+    client.send(text[:130])
+    client.loop.advance(29)
+
+    assert client.received == b""
+
+    client.loop.advance(3)
+
+    assert client.statuses() == [408]
+    assert b"no progress of the request for 30 seconds" in client.bodies()[0]
+
+
+@pytest.mark.parametrize("size", [60_000, 200_000])
+def test_body_that_trickles_is_cut_off(size):
+    client = Client(body_stall_timeout_s=30)
+    text = post(bytes(size))
+    client.send(text[:100])
+    for at in range(100, 200):
+        client.send(text[at : at + 1])
+        client.loop.advance(1)
+
+    assert client.statuses() == [408]
+
+
+@pytest.mark.parametrize("size", [60_000, 200_000])
+def test_body_that_keeps_its_pace_is_taken(size):
+    client = Client(body_stall_timeout_s=5)
+    text = post(bytes(size))
+    for at in range(0, len(text), 2 * MIN_BYTES_PER_S):
+        client.send(text[at : at + 2 * MIN_BYTES_PER_S])
+        client.loop.advance(1)
+
+    assert client.statuses() == [200]
+
+
+def test_stalled_request_behind_one_that_is_due_is_refused_after_its_answer():
+    client = Client(header_timeout_s=5)
+    client.send(get(b"/later") + b"GET")
+    client.loop.advance(10)
+
+    assert client.received == b""
+
+    client.handler.later[0].answer()
+    client.loop.run()
+
+    assert client.statuses() == [200, 408]
+
+
+def test_client_that_takes_nothing_is_cut_off():
+    client = Client(write_stall_timeout_s=60)
+    client.transport.client_reads = False
+    client.send(get(b"/big"))
+    client.loop.advance(59)
+
+    assert not client.transport.is_lost
+
+    client.loop.advance(3)
+
+    assert client.transport.was_aborted
+    assert client.handler.connections == set()
+
+
+def test_client_that_takes_a_byte_now_and_then_is_cut_off():
+    client = Client(write_stall_timeout_s=60)
+    client.transport.client_reads = False
+    client.send(get(b"/big"))
+    for _ in range(100):
+        client.transport.flush(1)
+        client.loop.advance(1)
+
+    assert client.transport.was_aborted
+
+
+def test_client_that_takes_its_answer_slowly_gets_it():
+    client = Client(write_stall_timeout_s=60)
+    client.transport.client_reads = False
+    client.send(get(b"/big"))
+    while client.transport.unsent:
+        client.transport.flush(8192)
+        client.loop.advance(10)
+
+    assert len(client.bodies()[0]) == 1 << 20
+    assert not client.transport.is_lost
+
+
+def test_last_answer_that_is_not_taken_does_not_keep_the_connection():
+    client = Client(write_stall_timeout_s=60)
+    client.transport.client_reads = False
+    client.send(get(b"/", b"Connection: close"))
+    client.loop.advance(62)
+
+    assert client.transport.was_aborted
+    assert client.handler.connections == set()
+
+
+def test_stream_that_is_not_taken_is_abandoned():
+    client = Client(write_stall_timeout_s=60)
+    client.transport.client_reads = False
+    client.send(get(b"/later"))
+    client.connection.begin_stream(200, b"text/plain")
+    client.connection.stream(bytes(2 * HIGH_WATER_BYTES))
+    client.loop.advance(62)
+
+    assert client.transport.was_aborted
+    assert client.handler.later[0].events == ["pause", "abandon"]
+
+
+def test_refused_client_may_send_on_for_a_while_but_not_for_ever():
+    client = Client(http_max_input_bytes=1000)
+    client.send(post(bytes(1 << 20)))
+
+    assert client.statuses() == [400]
+    assert client.transport.sent_eof
+    assert client.unread_bytes == 0
+    assert not client.transport.is_lost
+
+    client.loop.advance(LINGER_S + 2)
+
+    assert client.transport.is_lost
+    assert client.handler.connections == set()
+
+
+def test_refused_client_that_ends_is_gone():
+    client = Client()
+    client.send(b"garbage\r\n\r\n")
+    client.send_eof()
+
+    assert client.transport.is_lost
+
+
+def test_one_timer_watches_all_slow_clients_and_ends_with_them():
+    loop = FakeLoop()
+    handler = ScriptedHandler(Limits(), loop)
+    clients = [Client(handler) for _ in range(50)]
+    for client in clients:
+        client.send(get(b"/")[:-3], byte_by_byte())
+
+    assert loop.timer_count == 1
+
+    for client in clients:
+        client.send(get(b"/")[-3:])
+    loop.advance(2)
+
+    assert loop.timer_count == 0
+    assert len(handler.watch) == 0

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only real sockets show: resets, half-closed peers, unread bytes at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+
+import pytest
+import uvloop
+
+from pytriton.server.options.server_options import Limits
+from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
+
+DEADLINE_S = 20.0
+
+
+class LiveServer:
+    """A port on loopback, served by an event loop in a thread of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, **limits) -> None:
+        self.loop = loop
+        self.handler = ScriptedHandler(Limits(**limits), loop)
+        self.problems: list[dict] = []
+        loop.set_exception_handler(lambda _, context: self.problems.append(context))
+        listening = loop.create_server(self.handler.make_connection, "127.0.0.1", 0)
+        self._listener = loop.run_until_complete(listening)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=loop.run_forever)
+        self._thread.start()
+
+    def do(self, function, *arguments):
+        """Run a function on the loop's thread."""
+
+        async def call():
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(DEADLINE_S)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
+
+    def stop(self) -> None:
+        for connection in list(self.handler.connections):
+            self.do(connection.close)
+        self.do(self._listener.close)
+        wait_until(lambda: not self.handler.connections)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(DEADLINE_S)
+        self.loop.close()
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    step = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        step.wait(0.005)
+
+
+def read_all(sock: socket.socket) -> bytearray:
+    data = bytearray()
+    while piece := sock.recv(1 << 16):
+        data += piece
+    return data
+
+
+def read_one(sock: socket.socket) -> bytes:
+    data = bytearray()
+    while True:
+        data += sock.recv(1 << 16)
+        with contextlib.suppress(AssertionError):
+            return read_answer(data, 0)[0].body
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def server(request, caplog):
+    caplog.set_level(logging.WARNING)
+    server = LiveServer(request.param(), http_max_input_bytes=8 << 20)
+    yield server
+    with server.connect() as sock:  # whatever happened, others are served
+        sock.sendall(get(b"/still"))
+        assert read_one(sock) == b"GET /still "
+    server.stop()
+    assert server.problems == []
+    assert caplog.records == []
+
+
+def test_large_body_goes_in_and_out(server):
+    body = bytes(range(256)) * 20_000
+    with server.connect() as sock:
+        sock.sendall(post(body, b"/large", b"Connection: close"))
+        answer, _ = read_answer(read_all(sock), 0)
+
+    assert answer.body == b"POST /large " + body
+
+
+def test_client_that_resets_while_it_is_answered_harms_nobody(server):
+    for _ in range(20):
+        sock = server.connect()
+        sock.sendall(get(b"/big") * 10)
+        sock.recv(1000)
+        reset(sock)
+    wait_until(lambda: not server.handler.connections)
+
+
+def test_client_that_resets_before_its_answer_is_forgotten(server):
+    sock = server.connect()
+    sock.sendall(get(b"/later") * 3)
+    wait_until(lambda: server.handler.later)
+    (later,) = server.handler.later
+    reset(sock)
+    # The reset and the answer cross: whichever the loop sees first, nothing may break.
+    server.do(later.answer, bytes(1 << 20))
+    wait_until(lambda: not server.handler.connections)
+
+
+@pytest.mark.parametrize("leave", [reset, socket.socket.close])
+def test_stream_whose_client_leaves_is_abandoned(server, leave):
+    sock = server.connect()
+    sock.sendall(get(b"/later"))
+    wait_until(lambda: server.handler.later)
+    (later,) = server.handler.later
+    server.do(later.connection.begin_stream, 200, b"text/plain")
+    server.do(later.connection.stream, b"first")
+    assert b"first" in sock.recv(1000)
+    leave(sock)
+
+    def is_abandoned() -> bool:
+        server.do(later.connection.stream, bytes(1000))
+        return "abandon" in later.events
+
+    wait_until(is_abandoned)
+
+
+def test_client_that_shuts_down_its_side_gets_the_answers_it_can_have(server):
+    with server.connect() as sock:
+        sock.sendall(get(b"/a") + get(b"/b"))
+        sock.shutdown(socket.SHUT_WR)
+        data = read_all(sock)
+
+    first, at = read_answer(data, 0)
+    second, at = read_answer(data, at)
+    assert (first.body, second.body, at) == (b"GET /a ", b"GET /b ", len(data))
+
+
+def test_client_that_shuts_down_its_side_gives_up_what_takes_time(server):
+    with server.connect() as sock:
+        sock.sendall(get(b"/later"))
+        wait_until(lambda: server.handler.later)
+        sock.shutdown(socket.SHUT_WR)
+        assert read_all(sock) == b""
+
+    assert server.handler.later[0].events == ["abandon"]
+
+
+@pytest.mark.parametrize("sent", [0, 10, 100, 70_000])
+def test_client_that_leaves_in_the_middle_of_a_request_is_forgotten(server, sent):
+    with server.connect() as sock:
+        sock.sendall(post(bytes(100_000))[:sent])
+        sock.shutdown(socket.SHUT_WR)
+        assert read_all(sock) == b""
+
+    wait_until(lambda: not server.handler.connections)
+
+
+def test_client_that_sends_too_much_still_reads_why_it_was_refused(server):
+    with server.connect() as sock:
+        sock.sendall(post(bytes(32 << 20)))
+        answer, _ = read_answer(read_all(sock), 0)
+
+    assert answer.status == 400
+    assert b"exceeds the maximum allowed value" in answer.body
+
+
+def test_client_that_does_not_read_is_not_served_further(server):
+    with server.connect() as sock:
+        sock.sendall(get(b"/big") * 200)
+        wait_until(lambda: any(it._is_writing_paused for it in server.handler.connections))
+        handled = len(server.handler.requests)
+        assert handled < 100
+
+        for _ in range(200):
+            remaining = read_at_least(sock, 1 << 20)
+            assert remaining
+    assert len(server.handler.requests) == 200
+
+
+def read_at_least(sock: socket.socket, size: int) -> int:
+    received = 0
+    while received < size:
+        received += len(sock.recv(size - received))
+    return received
+
+
+def test_answer_that_is_due_is_given_when_the_server_ends(server):
+    with server.connect() as sock:
+        sock.sendall(get(b"/later"))
+        wait_until(lambda: server.handler.later)
+        (later,) = server.handler.later
+        ended = server.do(later.connection.end)
+        server.do(later.answer, bytes(1 << 20))
+        answer, _ = read_answer(read_all(sock), 0)
+
+    assert answer.headers[b"Connection"] == b"close"
+    assert len(answer.body) == 1 << 20
+    wait_until(ended.done)

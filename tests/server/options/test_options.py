@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the flags and fields that users know to the server's settings."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+import msgspec
+import pytest
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.options.repository_options import RepositoryOptions
+from pytriton.server.options.server_options import (
+    BOUND_HTTP_MAX_INPUT_BYTES,
+    REPOSITORY_HTTP_MAX_INPUT_BYTES,
+    Endpoint,
+    KeepaliveOptions,
+    Limits,
+    LogOptions,
+    MetricsOptions,
+    ServerOptions,
+    TlsOptions,
+)
+from pytriton.triton_config import TritonConfig
+
+options_from = ServerOptions.from_triton_config
+
+
+def refusal(**config: object) -> str:
+    with pytest.raises(PyTritonValidationError) as caught:
+        options_from(config)
+    return caught.value.message
+
+
+def test_empty_config_gives_tritons_defaults():
+    options = options_from(TritonConfig().to_dict())
+
+    assert options == ServerOptions(limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES))
+    assert options.http == Endpoint(port=8000, address="0.0.0.0", allow=True)
+    assert (options.grpc.port, options.metrics.port) == (8001, 8002)
+    assert (options.id, options.exit_timeout_s, options.strict_readiness) == ("triton", 30, True)
+
+
+def test_every_field_of_triton_config_has_its_place():
+    config = TritonConfig(
+        model_repository=pathlib.Path("models"),
+        id="me",
+        log_verbose=2,
+        log_file=pathlib.Path("server.log"),
+        exit_timeout_secs=5,
+        exit_on_error=False,
+        strict_readiness=False,
+        allow_http=True,
+        http_address="127.0.0.1",
+        http_port=1,
+        http_header_forward_pattern="x-.*",
+        http_thread_count=3,
+        http_restricted_api="trace:k=v",
+        allow_grpc=False,
+        grpc_address="::1",
+        grpc_port=2,
+        grpc_header_forward_pattern="y-.*",
+        grpc_infer_allocation_pool_size=4,
+        grpc_use_ssl=True,
+        grpc_use_ssl_mutual=True,
+        grpc_server_cert=pathlib.Path("cert.pem"),
+        grpc_server_key=pathlib.Path("key.pem"),
+        grpc_root_cert=pathlib.Path("root.pem"),
+        grpc_infer_response_compression_level="low",
+        grpc_keepalive_time=11,
+        grpc_keepalive_timeout=12,
+        grpc_keepalive_permit_without_calls=True,
+        grpc_http2_max_pings_without_data=13,
+        grpc_http2_min_recv_ping_interval_without_data=14,
+        grpc_http2_max_ping_strikes=15,
+        grpc_restricted_protocol="logging:l=w",
+        allow_metrics=False,
+        allow_gpu_metrics=False,
+        allow_cpu_metrics=False,
+        metrics_interval_ms=100,
+        metrics_port=3,
+        metrics_address="127.0.0.2",
+        allow_sagemaker=True,
+        sagemaker_port=4,
+        sagemaker_safe_port_range="1-2",
+        sagemaker_thread_count=5,
+        allow_vertex_ai=True,
+        vertex_ai_port=6,
+        vertex_ai_thread_count=7,
+        vertex_ai_default_model="m",
+        metrics_config=["counter_latencies=false"],
+        trace_config=["triton,file=t.json", "rate=7"],
+        cache_config=["local,size=1048576"],
+        cache_directory="caches",
+        buffer_manager_thread_count=8,
+    ).to_dict()
+
+    assert None not in config.values()
+    assert options_from(config) == ServerOptions(
+        id="me",
+        http=Endpoint(address="127.0.0.1", port=1),
+        grpc=Endpoint(address="::1", port=2, allow=False),
+        metrics=Endpoint(address="127.0.0.2", port=3, allow=False),
+        sagemaker=Endpoint(port=4),
+        vertex_ai=Endpoint(port=6),
+        vertex_ai_default_model="m",
+        http_restricted=(RestrictedGroup(apis=("trace",), header="k", value="v"),),
+        grpc_restricted=(RestrictedGroup(apis=("logging",), header="l", value="w"),),
+        http_header_forward_pattern="x-.*",
+        grpc_header_forward_pattern="y-.*",
+        grpc_tls=TlsOptions(
+            server_cert="cert.pem", server_key="key.pem", root_cert="root.pem", mutual=True
+        ),
+        grpc_keepalive=KeepaliveOptions(
+            time_ms=11,
+            timeout_ms=12,
+            permit_without_calls=True,
+            max_pings_without_data=13,
+            min_recv_ping_interval_without_data_ms=14,
+            max_ping_strikes=15,
+        ),
+        grpc_response_compression="low",
+        log=LogOptions(verbose=2, file="server.log"),
+        metrics_options=MetricsOptions(
+            cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
+        ),
+        limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES),
+        repository=RepositoryOptions(paths=("models",)),
+        exit_on_error=False,
+        exit_timeout_s=5,
+        strict_readiness=False,
+        cache_bytes=1048576,
+        trace_settings=("triton,file=t.json", "rate=7"),
+    )
+
+
+def test_options_cross_a_process_unchanged():
+    options = options_from(
+        {"http_restricted_api": "trace:k=v", "grpc_use_ssl": True}
+        | {"grpc_server_cert": "c", "grpc_server_key": "k"}
+    )
+
+    copy = msgspec.msgpack.decode(msgspec.msgpack.encode(options), type=ServerOptions)
+
+    assert copy == options
+
+
+def test_secret_is_not_in_the_representation():
+    options = options_from({"http_restricted_api": "trace:k=hush", "grpc_restricted_protocol": ()})
+
+    assert options.http_restricted[0].value == "hush"
+    assert "hush" not in repr(options)
+
+
+def test_flags_may_come_as_text():
+    options = options_from({"http_port": "9000", "allow_grpc": "OFF", "strict_readiness": "1"})
+
+    assert options.http.port == 9000
+    assert not options.grpc.allow
+    assert options.strict_readiness
+
+
+def test_metrics_listen_where_http_does_by_default():
+    assert options_from({"http_address": "127.0.0.1"}).metrics.address == "127.0.0.1"
+
+
+def test_body_limit_is_a_flag_with_a_default_for_each_kind_of_server():
+    repository = options_from({}, default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES)
+
+    assert repository.limits.http_max_input_bytes == 67108864
+    assert options_from({"http_max_input_size": 5}).limits.http_max_input_bytes == 5
+
+
+@pytest.mark.parametrize(
+    "config,expected",
+    [
+        (
+            {"http_port": "abc"},
+            "Expected an integer from 0 to 65535 for --http-port, got 'abc'",
+        ),
+        ({"grpc_port": 65536}, "Expected an integer from 0 to 65535 for --grpc-port, got 65536"),
+        (
+            {"allow_http": "perhaps"},
+            "Expected true, on, 1, false, off or 0 for --allow-http, got 'perhaps'",
+        ),
+        ({"log_verbose": True}, "for --log-verbose, got True"),
+        ({"id": ""}, "Expected text for --id, got ''"),
+        ({"id": 7}, "Expected text for --id, got 7"),
+        (
+            {"metrics_interval_ms": -1},
+            "Expected a number greater than 0 for --metrics-interval-ms, got -1",
+        ),
+        ({"metrics_interval_ms": "soon"}, "a number greater than 0"),
+        (
+            {"grpc_infer_response_compression_level": "mad"},
+            (
+                "invalid argument for --grpc-infer-response-compression-level: "
+                "expected one of none, low, medium, high, got 'mad'"
+            ),
+        ),
+        ({"http_header_forward_pattern": "("}, "a regular expression"),
+        ({"http_max_input_size": 0}, "Error: --http-max-input-size must be greater than 0."),
+        ({"exit_grace_secs": -1}, "Expected a number of at least 0 for --exit-grace-secs, got -1"),
+        (
+            {"trace_config": ["foo"]},
+            "--trace-config option format is '<trace mode>,<setting>=<value>'. Got foo",
+        ),
+        ({"trace_config": 5}, "Expected a list of texts for --trace-config, got 5"),
+        ({"metrics_config": ["foo"]}, "option format is <setting>=<value>. Got foo"),
+        ({"metrics_config": ["foo=1"]}, "for --metrics-config, got 'foo'"),
+        ({"metrics_config": ["counter_latencies=maybe"]}, "for --counter-latencies, got 'maybe'"),
+        ({"htpp_port": 1, "x": 2}, "Expected flags of the server, got --htpp-port, --x"),
+        ({"http_restricted_api": "foo:k=v"}, "unknown restricted api 'foo' "),
+        ({"grpc_use_ssl": True}, "for --grpc-server-cert, got None"),
+        (
+            {"grpc_use_ssl_mutual": True, "grpc_server_cert": "c", "grpc_server_key": "k"},
+            "for --grpc-root-cert, got None",
+        ),
+    ],
+)
+def test_bad_value_is_refused_by_name(config, expected):
+    assert expected in refusal(**config)
+
+
+@pytest.mark.parametrize(
+    "config,expected",
+    [
+        ({"http_port": 7, "grpc_port": 7}, "HTTP requests and GRPC requests"),
+        ({"http_port": 7, "metrics_port": 7}, "HTTP requests and metrics requests"),
+        ({"grpc_port": 7, "metrics_port": 7}, "GRPC requests and metrics requests"),
+    ],
+)
+def test_endpoints_cannot_share_a_port(config, expected):
+    assert refusal(**config) == (
+        f"The server cannot listen to {expected} at the same address and port 0.0.0.0:7"
+    )
+
+
+def test_endpoints_may_share_a_port_that_is_not_used():
+    options = options_from({"http_port": 0, "grpc_port": 0, "metrics_port": 7, "allow_http": False})
+
+    assert (options.http.port, options.grpc.port) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "config,expected",
+    [
+        (
+            ["size=5"],
+            (
+                "No cache specified. --cache-config option format is "
+                "<cache name>,<setting>=<value>. Got size=5"
+            ),
+        ),
+        (
+            ["local,size=5", "redis,host=h"],
+            "found multiple cache configurations, but only a single cache is currently supported",
+        ),
+        (["redis,password=hush"], "for --cache-config, got 'redis,password=...'"),
+        (["local,size=5", "local,size2=5"], "got 'local,size=... local,size2=...'"),
+        (["local,size=big"], "Expected a number of bytes as size for --cache-config, got 'big'"),
+        (["local,size=0"], "got '0'"),
+    ],
+)
+def test_bad_cache_is_refused(config, expected):
+    assert expected in refusal(cache_config=config)
+
+
+def test_cache_has_one_size():
+    assert options_from({"response_cache_byte_size": 7}).cache_bytes == 7
+    assert refusal(response_cache_byte_size=7, cache_config=["local,size=7"]) == (
+        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+        "Please provide one or the other."
+    )
+
+
+def test_latencies_that_are_not_recorded_are_warned_about(caplog):
+    with caplog.at_level(logging.WARNING, "pytriton"):
+        options_from({"metrics_config": ["summary_latencies=true", "histogram_latencies=false"]})
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "--metrics-config summary_latencies: this server has only counters of latencies"
+    ]

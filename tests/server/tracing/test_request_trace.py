@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace notes while its request is served."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.errors import CancelledError, InternalError, UnavailableError
+from pytriton.messages import ExecutionTimes, TraceContext
+from pytriton.server.tracing.request_trace import RequestTrace
+from pytriton.server.tracing.spans import TraceFacts
+from pytriton.server.tracing.tracing import request_trace
+from tests.fakes import FakeClock, RecordingSink, response
+
+TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)
+
+
+class Traced:
+    """A request's trace, its sink, and what was said of it in the end."""
+
+    def __init__(self):
+        self.sink = RecordingSink()
+        self.ended = []
+        self.facts = TraceFacts(
+            trace_id=0xAB,
+            tracestate="a=b",
+            number=1,
+            protocol="GRPC",
+            model_name="m",
+            model_version=1,
+            request_id="",
+            infer_id=10,
+            model_id=11,
+            start_ns=0,
+        )
+        self.trace = RequestTrace(self.facts, self.sink, self.ended.append)
+
+    @property
+    def events(self):
+        return [name for name, _ in self.facts.events]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    fake = FakeClock()
+    monkeypatch.setattr(request_trace, "_monotonic_ns", fake.monotonic_ns)
+    return fake
+
+
+@pytest.fixture
+def traced(clock):
+    return Traced()
+
+
+def test_answer_is_passed_on_and_ends_the_trace(traced, clock):
+    answer = response()
+    traced.trace.on_response(answer, final=True)
+
+    assert (traced.sink.responses, traced.sink.final_count) == ([answer], 1)
+    assert traced.ended == [traced.facts]
+    assert traced.facts.error is None
+    assert traced.facts.answered_ns == traced.facts.end_ns == clock.now_ns
+    assert traced.events == ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
+
+
+def test_time_to_send_is_in_the_outer_span_only(traced, clock):
+    class SlowSink:
+        def on_response(self, answer, *, final):
+            clock.now_ns += 50
+
+    started_ns = clock.now_ns
+    RequestTrace(traced.facts, SlowSink(), traced.ended.append).on_response(None, final=True)
+
+    assert (traced.facts.answered_ns, traced.facts.end_ns) == (started_ns, started_ns + 50)
+
+
+def test_error_is_passed_on_and_told(traced):
+    error = InternalError("no luck")
+    traced.trace.on_error(error)
+
+    assert (traced.sink.errors, traced.sink.final_count) == ([error], 1)
+    assert [facts.error for facts in traced.ended] == ["no luck"]
+
+
+def test_error_of_a_stream_that_goes_on_is_told_in_the_end(traced):
+    traced.trace.on_error(InternalError("one bad answer"), final=False)
+    assert traced.ended == []
+
+    traced.trace.on_response(None, final=True)
+    assert [facts.error for facts in traced.ended] == ["one bad answer"]
+
+
+def test_request_that_was_given_up_failed_whatever_its_model_answered(traced):
+    traced.trace.on_cancelled()
+    traced.trace.on_response(response(), final=True)
+
+    assert [facts.error for facts in traced.ended] == ["the request was cancelled"]
+
+
+def test_error_without_a_text_is_one_of_a_request_that_was_given_up(traced):
+    traced.trace.on_error(CancelledError(""))
+
+    assert traced.facts.error == "the request was cancelled"
+
+
+def test_refused_request_ends_without_its_sink_hearing_of_it(traced):
+    traced.trace.on_refused(UnavailableError("queue is full"))
+
+    assert [facts.error for facts in traced.ended] == ["queue is full"]
+    assert traced.sink.final_count == 0
+
+
+def test_trace_ends_once(traced):
+    traced.trace.on_refused(UnavailableError("stuck"))
+    traced.trace.on_error(CancelledError(""))
+
+    assert len(traced.ended) == 1
+
+
+def test_trace_ends_although_its_sink_is_broken(traced):
+    class BrokenSink:
+        def on_response(self, answer, *, final):
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        RequestTrace(traced.facts, BrokenSink(), traced.ended.append).on_response(None, final=True)
+
+    assert len(traced.ended) == 1
+
+
+def test_long_stream_tells_of_its_first_responses_and_of_its_end(traced, clock):
+    for _ in range(1000):
+        traced.trace.on_response(response(), final=False)
+    clock.now_ns += 5
+    traced.trace.on_response(None, final=True)
+
+    assert len(traced.facts.events) <= 128
+    assert traced.facts.events[-1] == ("GRPC_SEND_END", clock.now_ns)
+    assert len(traced.sink.responses) == 1001
+
+
+def test_model_file_goes_on_under_the_span_of_the_model(traced):
+    context = traced.trace.context(is_model_file=True)
+
+    assert context == TraceContext(f"00-{0xAB:032x}-{11:016x}-01", "a=b")
+    assert traced.facts.backend_id == 0
+
+
+def test_bound_callable_goes_on_under_a_span_of_its_own(traced):
+    context = traced.trace.context(is_model_file=False)
+
+    assert traced.facts.backend_id
+    assert context.traceparent == f"00-{0xAB:032x}-{traced.facts.backend_id:016x}-01"
+    assert traced.trace.context(is_model_file=False) == context
+
+
+def test_responses_of_one_execution_prolong_it(traced):
+    traced.trace.add_execution(TIMES)
+    last = ExecutionTimes(
+        queued_ns=1, started_ns=2, infer_start_ns=6, output_start_ns=7, ended_ns=8
+    )
+    traced.trace.add_execution(last)
+
+    ((_, times),) = traced.facts.executions
+    assert (times.infer_start_ns, times.output_start_ns, times.ended_ns) == (3, 7, 8)
+
+
+def test_executions_are_told_apart_by_their_start_up_to_a_limit(traced):
+    for start in range(1000):
+        traced.trace.add_execution(ExecutionTimes(1, start, 3, 4, 5))
+
+    executions = traced.facts.executions
+    assert [each.times_ns.started_ns for each in executions] == list(range(128))
+    assert len({each.span_id for each in executions}) == 128

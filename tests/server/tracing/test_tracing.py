@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which requests are traced, and under which span."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.messages import TraceContext
+from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.tracing import Tracing, parse_traceparent
+from tests.fakes import RecordingSink, model_spec, request
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+UNSAMPLED = PARENT.removesuffix("01") + "00"
+
+
+class Kept:
+    """Keeps the spans of each request."""
+
+    def __init__(self):
+        self.traces = []
+
+    def add(self, spans):
+        self.traces.append({span.name: span for span in spans})
+
+    async def close(self, timeout_s):
+        raise AssertionError("nobody closes it")
+
+
+@pytest.fixture
+def kept():
+    return Kept()
+
+
+def trace(kept, *settings):
+    return Tracing(TraceSettings.read(["mode=opentelemetry", *settings]), kept)
+
+
+@pytest.fixture
+def tracing(kept):
+    return trace(kept, "rate=0")
+
+
+def begin(tracing, traceparent="", tracestate="", **fields):
+    made = request(RecordingSink(), **fields)
+    tracing.begin(made, model_spec(name="m", version=3), "HTTP", traceparent, tracestate)
+    return made
+
+
+@pytest.mark.parametrize("settings", [[], ["mode=triton", "rate=1"]])
+def test_nothing_is_traced_unless_opentelemetry_is_asked_for(settings):
+    assert Tracing.start(TraceSettings.read(settings)) is None
+
+
+def test_nothing_is_traced_at_level_off(kept):
+    assert begin(trace(kept, "rate=1", "level=OFF"), PARENT).trace is None
+
+
+def test_setting_of_opentelemetry_that_is_no_number_is_refused():
+    settings = TraceSettings.read(["mode=opentelemetry", "opentelemetry,bsp_schedule_delay=soon"])
+
+    with pytest.raises(InvalidArgumentError, match="'bsp_schedule_delay', got 'soon'"):
+        Tracing.start(settings)
+
+
+def test_missing_package_is_named_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+
+    with pytest.raises(UnavailableError, match="pip install opentelemetry-api"):
+        Tracing.start(TraceSettings.read(["mode=opentelemetry"]))
+
+
+def test_traceparent_is_read():
+    assert parse_traceparent(PARENT) == (int(TRACE_ID, 16), 0xB7AD6B7169203331, True)
+    assert not parse_traceparent(UNSAMPLED).is_sampled
+    assert parse_traceparent(f"01{PARENT[2:]}-what-later-versions-add").is_sampled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "00",
+        "garbage",
+        f"ff{PARENT[2:]}",
+        f"00-{'0' * 32}-b7ad6b7169203331-01",
+        f"00-{TRACE_ID}-{'0' * 16}-01",
+        PARENT.upper(),
+        f"{PARENT}1",
+        f"{PARENT}-more",
+        f" {PARENT}",
+    ],
+)
+def test_traceparent_that_is_none_is_not_read(text):
+    assert parse_traceparent(text) is None
+
+
+def test_request_of_a_client_that_traces_is_traced_under_its_span(tracing, kept):
+    made = begin(tracing, PARENT, "vendor=one", id="seven")
+    made.sink.on_response(None, final=True)
+
+    (spans,) = kept.traces
+    assert (spans["InferRequest"].parent_id, spans["InferRequest"].is_parent_remote) == (
+        0xB7AD6B7169203331,
+        True,
+    )
+    assert {f"{span.trace_id:032x}" for span in spans.values()} == {TRACE_ID}
+    assert {span.tracestate for span in spans.values()} == {"vendor=one"}
+    assert spans["m"].attributes == {
+        "triton.model_name": "m",
+        "triton.model_version": 3,
+        "triton.trace_id": 1,
+        "triton.trace_parent_id": 0,
+        "triton.request_id": "seven",
+    }
+
+
+def test_request_whose_client_does_not_sample_is_not_traced(kept):
+    tracing = trace(kept, "rate=1")
+
+    made = begin(tracing, UNSAMPLED)
+
+    assert made.trace is None
+    assert isinstance(made.sink, RecordingSink)
+
+
+def test_request_with_a_header_that_cannot_be_read_is_traced_as_sampling_says(kept):
+    assert begin(trace(kept, "rate=1"), "garbage", "vendor=one").trace is not None
+    assert begin(trace(kept, "rate=0"), "garbage").trace is None
+
+
+def test_sampled_request_begins_a_trace_of_its_own(kept):
+    tracing = trace(kept, "rate=1")
+    for _ in range(2):
+        begin(tracing, tracestate="of nobody").sink.on_response(None, final=True)
+
+    first, second = (spans["InferRequest"] for spans in kept.traces)
+    assert first.trace_id != second.trace_id
+    assert (first.parent_id, first.is_parent_remote, first.tracestate) == (0, False, "")
+
+
+def test_call_of_a_model_is_traced_under_the_one_that_makes_it(tracing, kept):
+    made = request(RecordingSink())
+    tracing.begin_call(made, model_spec(name="m"), TraceContext(PARENT, "vendor=one"))
+    made.sink.on_error(ServerError("broken"))
+
+    (spans,) = kept.traces
+    assert set(spans) == {"m"}
+    assert (spans["m"].parent_id, spans["m"].tracestate) == (0xB7AD6B7169203331, "vendor=one")
+    assert spans["m"].error == "broken"
