@@ -64,7 +64,7 @@ def example_repository(folder: pathlib.Path, report: Report) -> None:
     for name in ("http", "grpc", "metrics"):
         settings |= {f"{name}-port": getattr(ports, name), f"{name}-address": TRITON_LOCAL_IP}
     options = (f"--{name}={value}" for name, value in settings.items())
-    command = _child("pytriton.server.command.tritonserver", *options)
+    command = _child("pytriton.server.tritonserver", *options)
     report.begin("Checking tritonserver with a model repository")
     serving = _server_in_script(command, ports, folder, ADD_SUB)
     _check(report, ports, serving, model_client_questions(ports))

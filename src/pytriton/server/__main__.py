@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from pytriton.server.command.tritonserver import main
+from pytriton.server.tritonserver import main
 
 if __name__ == "__main__":
     sys.exit(main())
