@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytriton.server.api.pace import Pace
 from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
 from pytriton.server.http.states import TRANSITIONS, ConnectionState
 from pytriton.server.http.text import (
@@ -23,7 +24,6 @@ from pytriton.server.http.text import (
     refusal,
     stream_head,
 )
-from pytriton.server.http.watch import Pace
 from pytriton.server.process.event_loop import writer_of_parts
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking after slow clients: how slow one is, and one timer for all of them."""
+"""Looking after slow clients: one timer for all of them. How slow one is, `Pace` says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     import asyncio
 
 CHECK_INTERVAL_S = 1.0
-# A client that is slower counts as standing still: one byte now and then is no progress.
-MIN_BYTES_PER_S = 256
 
 
 class Watched(Protocol):
@@ -18,31 +16,6 @@ class Watched(Protocol):
 
     def check_progress(self, now: float) -> bool:
         """Whether to go on watching; ends the connection of a client that stands still."""
-
-
-class Pace:
-    """Since when a client has been slower than it may be."""
-
-    __slots__ = ("_bytes", "_since")
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._since = 0.0
-
-    def restart(self, now: float) -> None:
-        """Begin to count."""
-        self._bytes = 0
-        self._since = now
-
-    def advance(self, nbytes: int, now: float) -> None:
-        """So many more bytes were moved."""
-        self._bytes += nbytes
-        if nbytes and self._bytes >= MIN_BYTES_PER_S * (now - self._since):
-            self.restart(now)
-
-    def stalled_s(self, now: float) -> float:
-        """For how long it has been too slow."""
-        return now - self._since
 
 
 class ProgressWatch:
