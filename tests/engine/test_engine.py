@@ -102,7 +102,7 @@ def test_server_is_ready_when_all_models_are(engine, serve):
     engine.set_ready(model)
     assert engine.is_ready()
 
-    engine.is_exiting = True
+    engine.refuse()
 
     assert not engine.is_ready()
 
@@ -220,7 +220,7 @@ def test_inference_that_does_not_fit_is_refused_before_the_model_hears(engine, s
 
 def test_server_that_exits_takes_no_inference(engine, serve):
     served = serve()
-    engine.is_exiting = True
+    engine.refuse()
 
     with pytest.raises(UnavailableError, match="Server exiting"):
         engine.infer(request(), served.model)
@@ -321,3 +321,21 @@ def test_model_that_died_can_be_unloaded():
         assert list(engine.models()) == []
 
     run_on_loop(test)
+
+
+def test_engine_that_begins_to_exit_serves_but_is_not_ready(engine):
+    assert engine.is_ready()
+    engine.begin_exit()
+
+    assert not engine.is_ready()
+    assert not engine.is_exiting
+
+
+def test_retired_model_counts_until_it_is_forgotten(engine, serve):
+    model = serve().model
+    engine.retire(model)
+    assert engine.leaving == {model}
+    engine.forget(model)
+    engine.forget(model)
+
+    assert engine.leaving == set()

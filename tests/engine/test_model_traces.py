@@ -113,7 +113,7 @@ def test_trace_hears_that_its_request_was_not_taken(scene):
 
 def test_trace_hears_that_the_server_exits(scene):
     engine = Engine()
-    engine.is_exiting = True
+    engine.refuse()
     refused = request(RecordingSink(), trace=RecordingTrace())
 
     with pytest.raises(UnavailableError):

@@ -66,6 +66,9 @@ class FakeEngine:
         self.flow: list[tuple[str, str]] = []  # what was paused and resumed, by id
         self.refusal: Exception | None = None  # raised by `infer`
 
+    def refuse(self) -> None:
+        self.is_exiting = True
+
     def lookup(self, name: str, version: str = "") -> Any:
         if name not in self.loaded:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")

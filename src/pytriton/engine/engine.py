@@ -20,6 +20,7 @@ from pytriton.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from pytriton.messages import InferRequest
 
@@ -34,9 +35,19 @@ class Engine:
         self._kept: dict[str, dict[int, Model]] = {}
         self._strict_readiness = strict_readiness
         self._latest: dict[str, Model] = {}  # READY models by name, for requests without a version
-        self.leaving: set[Model] = set()  # that finish their last requests
-        self.is_leaving = False  # it serves, but wants no new clients
-        self.is_exiting = False
+        self._leaving: set[Model] = set()
+        self._is_leaving = False  # it serves, but wants no new clients
+        self.is_exiting = False  # set by `refuse`; each request reads it
+
+    # The end of the server
+
+    def begin_exit(self) -> None:
+        """Report from now on that the server is not ready, but go on serving."""
+        self._is_leaving = True
+
+    def refuse(self) -> None:
+        """Take no new requests; those that were taken go on."""
+        self.is_exiting = True
 
     # Registry
 
@@ -46,7 +57,7 @@ class Engine:
         versions = registry.setdefault(model.spec.name, {})
         replaced = versions.get(model.spec.version)
         if replaced is not None and replaced.is_bound:
-            self.leaving.add(replaced)  # until the process that bound it takes it away
+            self._leaving.add(replaced)  # until the process that bound it takes it away
         versions[model.spec.version] = model
         self._latest.clear()
 
@@ -58,7 +69,7 @@ class Engine:
     def remove(self, model: Model) -> None:
         """Forget a model that is unloaded, unless another took its place."""
         self._latest.clear()
-        self.leaving.discard(model)
+        self._leaving.discard(model)
         registry = self._bound if model.is_bound else self._kept
         versions = registry.get(model.spec.name, {})
         if versions.get(model.spec.version) is model:
@@ -66,19 +77,32 @@ class Engine:
             if not versions:
                 del registry[model.spec.name]
 
+    @property
+    def leaving(self) -> AbstractSet[Model]:
+        """Models without new requests that finish their last ones."""
+        return self._leaving
+
+    def retire(self, model: Model) -> None:
+        """Count a model, which may have left the registry, until it has finished its requests."""
+        self._leaving.add(model)
+
+    def forget(self, model: Model) -> None:
+        """End what `retire` began: the model has finished."""
+        self._leaving.discard(model)
+
     async def unload(self, model: Model, timeout_s: float | None = None) -> None:
         """Give a model no new requests, let it finish those that it has, then end it.
 
         What is not finished in time is answered with an error.
         """
         self.remove(model)
-        self.leaving.add(model)
+        self.retire(model)
         if model.state is ModelState.READY:
             model.become(ModelState.UNLOADING)
         try:
             await model.drain(timeout_s)
         finally:
-            self.leaving.discard(model)
+            self.forget(model)
             model.stop()
 
     def models(self) -> Iterator[Model]:
@@ -159,7 +183,7 @@ class Engine:
 
     def is_ready(self) -> bool:
         """Whether the server is ready: with strict readiness, all models that should serve do."""
-        if self.is_exiting or self.is_leaving:
+        if self.is_exiting or self._is_leaving:
             return False
         if not self._strict_readiness:
             return True

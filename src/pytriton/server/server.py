@@ -106,7 +106,7 @@ class Server:
 
     def refuse_requests(self) -> None:
         """Take no new connections and no new requests; what runs goes on."""
-        self.engine.is_exiting = True
+        self.engine.refuse()
         for listener in self._listeners:
             listener.close()
         self._grpc.begin_shutdown()

@@ -107,7 +107,7 @@ class RepositoryServing:
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but go on serving."""
-        self._engine.is_leaving = True
+        self._engine.begin_exit()
 
     def remaining(self) -> Remaining:
         """What is still to be waited for."""

@@ -249,6 +249,6 @@ def test_call_can_be_answered_from_the_cache_at_once(world, sink):
 
 def test_server_that_exits_takes_no_call(world):
     world.add("add")
-    world.engine.is_exiting = True
+    world.engine.refuse()
 
     assert refusal(world).message == PREFIX + "Server exiting"

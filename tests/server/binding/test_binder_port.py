@@ -161,7 +161,7 @@ def test_each_port_asks_for_the_token_of_its_protocol(make_port):
 
 
 def test_server_that_ends_takes_nobody_in(port):
-    port.engine.is_exiting = True
+    port.engine.refuse()
 
     assert port.answer(port.join(TOKEN)).error == "Server exiting"
 

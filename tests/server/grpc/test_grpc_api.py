@@ -77,7 +77,7 @@ def test_health_methods_ask_the_engine(client):
 
 @pytest.mark.parametrize("method", ["ServerLive", "ServerReady", "ModelReady"])
 def test_exiting_server_says_so(client, method):
-    client.engine.is_exiting = True
+    client.engine.refuse()
 
     assert refusal(client, method) == (Status.UNAVAILABLE, "Server exiting")
 

@@ -192,7 +192,7 @@ def test_wrong_request_is_refused_at_once(client, control, method, message, stat
 
 
 def test_server_that_exits_loads_nothing(client, control):
-    client.engine.is_exiting = True
+    client.engine.refuse()
 
     response = client.response(client.call("RepositoryModelLoad", load_request()))
 

@@ -226,7 +226,7 @@ def test_message_that_cannot_be_read_ends_the_call(client, stream):
 
 
 def test_requests_at_shutdown_are_refused_in_the_stream(client, stream):
-    client.engine.is_exiting = True
+    client.engine.refuse()
     ask(client, stream, "coupled", "late")
 
     (answer,) = answers(client, stream)

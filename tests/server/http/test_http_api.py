@@ -35,7 +35,7 @@ def test_health_has_a_status_and_no_body(service):
 
 
 def test_health_of_a_server_that_exits_is_unavailable(service):
-    service.engine.is_exiting = True
+    service.engine.refuse()
 
     for path in (b"/v2/health/live", b"/v2/health/ready"):
         answer = ask(service, get(path))

@@ -219,7 +219,7 @@ def test_compressed_body_stays_within_the_limit(serve):
 
 @pytest.mark.parametrize("path", [LOAD, UNLOAD])
 def test_server_that_exits_loads_nothing(service, path):
-    service.engine.is_exiting = True
+    service.engine.refuse()
 
     answer = ask(service, post(b"", path))
 
