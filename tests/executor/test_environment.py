@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EXECUTION_ENV_PATH: archives, folders and interpreters, and archives that mean harm."""
+"""EXECUTION_ENV_PATH: archives, folders and and interpreters."""
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 import sys
@@ -13,8 +12,8 @@ import threading
 import pytest
 
 from pytriton.errors import InternalError
-from pytriton.executor import archives
 from pytriton.executor.environment import EnvironmentStore
+from tests.executor.tar_files import file_entry, link_entry, pack
 
 SCRIPT = b"#!/bin/sh\nexit 0\n"
 
@@ -26,18 +25,6 @@ def store():
     made.close()
 
 
-def file_entry(name, content=b"", mode=0o644, **fields):
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), mode
-    for field, value in fields.items():
-        setattr(entry, field, value)
-    return entry, content
-
-
-def link_entry(name, target, kind=tarfile.SYMTYPE):
-    return file_entry(name, type=kind, linkname=target)
-
-
 USUAL = [
     file_entry("bin", type=tarfile.DIRTYPE, mode=0o555),
     file_entry("bin/activate"),
@@ -46,13 +33,6 @@ USUAL = [
     link_entry("lib/terminfo", "../share/terminfo"),
     link_entry("bin/copy", "bin/activate", tarfile.LNKTYPE),
 ]
-
-
-def pack(path, entries, kind="w:gz"):
-    with tarfile.open(path, kind) as archive:
-        for entry, content in entries:
-            archive.addfile(entry, io.BytesIO(content))
-    return str(path)
 
 
 @pytest.mark.parametrize("kind", ["w:gz", "w", "w:xz"])
@@ -108,43 +88,6 @@ def test_many_threads_get_the_same_environment(store, tmp_path):
 
     assert len(found) == 8
     assert len({each.interpreter for each in found}) == 1
-
-
-HARMFUL = {
-    "absolute": ([file_entry("/etc/x")], "Path is absolute"),
-    "dots": ([file_entry("bin/../../x")], r"Path contains '\.\.'"),
-    "link out": ([link_entry("lib", "/etc")], "leads out of the environment"),
-    "relative link out": ([link_entry("a/b", "../../x")], "leads out of the environment"),
-    "hard link out": ([link_entry("a", "../x", tarfile.LNKTYPE)], "leads out of the environment"),
-    "link that leads out later": (
-        [link_entry("x", "y/.."), link_entry("y", "."), file_entry("x/written")],
-        "leads out of the environment",
-    ),
-    "device": ([file_entry("null", type=tarfile.CHRTYPE)], "neither a file nor a folder"),
-    "pipe": ([file_entry("pipe", type=tarfile.FIFOTYPE)], "neither a file nor a folder"),
-}
-
-
-@pytest.mark.parametrize("what", HARMFUL)
-def test_harmful_archive_is_refused(store, tmp_path, what):
-    entries, text = HARMFUL[what]
-    folder = tmp_path / "unpacked"
-    folder.mkdir()
-    path = pack(tmp_path / "env.tar.gz", entries)
-
-    with pytest.raises(InternalError, match=text):
-        archives.unpack(tmp_path / "env.tar.gz", folder)
-    with pytest.raises(InternalError, match=f"Failed to extract '{path}'"):
-        store.resolve(path, "")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["env.tar.gz", "unpacked"]
-
-
-def test_archive_that_is_too_large_is_refused(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 1000)
-    path = pack(tmp_path / "env.tar.gz", [*USUAL, file_entry("zeros", bytes(1000))])
-
-    with pytest.raises(InternalError, match="larger than the room"):
-        store.resolve(path, "")
 
 
 def test_archive_that_is_cut_off_is_refused_and_can_be_mended(store, tmp_path):

@@ -1,16 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacks a packed Python environment, and refuses what would be written anywhere else."""
+"""Unpacks a packed Python environment, and refuses what would be written anywhere else.
+
+Files and folders are made first, each under a name that nothing has yet, and symbolic links last.
+So nothing is ever written through a link, whatever the links of an archive are called and wherever
+they lead. `tarfile` reads the archive; its own ways to extract are not used, as what they check
+differs from release to release.
+"""
 
 from __future__ import annotations
 
+import lzma
 import os
 import pathlib
 import shutil
 import tarfile
+import zlib
+from typing import IO
 
 from pytriton.errors import InternalError
+from pytriton.executor.archive_links import LinkCheck
+from pytriton.executor.archive_stream import ArchiveStream
 
 MAX_UNPACKED_BYTES = 64 << 30
+MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
+MAX_DEPTH = 100
+MAX_NAME_BYTES = 4096
+MAX_DESCRIPTION_BYTES = 4 << 20  # of one entry: its headers, long names and maps of holes
+_CHUNK_BYTES = 1 << 20
+_MAX_TIME_S = 1 << 33
+# Of `tarfile` and of what decompresses; names that the system cannot take are ValueErrors.
+_READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+
+
+def is_archive(path: pathlib.Path) -> bool:
+    """Whether a file begins like a tar archive, compressed or not."""
+    try:
+        with path.open("rb") as file:
+            stream = ArchiveStream(file, "")
+            stream.allow(tarfile.BLOCKSIZE)
+            tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+    except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # an archive without entries
+        return True
+    except _READ_ERRORS:
+        return False
+    return True
 
 
 def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
@@ -19,53 +53,144 @@ def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
     Raises:
         InternalError: It is broken, too large, or has an entry that would leave the folder.
     """
-    root = os.path.realpath(folder)
-    room = min(MAX_UNPACKED_BYTES, shutil.disk_usage(root).free)
+    failure = f"Failed to extract '{archive_path}'"
     try:
-        with tarfile.open(archive_path) as archive:
-            # Newer interpreters change or refuse entries unless told not to; ours are checked.
-            archive.extraction_filter = lambda member, _: member
-            _unpack_members(archive, root, room)
+        with archive_path.open("rb") as file:
+            stream = ArchiveStream(
+                file, f"The description of an entry is longer than {MAX_DESCRIPTION_BYTES} bytes"
+            )
+            stream.allow(MAX_DESCRIPTION_BYTES)
+            with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # all it uses
+                _Unpacking(archive, stream, os.path.realpath(folder)).run()
     except InternalError as error:
-        raise InternalError(f"Failed to extract '{archive_path}': {error.message}") from error
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise InternalError(f"Failed to extract '{archive_path}': {error}") from error
+        raise InternalError(f"{failure}: {error.message}") from error
+    except RecursionError as error:
+        raise InternalError(f"{failure}: Its headers describe one another endlessly") from error
+    except _READ_ERRORS as error:
+        raise InternalError(f"{failure}: {error}") from error
 
 
-def _unpack_members(archive: tarfile.TarFile, root: str, room: int) -> None:
-    safe_folders: set[str] = set()
-    for member in archive:
-        room -= member.size
-        if room < 0:
-            raise InternalError("It is larger than the room on the disk, or than 64 GiB")
-        _check(member, root)
-        parent = os.path.dirname(os.path.join(root, member.name))  # noqa: PTH118, PTH120  30,000 files
-        if parent not in safe_folders:
-            _require_inside(parent, root, member.name)
-            safe_folders.add(parent)
-        member.uid, member.gid = os.getuid(), os.getgid()
-        # Nobody else may change it, it gives no rights to anybody, and it can be removed.
-        member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-        archive.extract(member, root, set_attrs=not member.issym())
+class _Unpacking:
+    """One archive on its way into one folder. Names are relative to the folder, in normal form."""
+
+    def __init__(self, archive: tarfile.TarFile, stream: ArchiveStream, root: str) -> None:
+        self._archive = archive
+        self._stream = stream
+        self._root = root
+        self._room = min(MAX_UNPACKED_BYTES, shutil.disk_usage(root).free)
+        self._folders = {""}
+        self._files: set[str] = set()
+        self._links: dict[str, str] = {}  # made last, when no file is written any more
+
+    def run(self) -> None:
+        count = 0
+        while (member := self._archive.next()) is not None:
+            self._archive.members.clear()  # type: ignore[attr-defined]  # it keeps all of them
+            count += 1
+            if max(count, len(self._folders)) > MAX_ENTRIES:
+                raise InternalError(f"It has more than {MAX_ENTRIES} entries")
+            self._take(member)
+            self._stream.allow(MAX_DESCRIPTION_BYTES)
+        check = LinkCheck(self._links)
+        for name in self._links:
+            check.require_inside(name)
+        for name, target in self._links.items():
+            os.symlink(target, self._path(name))  # noqa: PTH211  as everywhere here
+
+    def _take(self, member: tarfile.TarInfo) -> None:
+        name = _normal_name(member.name)
+        if member.isdir():
+            self._make_folder(name, member)
+            return
+        if not (member.isreg() or member.issym() or member.islnk()):
+            raise InternalError(f"'{name}' is neither a file nor a folder nor a link")
+        self._require_new(name)
+        self._make_parents(name)
         if member.issym():
-            safe_folders.clear()  # a link may have changed where a path leads
+            self._links[name] = _checked(member.linkname)
+        elif member.islnk():
+            self._make_hard_link(name, _normal_name(member.linkname))
+        else:
+            self._make_file(name, member)
+
+    def _make_folder(self, name: str, member: tarfile.TarInfo) -> None:
+        if name in self._files or name in self._links:
+            raise InternalError(f"'{name}' is in it twice")
+        self._make_parents(f"{name}/")
+        if name:
+            # Its owner can always change and remove it, nobody else can.
+            os.chmod(self._path(name), member.mode & 0o755 | 0o700)  # noqa: PTH101  30,000 files
+
+    def _make_parents(self, name: str) -> None:
+        parent = name.rpartition("/")[0]
+        if parent in self._folders:
+            return
+        if parent in self._files or parent in self._links:
+            raise InternalError(f"'{name}' leads through '{parent}', which is no folder")
+        self._make_parents(parent)
+        os.mkdir(self._path(parent), 0o755)  # noqa: PTH102  30,000 files
+        self._folders.add(parent)
+
+    def _require_new(self, name: str) -> None:
+        if name in self._files or name in self._links or name in self._folders:
+            raise InternalError(f"'{name}' is in it twice")
+
+    def _make_hard_link(self, name: str, target: str) -> None:
+        if target in self._links:  # a symbolic link under a second name
+            self._links[name] = self._links[target]
+        elif target in self._files:
+            os.link(self._path(target), self._path(name))
+            self._files.add(name)
+        else:
+            raise InternalError(f"'{name}' is a link to '{target}', which is no file before it")
+
+    def _make_file(self, name: str, member: tarfile.TarInfo) -> None:
+        if member.size < 0 or member.size > self._room:
+            raise InternalError(
+                f"It is larger than the room on the disk, or than {MAX_UNPACKED_BYTES} bytes"
+            )
+        self._room -= member.size
+        self._stream.allow(member.size)
+        content = self._archive.extractfile(member)
+        assert content is not None
+        descriptor = os.open(self._path(name), _CREATE, 0o600)
+        self._files.add(name)
+        with os.fdopen(descriptor, "wb") as file, content:
+            _copy(content, file, member.size)
+            file.flush()  # what is written later changes its time
+            # It gives no rights to anybody: neither those of its owner nor to change it.
+            os.chmod(descriptor, member.mode & 0o755 | 0o600)  # noqa: PTH101
+            moment = min(max(member.mtime, 0), _MAX_TIME_S)
+            os.utime(descriptor, (moment, moment))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
 
 
-def _check(member: tarfile.TarInfo, root: str) -> None:
-    name = pathlib.PurePosixPath(member.name)
+def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
+    while size:
+        chunk = content.read(min(size, _CHUNK_BYTES))
+        if not chunk:
+            raise EOFError("It ends within a file")
+        file.write(chunk)
+        size -= len(chunk)
+
+
+def _normal_name(text: str) -> str:
+    """A name without what says nothing, as `./`; the folder itself has the name ''."""
+    name = pathlib.PurePosixPath(_checked(text))
     if name.is_absolute():
-        raise InternalError(f"Path is absolute: '{member.name}'")
+        raise InternalError(f"Path is absolute: '{text}'")
     if ".." in name.parts:
-        raise InternalError(f"Path contains '..': '{member.name}'")
-    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        raise InternalError(f"'{member.name}' is neither a file nor a folder nor a link")
-    if member.issym():
-        _require_inside(str(pathlib.Path(root, name).parent / member.linkname), root, member.name)
-    elif member.islnk():
-        _require_inside(str(pathlib.Path(root, member.linkname)), root, member.name)
+        raise InternalError(f"Path contains '..': '{text}'")
+    if len(name.parts) > MAX_DEPTH:
+        raise InternalError(f"Path has more than {MAX_DEPTH} parts: '{text[:80]}...'")
+    return "/".join(name.parts)
 
 
-def _require_inside(path: str, root: str, name: str) -> None:
-    real = os.path.realpath(path)
-    if real != root and not real.startswith(root + os.sep):
-        raise InternalError(f"'{name}' leads out of the environment, to '{real}'")
+def _checked(text: str) -> str:
+    if len(os.fsencode(text)) > MAX_NAME_BYTES:
+        raise InternalError(f"Path is longer than {MAX_NAME_BYTES} bytes: '{text[:80]}...'")
+    if "\0" in text or not text:
+        raise InternalError(f"Path is empty or has a zero byte: {text!r}")
+    return text

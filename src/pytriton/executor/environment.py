@@ -7,14 +7,13 @@ import hashlib
 import os
 import pathlib
 import shutil
-import tarfile
 import tempfile
 import threading
 
 import msgspec
 
 from pytriton.errors import InternalError
-from pytriton.executor.archives import unpack
+from pytriton.executor.archives import is_archive, unpack
 
 PARAMETER = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -56,7 +55,7 @@ class EnvironmentStore:
                 return _describe_folder(path)
             if not path.exists():
                 raise InternalError(f"The {PARAMETER} '{path}' does not exist.")
-            if tarfile.is_tarfile(path):
+            if is_archive(path):
                 return _describe_folder(self._unpacked(path))
         except OSError as error:
             raise InternalError(f"The {PARAMETER} '{path}' cannot be read: {error}") from error
@@ -84,10 +83,13 @@ class EnvironmentStore:
         with archive_lock:
             if not target.exists():
                 partial = target.with_suffix(".partial")
-                shutil.rmtree(partial, ignore_errors=True)  # left by one that failed
                 partial.mkdir()
-                unpack(archive, partial)
-                partial.rename(target)
+                try:
+                    unpack(archive, partial)
+                    partial.rename(target)
+                except BaseException:
+                    shutil.rmtree(partial, ignore_errors=True)
+                    raise
         return target
 
     def _digest(self, archive: pathlib.Path) -> str:
