@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psutil
 import pytest
 
@@ -11,6 +13,9 @@ from tests.e2e.http_client import is_port_free
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model
 
+SIX = "instance_group [{ kind: KIND_CPU count: 6 }]"
+# A new instance waits as long as there is a file that says so.
+HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
 TWO = config("instance_group [{ kind: KIND_CPU count: 2 }]")
 # What a model starts of its own ends with it.
 PARENT = code(
@@ -67,6 +72,52 @@ def test_killed_zygote_is_replaced_with_all_its_workers(start_server):
     assert server.zombies() == []
     assert server.end() == 0
     assert eventually(lambda: is_gone(server)), server.descendants()
+
+
+def test_model_of_many_instances_outlives_the_zygote_again_and_again(start_server):
+    server = start_server({"wide": model(settings=config(SIX))}).await_ready()
+
+    for _ in range(3):
+        zygote, workers = server.zygote(), server.workers()
+        zygote.kill()
+        assert eventually(lambda old=workers: not any(map(is_alive, old)))
+        assert eventually(lambda: server.get("/v2/health/ready").status == 200), server.output
+        assert eventually(lambda: len(server.workers()) == 6), server.output
+
+    assert server.infer("wide", 2.0) == [2.0]
+    assert server.index()["wide"]["state"] == "READY"
+    assert server.end() == 0
+
+
+def test_load_survives_the_death_of_the_zygote(start_server):
+    slow = code(initialize=HOLD)
+    server = start_server(
+        {"slow": {**model(slow), "1/hold": ""}}, flags=["--model-control-mode=explicit"]
+    ).await_ready()
+    with ThreadPoolExecutor() as threads:
+        loading = threads.submit(server.load, "slow")
+        assert eventually(lambda: psutil.Process(server.pid).children() and server.workers())
+        zygote = server.zygote()
+        zygote.kill()
+        assert eventually(lambda: not is_alive(zygote))
+        (server.repository / "slow" / "1" / "hold").unlink()
+
+        assert loading.result().status == 200, server.output
+    assert server.infer("slow", 2.0) == [2.0]
+
+
+def test_model_that_is_given_up_has_no_process(start_server):
+    wide = code(initialize=HOLD)
+    server = start_server({"wide": model(wide, config(SIX))}).await_ready()
+    (server.repository / "wide" / "1" / "hold").touch()  # those that are started again wait
+
+    for worker in server.workers()[:5]:
+        worker.kill()
+
+    assert eventually(lambda: server.index()["wide"]["state"] == "UNAVAILABLE"), server.output
+    assert eventually(lambda: server.workers() == []), server.output
+    assert server.index()["wide"]["reason"].startswith("its instances ended 5 times within ")
+    assert server.end() == 0
 
 
 @pytest.mark.parametrize("ending", ["terminate", "kill"])

@@ -14,6 +14,7 @@ from pytriton.executor.call_port import CallPort
 from pytriton.executor.channel_instance import PROCESS_ENDED, ChannelInstance, ModelLabels
 from pytriton.executor.door import Door
 from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.transport.channel import Channel
 from pytriton.transport.worker_frames import (
     CheckReady,
@@ -106,6 +107,11 @@ class PythonInstance(ChannelInstance):
     def pid(self) -> int:
         """The worker's process id."""
         return self._worker.pid
+
+    @property
+    def is_to_blame(self) -> bool:
+        """Whether its end, if it ended, says something about its model."""
+        return self._worker.is_to_blame
 
     @property
     def concurrency(self) -> int:
@@ -309,7 +315,8 @@ class PythonInstance(ChannelInstance):
         self._services.close()
         self._answer_ready(is_ready=False)
         self._executing.clear()
-        error = InternalError(f"Stub process '{self.name}' is not healthy. {_sentence(reason)}")
+        kind = InternalError if self.is_to_blame else ForkingProcessEndedError
+        error = kind(f"Stub process '{self.name}' is not healthy. {_sentence(reason)}")
         if not self._initialized.done():
             self._initialized.set_exception(error)
         self._fail_all(error)

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytriton.errors import InternalError
 from pytriton.transport.memory import is_portable_forced
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+
+
+class ForkingProcessEndedError(InternalError):
+    """A worker ended with the process that had forked it; its model did nothing wrong."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -44,6 +49,7 @@ class Worker:
         self.pid = pid
         self.channel, self.door = sockets
         self.exited = exited  # the cause, in words
+        self.is_to_blame = True  # for its end; False if others took it along
         self._kill = kill
 
     def kill(self) -> None:

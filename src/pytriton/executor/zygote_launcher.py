@@ -186,6 +186,7 @@ class Zygote:
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             worker.kill()
+            worker.is_to_blame = False
             # Its group, too, as the zygote would have done: processes that the model started.
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)

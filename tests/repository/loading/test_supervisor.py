@@ -52,3 +52,25 @@ def test_stable_period_begins_the_count_anew():
 
     assert policy.on_exit(CRASH_LIMIT + CRASH_PERIOD_S, "x") == Restart(0.0)
     assert "1 of 5 crashes, 1 restarts" in repr(policy)
+
+
+def test_instances_lost_together_are_restarted_together_and_never_given_up():
+    policy = RestartPolicy()
+
+    first = [policy.on_loss(100.0 + 0.01 * count) for count in range(20)]
+    later = [policy.on_loss(100.0 + 5.0 * count) for count in range(1, 10)]
+
+    assert first == [Restart(0.0)] * 20
+    assert [restart.delay_s for restart in later[:4]] == pytest.approx([0.2, 0.4, 0.8, 1.6])
+    assert later[-1] == Restart(MAX_DELAY_S)
+    assert policy.on_loss(1000.0) == Restart(0.0)
+
+
+def test_losses_do_not_count_as_crashes():
+    policy = RestartPolicy()
+    for count in range(100):
+        policy.on_loss(float(count))
+
+    decisions = [policy.on_exit(100.0 + count, "x") for count in range(CRASH_LIMIT)]
+
+    assert [type(decision) for decision in decisions] == [Restart] * (CRASH_LIMIT - 1) + [GiveUp]

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.engine.config import config_to_json, spec_from_config
 from pytriton.engine.config_rules import validate_config
@@ -16,20 +17,24 @@ from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnv
 from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.executor.python_instance import PythonInstance, complete_config
+from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.repository.loading.python_version import PythonVersion
 from pytriton.repository.loading.warmup_run import WarmupRun
 from pytriton.repository.reading.auto_complete import completed_config, may_complete
 from pytriton.transport.worker_frames import Initialize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.repository.services.model_services import ModelServices
 
+_T = TypeVar("_T")
+
 _PARALLEL_SETTING = "TRITON_PARALLEL_INSTANCE_LOADING"
 _PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of one model: "no" loads one at a time
+_START_ATTEMPTS = 3
 _FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
@@ -104,17 +109,18 @@ class PythonLoader:
     ) -> Any:
         """Ask the model what its configuration leaves open, in a process of its own."""
         name = f"{plan.name}_auto_complete"
-        text = await complete_config(
-            self._launcher,
-            self._worker_spec(name, {}, environment),
-            Initialize(
-                model_path,
-                str(plan.version),
-                {"model_config": config_to_json(plan.config).decode(), "model_name": plan.name},
-                [],
-            ),
-            self._loop,
-            self._make_services(plan.name, name),
+        arguments = {
+            "model_config": config_to_json(plan.config).decode(),
+            "model_name": plan.name,
+        }
+        text = await _retried(
+            lambda: complete_config(
+                self._launcher,
+                self._worker_spec(name, {}, environment),
+                Initialize(model_path, str(plan.version), arguments, []),
+                self._loop,
+                self._make_services(plan.name, name),
+            )
         )
         return completed_config(plan.config, text) if text else plan.config
 
@@ -132,6 +138,9 @@ class PythonLoader:
 
     async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
         """Start one instance and warm it up; it is not in service yet."""
+        return await _retried(lambda: self._start_instance(launch, instance_plan))
+
+    async def _start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
         services = self._make_services(launch.plan.name, instance_plan.name)
         run = WarmupRun(self._loop)
         instance = await PythonInstance.launch(
@@ -208,6 +217,14 @@ class _Launch:
             spec.decoupled,
             spec.max_batch_size > 0,
         )
+
+
+async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:
+    """Start a process again if it was ended because of another one, a few times."""
+    for _ in range(_START_ATTEMPTS - 1):
+        with contextlib.suppress(ForkingProcessEndedError):
+            return await start()
+    return await start()
 
 
 def _model_path(plan: VersionPlan) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from pytriton.engine.model import ModelState
 from pytriton.errors import ServerError
+from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.repository.loading.load_limit import load_within
 from pytriton.repository.loading.supervisor import GiveUp, RestartPolicy
 
@@ -46,6 +47,7 @@ class PythonVersion:
         self._leaving: set[asyncio.Future[None]] = set()
         self._restarts: set[asyncio.Task[None]] = set()
         self._is_retired = False
+        self._is_given_up = False
         model.is_replaced = self._on_died
 
     @property
@@ -56,7 +58,7 @@ class PythonVersion:
     async def add(self, plan: InstancePlan) -> None:
         """Start an instance and take it into service."""
         instance = await self._start(plan)
-        if self._is_retired:
+        if self._is_retired or self._is_given_up:
             instance.stop()
             return
         self._plans[instance] = plan
@@ -70,8 +72,7 @@ class PythonVersion:
         """Finish the requests that it has, at most for so long, and end the instances."""
         await self._model.drain(timeout_s)
         self._is_retired = True
-        for restart in list(self._restarts):
-            restart.cancel()
+        self._cancel_restarts()
         self._model.stop()
         if self._restarts:
             await asyncio.wait(self._restarts)
@@ -86,13 +87,15 @@ class PythonVersion:
 
     def _on_died(self, instance: Instance, reason: str) -> bool:
         """Whether an instance that is gone is replaced."""
-        plan = self._plans.pop(cast("PythonInstance", instance))
+        ended = cast("PythonInstance", instance)
+        plan = self._plans.pop(ended)
         if self._is_retired or self._model.state is ModelState.UNAVAILABLE:
             return False
-        return self._restart(plan, reason)
+        return self._restart(plan, reason, is_crash=ended.is_to_blame)
 
-    def _restart(self, plan: InstancePlan, reason: str) -> bool:
-        decision = self._policy.on_exit(self._clock(), reason)
+    def _restart(self, plan: InstancePlan, reason: str, *, is_crash: bool = True) -> bool:
+        now_s = self._clock()
+        decision = self._policy.on_exit(now_s, reason) if is_crash else self._policy.on_loss(now_s)
         if isinstance(decision, GiveUp):
             logger.error("%s: %s", plan.name, decision.reason)
             self._loop.call_soon(self._give_up, decision.reason)
@@ -109,6 +112,8 @@ class PythonVersion:
         await asyncio.sleep(delay_s)
         try:
             await load_within(self._restart_timeout_s, self.add(plan))
+        except ForkingProcessEndedError as error:
+            self._restart(plan, error.message, is_crash=False)
         except ServerError as error:
             self._restart(plan, error.message)
         except Exception as error:  # a bug here must not leave the model without instances
@@ -120,8 +125,14 @@ class PythonVersion:
     def _give_up(self, reason: str) -> None:
         if self._is_retired or self._model.state not in (ModelState.LOADING, ModelState.READY):
             return
+        self._is_given_up = True
+        self._cancel_restarts()
         self._model.become(ModelState.UNAVAILABLE, reason)
         for instance in list(self._model.instances):
             instance.stop()
         self._model.missing_instances = 0
         self._model.give_up_if_empty(reason)
+
+    def _cancel_restarts(self) -> None:
+        for restart in list(self._restarts):
+            restart.cancel()

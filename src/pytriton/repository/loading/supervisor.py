@@ -10,6 +10,7 @@ FIRST_DELAY_S = 0.2  # of the second restart in a row; the first one is at once
 MAX_DELAY_S = 30.0
 CRASH_LIMIT = 5
 CRASH_PERIOD_S = 60.0
+SAME_EVENT_S = 1.0  # instances that are lost within this time are lost for the same reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,25 @@ class RestartPolicy:
         self._period_s = period_s
         self._crashes_s: deque[float] = deque(maxlen=crash_limit)
         self._restarts_in_a_row = 0
+        self._losses_in_a_row = 0
+        self._last_loss_s = 0.0
+
+    def on_loss(self, now_s: float) -> Restart:
+        """An instance ended through no fault of its model: what had forked its process ended.
+
+        It never counts as a crash. Instances that are lost together are started again together,
+        later if that happens again and again.
+
+        Args:
+            now_s: The time, on a clock that never goes back.
+        """
+        elapsed_s = now_s - self._last_loss_s
+        if elapsed_s >= self._period_s:
+            self._losses_in_a_row = 0
+        if not self._losses_in_a_row or elapsed_s >= SAME_EVENT_S:
+            self._losses_in_a_row += 1
+            self._last_loss_s = now_s
+        return Restart(_delay_s(self._losses_in_a_row - 1))
 
     def on_exit(self, now_s: float, cause: str) -> Restart | GiveUp:
         """An instance ended that should not have.
@@ -57,19 +77,20 @@ class RestartPolicy:
                     f"its instances ended {self._crash_limit} times within {elapsed_s:.1f} s "
                     f"and are not started again; the last time: {cause}"
                 )
-        delay_s = self._delay_s()
+        delay_s = _delay_s(self._restarts_in_a_row)
         self._restarts_in_a_row += 1
         return Restart(delay_s)
-
-    def _delay_s(self) -> float:
-        if not self._restarts_in_a_row:
-            return 0.0
-        # Bounded before it is raised to a power: instances may crash for years.
-        doublings = min(self._restarts_in_a_row - 1, 16)
-        return min(FIRST_DELAY_S * 2.0**doublings, MAX_DELAY_S)
 
     def __repr__(self) -> str:
         return (
             f"<RestartPolicy {len(self._crashes_s)} of {self._crash_limit} crashes, "
             f"{self._restarts_in_a_row} restarts in a row>"
         )
+
+
+def _delay_s(earlier_restarts: int) -> float:
+    if not earlier_restarts:
+        return 0.0
+    # Bounded before it is raised to a power: instances may crash for years.
+    doublings = min(earlier_restarts - 1, 16)
+    return min(FIRST_DELAY_S * 2.0**doublings, MAX_DELAY_S)
