@@ -21,7 +21,7 @@ from pytriton.server.tracing.settings import TraceSettings
 from pytriton.wire.grpc import message_prefix
 from pytriton.wire.grpc.status import percent_decode
 from pytriton.wire.http2 import frames
-from tests.server.http_fakes import FakeLoop
+from tests.server.http_fakes import HIGH_WATER_BYTES, LOW_WATER_BYTES, FakeLoop
 from tests.wire.http2.frame_client import data, parse_frames, rst_stream, setting, window_update
 
 SERVICE = "/inference.GRPCInferenceService"
@@ -118,11 +118,15 @@ class FakeEngine:
 
 
 class FakeTransport:
-    """Keeps what was written; closes when it is told to."""
+    """Keeps what was written; closes when it is told to. Its client may stop to read."""
 
     def __init__(self) -> None:
         self.protocol: Any = None
-        self.written: list[bytes] = []
+        self.written: list[bytes] = []  # what the client has
+        self.unsent = bytearray()
+        self.client_reads = True
+        self.is_reading = True
+        self._is_paused = False
         self.is_closed = False
         self.is_aborted = False
 
@@ -145,7 +149,32 @@ class FakeTransport:
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed, "written after the end"
-        self.written.append(bytes(data))
+        self.unsent += data
+        if self.client_reads:
+            self.take(len(self.unsent))
+        elif len(self.unsent) > HIGH_WATER_BYTES and not self._is_paused:
+            self._is_paused = True
+            self.protocol.pause_writing()
+
+    def take(self, size: int) -> None:
+        """Let the client take so many bytes."""
+        self.written.append(bytes(self.unsent[:size]))
+        del self.unsent[:size]
+        if self._is_paused and len(self.unsent) <= LOW_WATER_BYTES:
+            self._is_paused = False
+            self.protocol.resume_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unsent)
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        assert not self.is_closed
+        self.is_reading = True
 
     def writelines(self, parts: Any) -> None:
         self.write(b"".join(parts))
@@ -187,6 +216,7 @@ class GrpcClient:
         engine: Any = None,
         control: Any = None,
         loop: Any = None,
+        speaks: bool = True,
     ) -> None:
         self.engine = engine or FakeEngine()
         self.loop = loop or FakeLoop()
@@ -202,6 +232,8 @@ class GrpcClient:
         self._decoder = hpack.Decoder()
         self._next_stream = 1
         self.sent: list[Any] = []  # every frame that came back
+        if not speaks:
+            return
         payload = setting(INITIAL_WINDOW_SIZE, window)
         self.receive(frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0, payload))
         self.receive(window_update(0, WINDOW))

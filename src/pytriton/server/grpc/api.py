@@ -109,6 +109,7 @@ class GrpcApi:
         self.connections: set[GrpcConnection] = set()
         self.tasks = TaskKeeper(loop)
         self.keepalive = options.grpc_keepalive
+        self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes
         self.http2_limits = _http2_limits(options)
         self.read_buffer = memoryview(bytearray(READ_BYTES))

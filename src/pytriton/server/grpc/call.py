@@ -19,6 +19,7 @@ from pytriton.wire.grpc import (
     message_prefix,
 )
 from pytriton.wire.grpc.messages import PREFIX_BYTES, pack_prefix
+from pytriton.wire.http2 import Unfinished
 from pytriton.wire.kserve_pb_response import message_size
 
 if TYPE_CHECKING:
@@ -91,6 +92,13 @@ class Call:
     def make_assembler(self) -> MessageAssembler:
         """What puts the messages of the client together."""
         return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
+
+    def unfinished(self) -> Unfinished | None:
+        """What the client has begun to send and not ended."""
+        assembler = self._assembler
+        if assembler is None or assembler.is_between_messages:
+            return None
+        return Unfinished("a message", assembler.begun, assembler.left)
 
     def acknowledge(self, size: int) -> None:
         """Let the client send as much more."""
@@ -181,6 +189,10 @@ class UnaryCall(Call):
             self.on_request(data[PREFIX_BYTES:])
         else:
             super().on_data(data, end_stream=end_stream)
+
+    def unfinished(self) -> Unfinished | None:
+        """What lacks of the request: at least its end."""
+        return super().unfinished() or Unfinished("a request", 0, 1)
 
     def on_message(self, message: Buffer) -> None:
         """Keep the message until the client has said that it is the only one."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.errors import ServerError
 from pytriton.server.api.status import GRPC_STATUS
 from pytriton.server.grpc.keepalive import Action, Keepalive
+from pytriton.server.grpc.progress import Progress
 from pytriton.server.grpc.reading import LargeMessageReader
 from pytriton.server.process.event_loop import writer_of_parts
 from pytriton.wire.grpc import GrpcError, Status, parse_call
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytriton.server.api.tasks import TaskKeeper
     from pytriton.server.grpc.call import Call
     from pytriton.server.options.server_options import KeepaliveOptions
+    from pytriton.server.options.server_options import Limits as ServerLimits
     from pytriton.wire.grpc import CallHead
     from pytriton.wire.http2 import Event, Limits
 
@@ -55,6 +57,7 @@ class CallHandler(Protocol):
     connections: set[GrpcConnection]
     http2_limits: Limits
     keepalive: KeepaliveOptions
+    limits: ServerLimits
     max_message_bytes: int
     read_buffer: memoryview
     tasks: TaskKeeper
@@ -80,9 +83,11 @@ class GrpcConnection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._is_flush_due = False
         self._is_writing_paused = False
+        self._is_reading_paused = False
         self._is_closing = False
         self._received_ns = _monotonic_ns()
         self._keepalive = Keepalive(handler.keepalive, self._received_ns)
+        self._progress = Progress(handler.limits)
         self._on_lost: asyncio.Future[None] | None = None
 
     # Transport callbacks
@@ -272,9 +277,13 @@ class GrpcConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is, as far as the transport takes it."""
         self._is_flush_due = False
-        if self._is_writing_paused or self._is_closing or self._transport.is_closing():
-            return
         http2 = self.http2
+        if self._is_closing or self._transport.is_closing():
+            return
+        if self._is_writing_paused:
+            if http2.is_clogged:
+                self._pause_reading()
+            return
         while output := http2.take_output():
             self._write(output)
             for event in http2.take_events():
@@ -283,6 +292,15 @@ class GrpcConnection(asyncio.Protocol):
                 break
         if http2.should_close and not self._is_writing_paused:
             self.close()
+        elif self._is_reading_paused and not http2.is_clogged:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        """Let a client wait that asks for more and takes no answers."""
+        if not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
 
     def _write(self, output: list[Buffer]) -> None:
         if len(output) == 1:
@@ -296,6 +314,17 @@ class GrpcConnection(asyncio.Protocol):
 
     def check(self, now_ns: int) -> None:
         """Called every now and then: cut off what stands still or is too old."""
+        if self._check_writing(now_ns):
+            self._check_reading(now_ns)
+            self._check_life(now_ns)
+
+    def _check_writing(self, now_ns: int) -> bool:
+        """Whether to go on; ends the connection of a client that takes nothing."""
+        is_waiting = self._is_writing_paused or self._is_closing
+        unsent_bytes = self._transport.get_write_buffer_size() if is_waiting else None
+        if self._progress.takes_nothing(now_ns, unsent_bytes):
+            logger.info("gRPC client took nothing for too long: connection ended")
+            self._abort()
         for stream_id in self.http2.stalled_streams(now_ns):
             logger.info("client took nothing of a response for too long: stream reset")
             self.http2.reset(stream_id)
@@ -303,6 +332,25 @@ class GrpcConnection(asyncio.Protocol):
             if call is not None:
                 self.forget(call)
                 call.abandon()
+        return not self._is_closing
+
+    def _check_reading(self, now_ns: int) -> None:
+        """End what the client begins and does not go on with, unless it waits for us."""
+        http2 = self.http2
+        calls = {} if self._is_reading_paused else self._calls
+        unfinished = None if self._is_reading_paused else http2.unfinished()
+        if self._progress.is_stuck(now_ns, unfinished) and unfinished is not None:
+            http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{unfinished.what} came too slowly")
+        awaited = {
+            stream_id: part
+            for stream_id, call in calls.items()
+            if (part := call.unfinished()) is not None and http2.is_awaited(stream_id)
+        }
+        for stream_id in self._progress.stuck_streams(now_ns, awaited):
+            text = f"{awaited[stream_id].what} came too slowly"
+            self._end(self._calls[stream_id], Status.DEADLINE_EXCEEDED, text)
+
+    def _check_life(self, now_ns: int) -> None:
         action = self._keepalive.check(
             now_ns,
             self._received_ns,
@@ -315,11 +363,14 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.begin_shutdown()
         elif action is not None:
             logger.info("gRPC connection ended: %s", action.name)
-            self._is_closing = True
-            self._transport.abort()
+            self._abort()
             return
         if self.http2.has_output:
             self.flush_soon()
+
+    def _abort(self) -> None:
+        self._is_closing = True
+        self._transport.abort()
 
     def begin_shutdown(self) -> None:
         """Ask the client to open no more calls; those that are open go on."""

@@ -43,6 +43,7 @@ class MessageAssembler:
         "_memory",
         "_message",
         "_prefix",
+        "begun",
     )
 
     def __init__(
@@ -56,11 +57,17 @@ class MessageAssembler:
         self._memory: memoryview | None = None  # of all of it, where it was found
         self._left = 0  # of it
         self._is_compressed = False
+        self.begun = 0  # messages that came in parts
 
     @property
     def is_between_messages(self) -> bool:
         """Whether the stream may end here."""
         return self._message is None and not self._prefix
+
+    @property
+    def left(self) -> int:
+        """How many bytes of a message are still to come, as far as that is known; 0: none."""
+        return self._left or (PREFIX_BYTES - len(self._prefix) if self._prefix else 0)
 
     @property
     def room(self) -> memoryview | None:
@@ -121,6 +128,7 @@ class MessageAssembler:
             messages.append(self._decode(_own(view[:size])))
             return view[size:]
         self._left = size
+        self.begun += 1
         self._message = bytearray()
         return view
 

@@ -20,6 +20,7 @@ from pytriton.wire.http2.events import (
 from pytriton.wire.http2.header_encoding import encode_header_block
 from pytriton.wire.http2.header_rules import RequestHead
 from pytriton.wire.http2.limits import Limits
+from pytriton.wire.http2.receiving import Unfinished
 
 __all__ = [
     "Connection",
@@ -36,6 +37,7 @@ __all__ = [
     "RequestReceived",
     "StreamReset",
     "TrailersReceived",
+    "Unfinished",
     "WriteResumed",
     "encode_header_block",
 ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.wire.http2.events import Event
     from pytriton.wire.http2.outbox import Buffer
+    from pytriton.wire.http2.receiving import Unfinished
     from pytriton.wire.http2.settings import PeerSettings
     from pytriton.wire.http2.streams import Stream
 
@@ -43,7 +44,7 @@ class Connection:
     def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
         self._core = ConnectionCore(limits)
         self._receiver = Receiver(self._core)
-        self._core.outbox.frames.append(server_preface(limits))
+        self._core.outbox.add(server_preface(limits))
 
     def __repr__(self) -> str:
         core = self._core
@@ -70,6 +71,18 @@ class Connection:
         """Whether `take_output` would return anything."""
         outbox = self._core.outbox
         return bool(outbox.frames or (outbox.turns and outbox.window > 0))
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether so much waits to be written that a client which takes none of it is not read on.
+
+        Only where the transport takes nothing, either: reading is what opens the client's windows.
+        """
+        outbox, limits = self._core.outbox, self._core.limits
+        return (
+            outbox.frame_bytes >= limits.max_waiting_frame_bytes
+            or outbox.queued_bytes >= limits.max_waiting_data_bytes
+        )
 
     @property
     def should_close(self) -> bool:
@@ -122,6 +135,15 @@ class Connection:
     def has_places(self) -> bool:
         """Whether there is memory for what comes next on any stream."""
         return any(stream.place is not None for stream in self._core.streams.open.values())
+
+    def unfinished(self) -> Unfinished | None:
+        """What the client has begun and not ended: its preface, a header block or a frame."""
+        return self._receiver.unfinished()
+
+    def is_awaited(self, stream_id: int) -> bool:
+        """Whether the client has more to send on a stream, and may."""
+        stream = self._core.streams.open.get(stream_id)
+        return stream is not None and self._core.inflow.is_open(stream)
 
     def room(self) -> memoryview | None:
         """The memory that the bytes which come next belong in, where there is such: see `fill`."""
@@ -187,7 +209,7 @@ class Connection:
             and not stream.is_head_sent
             and core.outbox.add_response(stream, head, body, sum(map(len, body)), trailers)
         ):
-            core.end_sent(stream, core.outbox.frames)
+            core.end_sent(stream)
             return
         self.send_headers(stream_id, head)
         for part in body:
@@ -205,7 +227,7 @@ class Connection:
         stream.is_head_sent = True
         self._core.outbox.add_header_block(stream_id, block, is_end=end_stream)
         if end_stream:
-            self._core.end_sent(stream, self._core.outbox.frames)
+            self._core.end_sent(stream)
 
     def send_data(self, stream_id: int, data: Buffer, *, end_stream: bool = False) -> bool:
         """Send data as the client's windows allow.
@@ -227,7 +249,7 @@ class Connection:
             if size or end_stream:
                 core.outbox.add_data(stream, data, is_end=end_stream)
             if end_stream:
-                core.end_sent(stream, core.outbox.frames)
+                core.end_sent(stream)
             return True
         core.outbox.enqueue(stream, data)
         stream.is_end_queued = end_stream
@@ -249,12 +271,12 @@ class Connection:
             stream.is_end_queued = True
         else:
             core.outbox.add_header_block(stream_id, block, is_end=True)
-            core.end_sent(stream, core.outbox.frames)
+            core.end_sent(stream)
 
     def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """Give a stream up; what it has queued is dropped."""
         if stream_id in self._core.streams.open:
-            self._core.outbox.frames.append(frames.rst_stream(stream_id, code))
+            self._core.outbox.add(frames.rst_stream(stream_id, code))
             self._core.close(stream_id, StreamState.RESET_BY_US)
 
     def ping(self, payload: bytes) -> None:
@@ -262,7 +284,7 @@ class Connection:
         if len(payload) != len(SHUTDOWN_PING) or payload == SHUTDOWN_PING:
             message = f"expected a ping of 8 bytes other than {SHUTDOWN_PING!r}, got {payload!r}"
             raise LocalProtocolError(message)
-        self._core.outbox.frames.append(frames.ping(payload))
+        self._core.outbox.add(frames.ping(payload))
 
     def begin_shutdown(self) -> None:
         """Ask the client to open no more streams; those on their way are still served.

@@ -63,15 +63,26 @@ class ConnectionCore:
     def close(self, stream_id: int, state: StreamState) -> None:
         """Forget a stream and give back what it never acknowledged."""
         stream = self.streams.close(stream_id, state)
-        if stream is not None and stream.unacknowledged:
+        if stream is None:
+            return
+        if stream.queue:
+            self.outbox.drop(stream)
+        if stream.unacknowledged:
             self.inflow.discard(stream.unacknowledged)
             stream.unacknowledged = 0
 
-    def end_sent(self, stream: Stream, output: list[Buffer]) -> None:
-        """Our half is done. A client that still sends is asked to stop, as nobody will read it."""
+    def end_sent(self, stream: Stream, output: list[Buffer] | None = None) -> None:
+        """Our half is done. A client that still sends is asked to stop, as nobody will read it.
+
+        What that takes goes to `output`, where what was sent is on its way already.
+        """
         state = next_state(stream.id, stream.state, _SEND_END)
         if state is _HALF_CLOSED_LOCAL:
-            output.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+            frame = frames.rst_stream(stream.id, ErrorCode.NO_ERROR)
+            if output is None:
+                self.outbox.add(frame)
+            else:
+                output.append(frame)
             state = StreamState.RESET_BY_US
         self.close(stream.id, state)
 
@@ -104,9 +115,11 @@ class ConnectionCore:
             return
         self.is_terminated = True
         debug = message.encode("utf-8", "replace")[:_MAX_DEBUG_BYTES]
-        self.outbox.frames.append(frames.goaway(self.streams.last_id, code, debug))
+        self.outbox.add(frames.goaway(self.streams.last_id, code, debug))
         for stream_id in list(self.streams.open):
-            self.streams.close(stream_id, StreamState.CLOSED)
+            stream = self.streams.close(stream_id, StreamState.CLOSED)
+            if stream is not None and stream.queue:
+                self.outbox.drop(stream)
         self.events.append(ConnectionTerminated(code, message))
 
     def begin_shutdown(self) -> None:
@@ -114,8 +127,8 @@ class ConnectionCore:
         if self.is_shutting_down or self.is_terminated:
             return
         self.is_shutting_down = True
-        self.outbox.frames.append(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
-        self.outbox.frames.append(frames.ping(SHUTDOWN_PING))
+        self.outbox.add(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
+        self.outbox.add(frames.ping(SHUTDOWN_PING))
 
     def finish_shutdown(self) -> None:
         """Name the last stream that is served."""
@@ -123,7 +136,7 @@ class ConnectionCore:
             return
         self.is_shutting_down = True
         self.is_refusing = True
-        self.outbox.frames.append(frames.goaway(self.streams.last_id, ErrorCode.NO_ERROR))
+        self.outbox.add(frames.goaway(self.streams.last_id, ErrorCode.NO_ERROR))
 
     def charge_idle_frame(self) -> None:
         """Count a frame that made us do nothing."""

@@ -48,6 +48,10 @@ class Inflow:
         if padding:
             self.acknowledge(stream, padding)
 
+    def is_open(self, stream: Stream) -> bool:
+        """Whether the peer may send more on a stream."""
+        return stream.state in _RECEIVING and stream.receive_window > 0 and self._window > 0
+
     def take_unread(self, size: int) -> None:
         """Book DATA that no open stream takes, and give it back at once."""
         self._window -= size
@@ -63,7 +67,7 @@ class Inflow:
         stream.unacknowledged -= size
         stream.credit += size
         if stream.credit >= self._stream_step and stream.state in _RECEIVING:
-            self._outbox.frames.append(frames.window_update(stream.id, stream.credit))
+            self._outbox.add(frames.window_update(stream.id, stream.credit))
             stream.receive_window += stream.credit
             stream.credit = 0
         self.discard(size)
@@ -72,7 +76,7 @@ class Inflow:
         """Give back data that no stream holds any more."""
         self._credit += size
         if self._credit >= self._connection_step:
-            self._outbox.frames.append(frames.window_update(0, self._credit))
+            self._outbox.add(frames.window_update(0, self._credit))
             self._window += self._credit
             self._credit = 0
 

@@ -32,6 +32,8 @@ class Limits:
         high_water_bytes: A stream with this much queued asks its writer to pause.
         low_water_bytes: A paused writer resumes once no more than this is queued.
         max_queued_bytes: A stream with this much queued takes no more data at all.
+        max_waiting_frame_bytes: Finished frames that wait before a peer is not read on ...
+        max_waiting_data_bytes: ... and queued data of all streams that does.
         max_stall_ns: How long a stream with queued data may make no progress.
         min_progress_bytes: What counts as progress; a window opened byte by byte does not.
         min_ping_interval_ns: Time between pings while streams are open and no data is sent.
@@ -56,6 +58,8 @@ class Limits:
     high_water_bytes: int = _MIB
     low_water_bytes: int = 256 * _KIB
     max_queued_bytes: int = 64 * _MIB
+    max_waiting_frame_bytes: int = _MIB
+    max_waiting_data_bytes: int = 64 * _MIB
     max_stall_ns: int = 60 * _SECOND_NS
     min_progress_bytes: int = 16 * _KIB
     min_ping_interval_ns: int = 300 * _SECOND_NS

@@ -39,9 +39,10 @@ class Outbox:
         "_pending_replies",
         "activity",
         "ended",
+        "frame_bytes",
         "frames",
-        "inline_waiting",
         "max_frame",
+        "queued_bytes",
         "resumed",
         "turns",
         "window",
@@ -49,16 +50,22 @@ class Outbox:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.frames: list[Buffer] = []
+        self.frames: list[Buffer] = []  # `add` counts them
+        self.frame_bytes = 0  # in `frames`
+        self.queued_bytes = 0  # in the queues of all streams
         self.window = frames.DEFAULT_WINDOW  # of the connection
         self.max_frame = frames.DEFAULT_MAX_FRAME
         self.activity = 0  # counts HEADERS and DATA sent, for the ping policy
-        self.inline_waiting = 0  # bytes of DATA in `frames`
         self.turns: deque[Stream] = deque()  # streams with queued data and an open window
         self.ended: list[Stream] = []  # streams whose last queued frame went out
         self.resumed: list[Stream] = []  # streams whose writer may go on
         self._pending_replies = 0
         self._needs_table_update = False
+
+    def add(self, frame: bytes) -> None:
+        """Add a finished frame."""
+        self.frames.append(frame)
+        self.frame_bytes += len(frame)
 
     def reply(self, frame: bytes) -> None:
         """Add a frame that the peer made us send; a peer that reads none of them is cut off."""
@@ -66,7 +73,7 @@ class Outbox:
         if self._pending_replies > self._limits.max_pending_replies:
             message = f"expected replies to be read, got {self._pending_replies} that wait"
             raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
-        self.frames.append(frame)
+        self.add(frame)
 
     def limit_header_table(self, size: int) -> None:
         """Take the peer's HEADER_TABLE_SIZE: we use no table, but must say so if it shrinks."""
@@ -76,17 +83,17 @@ class Outbox:
     def add_header_block(self, stream_id: int, block: bytes, *, is_end: bool) -> None:
         """Add HEADERS with an encoded block."""
         self._write_header_block(stream_id, block, self.frames, is_end=is_end)
+        self.frame_bytes += len(self.frames[-1])
 
     def add_data(self, stream: Stream, data: Buffer, *, is_end: bool) -> None:
         """Add DATA that fits inline."""
         size = len(data)
         flags = frames.END_STREAM if is_end else 0
         header = frames.pack_header(size << 8 | frames.DATA, flags, stream.id)
-        self.frames.append(b"".join((header, data)))
+        self.add(b"".join((header, data)))
         self.window -= size
         stream.send_window -= size
         stream.sent_bytes += size
-        self.inline_waiting += size
         self.activity += 1
 
     def add_response(
@@ -111,9 +118,10 @@ class Outbox:
             pack_header(len(trailers) << 8 | frames.HEADERS, _TRAILERS_FLAGS, stream_id),
             trailers,
         ]
-        self.frames.append(b"".join(parts))
+        response = b"".join(parts)
+        self.frames.append(response)
+        self.frame_bytes += len(response)
         self.window -= size
-        self.inline_waiting += size
         self.activity += 1
         return True
 
@@ -126,7 +134,7 @@ class Outbox:
             and size <= self.window
             and size <= stream.send_window
             and size <= self.max_frame
-            and self.inline_waiting < _MAX_INLINE_WAITING
+            and self.frame_bytes < _MAX_INLINE_WAITING
         )
 
     def enqueue(self, stream: Stream, data: Buffer) -> None:
@@ -144,7 +152,14 @@ class Outbox:
             stream.queue = deque()
         stream.queue.append(view)
         stream.queued_bytes += len(view)
+        self.queued_bytes += len(view)
         self.schedule(stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Forget what a stream that is gone has queued."""
+        self.queued_bytes -= stream.queued_bytes
+        stream.queued_bytes = 0
+        stream.queue = None
 
     def schedule(self, stream: Stream) -> None:
         """Give the stream a turn if it has something to send and may."""
@@ -157,7 +172,7 @@ class Outbox:
         output = self.frames
         self.frames = []
         self._pending_replies = 0
-        self.inline_waiting = 0
+        self.frame_bytes = 0
         turns = self.turns
         while turns and self.window > 0 and max_bytes > 0:
             stream = turns.popleft()
@@ -176,6 +191,7 @@ class Outbox:
         stream.send_window -= size
         stream.sent_bytes += size
         stream.queued_bytes -= size
+        self.queued_bytes -= size
         is_drained = not stream.queued_bytes
         if is_drained:
             stream.stall_mark_ns = 0

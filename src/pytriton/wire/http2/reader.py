@@ -28,24 +28,31 @@ class FrameReader:
 
     __slots__ = (
         "_data_flags",
-        "_has_preface",
         "_max_data",
         "_max_other",
         "_needed",
         "_pending",
         "data_left",
         "data_stream",
+        "has_preface",
+        "parts_seen",
     )
 
     def __init__(self, limits: Limits) -> None:
         self._max_data = limits.max_frame_bytes
         self._max_other = min(limits.max_frame_bytes, limits.max_header_block_bytes)
-        self._has_preface = False
+        self.has_preface = False
         self._pending = bytearray()  # the beginning of a frame
         self._needed = 0  # length at which the pending bytes are worth another look
         self.data_left = 0  # bytes to come of a DATA frame whose header was read
         self.data_stream = 0
         self._data_flags = 0
+        self.parts_seen = 0  # frames of which only a part had come at some time
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether the beginning of a frame waits for its rest."""
+        return bool(self._pending)
 
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The frames that `data` completes; to be iterated to the end.
@@ -53,7 +60,7 @@ class FrameReader:
         Raises:
             ConnectionViolation: At a frame that is too large, or if the peer speaks no HTTP/2.
         """
-        if self._pending or not self._has_preface:
+        if self._pending or not self.has_preface:
             data = self._join_pending(data)
         end = len(data)
         at = 0
@@ -71,6 +78,7 @@ class FrameReader:
             stop = start + length
             if stop > end:
                 if kind == frames.DATA and not flags & frames.PADDED:
+                    self.parts_seen += 1
                     self.data_left = length
                     self.data_stream = stream_id
                     self._data_flags = flags
@@ -85,6 +93,7 @@ class FrameReader:
                 payload, at = _large_payload(data, at, stop, kind, flags)
                 yield kind, flags, stream_id, payload
         if at < end:
+            self.parts_seen += 1
             self._pending += data[at:]
             self._needed = self._frame_bytes()
 
@@ -97,14 +106,14 @@ class FrameReader:
         """What there is to read now: nothing until enough has come."""
         pending = self._pending
         pending += data
-        if not self._has_preface:
+        if not self.has_preface:
             seen = bytes(pending[: len(frames.PREFACE)])
             if not frames.PREFACE.startswith(seen):
                 message = f"expected the HTTP/2 connection preface, got {seen!r}"
                 raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
             if len(seen) < len(frames.PREFACE):
                 return b""
-            self._has_preface = True
+            self.has_preface = True
             del pending[: len(frames.PREFACE)]
         if len(pending) < self._needed:
             return b""

@@ -6,7 +6,7 @@ DATA is in `data`, frames for the connection as a whole are in `control`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.control import ControlFrames, check_length
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 _PRIORITY_BYTES = 5
 _IDLE = StreamState.IDLE  # naming an enum's member costs 0.16 us on Python 3.11
 _RECV_HEADERS = (StreamInput.RECV_HEADERS, StreamInput.RECV_HEADERS_END)
+
+
+class Unfinished(NamedTuple):
+    """What a peer has begun and not ended."""
+
+    what: str
+    mark: int  # another one for another thing
+    data_left: int = 0  # bytes of data to come: only with these a peer may take its time
 
 
 class Receiver:
@@ -60,6 +68,17 @@ class Receiver:
                     self._data.on_data(flags, stream_id, payload)
             except StreamViolation as violation:
                 self._core.reset_violated(violation)
+
+    def unfinished(self) -> Unfinished | None:
+        """See `Connection.unfinished`."""
+        reader = self.reader
+        if self._block_stream:
+            return Unfinished("a header block", self._block_stream)
+        if not reader.has_preface or self._is_restricted:
+            return Unfinished("the connection preface", 0)
+        if reader.data_left:
+            return Unfinished("a DATA frame", reader.parts_seen, reader.data_left)
+        return Unfinished("a frame", reader.parts_seen) if reader.has_pending else None
 
     def room(self) -> memoryview | None:
         """See `Connection.room`."""

@@ -64,9 +64,6 @@ class StreamTable:
     def close(self, stream_id: int, state: StreamState) -> Stream | None:
         """Forget a stream, but not that it was reset; returns it where it was open."""
         stream = self.open.pop(stream_id, None)
-        if stream is not None and stream.queue:
-            stream.queue = None
-            stream.queued_bytes = 0
         if state is not _CLOSED:
             self._resets[stream_id] = state
             if len(self._resets) > self._max_resets:

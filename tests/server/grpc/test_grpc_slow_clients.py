@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC clients that take no answers, or end nothing that they begin: they wait, and are cut off."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytriton.server.options.server_options import Limits, ServerOptions
+from pytriton.wire.http2 import Limits as Http2Limits
+from pytriton.wire.http2 import frames
+from tests.server.grpc_fakes import FakeEngine, GrpcClient, framed, infer_request
+from tests.wire.http2.frame_client import data
+
+SECOND_NS = 1_000_000_000
+START_NS = time.monotonic_ns()
+LIMITS = Limits(header_timeout_s=10, body_stall_timeout_s=20, write_stall_timeout_s=30)
+OPTIONS = ServerOptions(limits=LIMITS)
+
+
+class Clock:
+    """Asks a connection every second whether it is to go on."""
+
+    def __init__(self, client: GrpcClient) -> None:
+        self.client = client
+        self.now_s = 0
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            if not self.client.transport.is_closed:
+                self.client.connection.check(START_NS + self.now_s * SECOND_NS)
+                self.client.loop.run()
+            self.now_s += 1
+        if self.client.transport.client_reads:
+            self.client.run()
+
+
+def refused_calls(client: GrpcClient, count: int) -> bytes:
+    """Heads that are answered at once with trailers alone."""
+    return b"".join(client.head("/nobody/knows", end_stream=True) for _ in range(count))
+
+
+def clog(client: GrpcClient) -> int:
+    """Have calls refused, take no answer until the server reads no more; how many they were."""
+    client.transport.client_reads = False
+    count = 0
+    while client.transport.is_reading:
+        client.receive(refused_calls(client, 500))
+        count += 500
+        assert count < 100_000, "the server reads on for ever"
+    return count
+
+
+# Clients that take nothing
+
+
+def test_connection_whose_client_takes_no_refusals_is_not_read_on():
+    client = GrpcClient()
+    clog(client)
+
+    waiting = len(client.transport.unsent) + sum(
+        map(len, client.connection.http2._core.outbox.frames)
+    )
+    assert waiting < 2 * Http2Limits().max_waiting_frame_bytes
+
+
+def test_connection_is_read_again_once_its_client_took_the_answers():
+    client = GrpcClient()
+    count = clog(client)
+    client.transport.client_reads = True
+    client.transport.take(len(client.transport.unsent))
+    client.run()
+
+    assert client.transport.is_reading
+    headers = [frame for frame in client.sent if frame.kind == frames.HEADERS]
+    assert len(headers) == count
+
+
+def test_connection_is_read_on_while_data_waits_for_the_windows_of_its_client():
+    client = GrpcClient(window=0)
+    stream = client.call("ModelInfer", infer_request())
+    client.engine.answer(content=bytes(128 << 20))
+    client.run()
+
+    assert client.transport.is_reading
+    assert not client.response(stream).messages
+
+
+def test_connection_with_much_data_for_a_client_that_takes_none_is_not_read_on():
+    client = GrpcClient()
+    client.transport.client_reads = False
+    client.call("ModelInfer", infer_request())
+    client.engine.answer(content=bytes(128 << 20))
+    client.run()
+    client.open("ModelInfer")
+
+    assert not client.transport.is_reading
+
+
+def test_client_that_takes_nothing_is_cut_off():
+    client = GrpcClient(OPTIONS)
+    clog(client)
+    clock = Clock(client)
+    clock.run(30)
+    assert not client.transport.is_aborted
+
+    clock.run(3)
+    assert client.transport.is_aborted
+
+
+def test_client_that_takes_a_little_is_not_cut_off():
+    client = GrpcClient(OPTIONS)
+    clog(client)
+    clock = Clock(client)
+    for _ in range(100):
+        client.transport.take(256)
+        clock.run(1)
+
+    assert not client.transport.is_closed
+
+
+def test_client_that_does_not_take_the_last_words_of_a_connection_is_cut_off():
+    client = GrpcClient(OPTIONS)
+    client.transport.client_reads = False
+    client.receive(b"\0\0\4\x09\0\0\0\0\1abcd")  # CONTINUATION that follows no HEADERS
+    assert client.transport.is_closed
+    assert not client.transport.is_aborted
+    for second in range(33):
+        client.connection.check(START_NS + second * SECOND_NS)
+
+    assert client.transport.is_aborted
+
+
+# Clients that end nothing
+
+
+def silent_client(*sent: bytes) -> GrpcClient:
+    client = GrpcClient(OPTIONS, engine=FakeEngine(), speaks=False)
+    for part in sent:
+        client.receive(part)
+    return client
+
+
+SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        (),
+        (frames.PREFACE[:10],),
+        (frames.PREFACE,),
+        (frames.PREFACE, SETTINGS[:4]),
+        (frames.PREFACE, SETTINGS, b"\0\0\1"),
+        (frames.PREFACE, SETTINGS, frames.frame(frames.HEADERS, 0, 1, b"")),
+        (frames.PREFACE, SETTINGS, frames.frame(frames.HEADERS, 0, 1, b"a") + b"\0"),
+    ],
+    ids=["nothing", "half preface", "preface", "half settings", "half header", "block", "both"],
+)
+def test_connection_that_says_nothing_whole_is_ended(sent: tuple[bytes, ...]):
+    client = silent_client(*sent)
+    clock = Clock(client)
+    clock.run(10)
+    assert not client.transport.is_closed
+
+    clock.run(3)
+    assert client.transport.is_closed
+    (goaway,) = client.goaways()
+    assert b"too slowly" in goaway.payload
+
+
+def test_more_of_a_head_wins_no_time():
+    client = silent_client(frames.PREFACE, SETTINGS, b"\0\1\0\1\0\0\0\0\1")
+    clock = Clock(client)
+    for _ in range(12):
+        client.receive(b"a")
+        clock.run(1)
+
+    assert client.transport.is_closed
+
+
+def test_quiet_connection_that_ended_all_it_began_is_kept():
+    client = silent_client(frames.PREFACE, SETTINGS)
+    Clock(client).run(1000)
+
+    assert not client.transport.is_closed
+
+
+def test_half_a_data_frame_ends_its_connection():
+    client = GrpcClient(OPTIONS)
+    stream = client.call("ModelInfer", infer_request())
+    client.receive(data(stream, bytes(1000))[:500])  # of a stream that was ended
+    clock = Clock(client)
+    clock.run(20)
+    assert not client.transport.is_closed
+
+    clock.run(3)
+    assert client.transport.is_closed
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ServerLive"])
+def test_half_a_message_ends_its_call_and_nothing_else(method: str):
+    client = GrpcClient(OPTIONS)
+    other = client.open("ModelStreamInfer")
+    stream = client.open(method)
+    client.receive(data(stream, framed(infer_request())[:-1]))
+    Clock(client).run(23)
+
+    assert client.response(stream).status == "4"
+    assert client.response(stream).text == "a message came too slowly"
+    assert not client.response(other).status
+    assert not client.transport.is_closed
+
+
+def test_unary_call_without_a_message_is_ended():
+    client = GrpcClient(OPTIONS)
+    stream = client.open("ModelInfer")
+    Clock(client).run(23)
+
+    assert client.response(stream).text == "a request came too slowly"
+
+
+def test_message_whose_rest_comes_in_time_is_taken():
+    client = GrpcClient(OPTIONS)
+    stream = client.open("ModelInfer")
+    message = framed(infer_request())
+    client.receive(data(stream, message[:-1]))
+    Clock(client).run(15)
+    client.receive(data(stream, message[-1:], end_stream=True))
+
+    assert len(client.engine.requests) == 1
+
+
+def test_large_message_may_take_longer_than_the_limit():
+    client = GrpcClient(OPTIONS)
+    stream = client.open("ModelInfer")
+    message = framed(infer_request(request_id="a" * 100_000))
+    clock = Clock(client)
+    for at in range(0, len(message), 1000):
+        client.receive(data(stream, message[at : at + 1000], end_stream=at + 1000 >= len(message)))
+        clock.run(1)
+
+    assert len(client.engine.requests) == 1
+
+
+def test_request_that_the_model_takes_long_for_is_not_ended():
+    client = GrpcClient(OPTIONS)
+    stream = client.call("ModelInfer", infer_request())
+    Clock(client).run(1000)
+    client.engine.answer()
+    client.run()
+
+    assert client.response(stream).status == "0"
