@@ -99,3 +99,11 @@ _BY_CODE: dict[ErrorCode, type[ServerError]] = {
 def error_from_code(code: int, message: str) -> ServerError:
     """The error of a kind that crossed a process as its number."""
     return _BY_CODE[ErrorCode(code)](message)
+
+
+def sendable_text(text: str) -> str:
+    """`text` with what UTF-8 cannot express written as escapes.
+
+    Half a surrogate pair is such a thing; names of files have them where they are not in UTF-8.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -19,11 +19,12 @@ from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
 MIB = 1 << 20
+DEADLINE_S = 30.0
 
 
 @pytest.fixture(params=["native", "portable"])
@@ -256,3 +257,31 @@ def test_channel_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
 
     assert len(list(pathlib.Path("/dev/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("by", ["release", "message"])
+def test_block_given_back_in_the_middle_of_a_message_is_told_after_it(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    left, right = ends
+    held = []
+    for _ in range(2):
+        send_array(left, np.zeros(MIB, np.float32))
+        held.append(receive_array(right))
+    right.gives_back_at_once = True
+    send = right.link.send
+
+    def send_and_drop(message: bytes, descriptors: Sequence[int] = ()) -> None:
+        held.clear()  # as another thread would, which finds the lock taken
+        send(message, descriptors)
+
+    monkeypatch.setattr(right.link, "send", send_and_drop)
+    if by == "release":
+        del held[0]
+    else:
+        right.send(Notes())
+    left.link.socket.settimeout(DEADLINE_S)
+    for _ in range(2):
+        receive(left)
+
+    assert "lent=0" in repr(left)

@@ -87,7 +87,11 @@ class AsyncInstanceHost(InstanceHost):
             stops = is_unrecoverable(error)
             frame = self._call.failure(execute, started_ns, error)
             payload = self._channel.payload()
-        self._send(frame, payload)
+        try:
+            self._send(frame, payload)
+        except Exception as error:  # noqa: BLE001  no room for a long answer: a short one goes
+            frame = self._call.failure(execute, started_ns, error)
+            self._send(frame, self._channel.payload())
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
         if stops:
             self._on_unrecoverable()

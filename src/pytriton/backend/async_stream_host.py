@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from pytriton.backend.async_host import AsyncInstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.backend.stream import ABANDONED, StreamAccount
@@ -75,7 +77,12 @@ class AsyncStreamHost(AsyncInstanceHost):
                 last = account.finish(self._call.error_text(error), ErrorCode.INTERNAL)
             elif not isinstance(error, asyncio.CancelledError):
                 self._call.log_raised_at_end(error)
-        self._send_items(last, self._channel.payload(), started_ns)
+        try:
+            self._send_items(last, self._channel.payload(), started_ns)
+        except Exception as error:  # noqa: BLE001  no room for a long text: a short one goes
+            text = self._call.error_text(error)
+            last = [structs.replace(item, error=text) for item in last]
+            self._send_items(last, self._channel.payload(), started_ns)
         self._call.end_spans(account.execute, last[0].error if last else ABANDONED)
         if stops:
             self._on_unrecoverable()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import BatchFailure, Execute
+from pytriton.transport.idle_reader import IdleReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,33 +66,21 @@ class InstanceHost:
             self._channel.close()
 
     def _serve(self) -> None:
-        channel = self._channel
+        reader = self._make_reader()
         while True:
-            received = self._next()
+            received = reader.receive()
             if isinstance(received.frame, Execute):
                 self._answer(received, received.frame)
             # Arrays that the callable did not keep go now, before this thread waits again.
             del received
-            channel.gives_back_at_once = True
 
-    def _next(self) -> Received:
+    def _make_reader(self) -> IdleReader:
         channel = self._channel
-        while channel.has_notes or channel.arena.has_idle_segments:
-            channel.link.socket.settimeout(IDLE_SECONDS)
-            try:
-                return self._wait()
-            except TimeoutError:
-                channel.forget_segments(channel.arena.trim())
-                channel.send_notes()
-            finally:
-                channel.link.socket.settimeout(None)
-        return self._wait()
+        return IdleReader(channel, lambda: channel.arena.has_idle_segments, self._trim)
 
-    def _wait(self) -> Received:
-        received = self._channel.receive()
-        self._channel.gives_back_at_once = False
-        assert received is not None
-        return received
+    def _trim(self) -> None:
+        self._channel.forget_segments(self._channel.arena.trim(idle_seconds=IDLE_SECONDS))
+        self._channel.send_notes()
 
     def _answer(self, received: Received, execute: Execute) -> None:
         payload = self._channel.payload()
@@ -104,7 +93,13 @@ class InstanceHost:
             stops = is_unrecoverable(error)
             frame = self._call.failure(execute, started_ns, error)
             payload = self._channel.payload()
-        self._channel.send(frame, payload)
+        try:
+            self._channel.send(frame, payload)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001  no room for a long answer: a short one goes
+            frame = self._call.failure(execute, started_ns, error)
+            self._channel.send(frame)
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
         if stops:
             self._on_unrecoverable()

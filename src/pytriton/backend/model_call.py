@@ -20,7 +20,7 @@ from pytriton.backend.output_validation import convert_output
 from pytriton.backend.request_spans import RequestSpans
 from pytriton.decorators import whole_batch_callable
 from pytriton.dtypes import BYTES, DataType
-from pytriton.errors import ErrorCode
+from pytriton.errors import ErrorCode, sendable_text
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.transport.arena import find_unshared_remote_block
@@ -200,8 +200,7 @@ def _text(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001  the log has the traceback
         text = "<its text could not be made>"
-    # Half a surrogate pair, as file names may have, has no form in UTF-8.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return sendable_text(text)
 
 
 def is_unrecoverable(error: BaseException) -> bool:

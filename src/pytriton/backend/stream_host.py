@@ -8,6 +8,7 @@ was sent is not stepped at all.
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from collections.abc import Generator, Iterator
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
-from pytriton.backend.outbox import MAX_HELD, Outbox
 from pytriton.backend.stream import ABANDONED, StreamAccount
 from pytriton.errors import ErrorCode
+from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem
+from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
 
 if TYPE_CHECKING:
-    from pytriton.transport.channel import Received
+    from pytriton.transport.channel import Payload, Received
 
 # How long the server may have to wait for an ear while generators are stepped.
 _HEAR_EVERY_NS = 100_000
@@ -47,7 +49,8 @@ class StreamHost(InstanceHost):
 
     def _serve(self) -> None:
         self._streams: dict[int, _Stream] = {}
-        self._outbox = Outbox(self._channel)
+        self._outbox = ResponseOutbox(self._channel)
+        self._reader = self._make_reader()
         self._heard_ns = 0
         try:
             while True:
@@ -68,8 +71,7 @@ class StreamHost(InstanceHost):
         """Take what the server said; wait for it where there is nothing else to do."""
         while not any(stream.account.may_send for stream in self._streams.values()):
             self._outbox.flush()
-            self._channel.gives_back_at_once = True
-            self._on_message(self._next())
+            self._on_message(self._reader.receive())
         now_ns = time.monotonic_ns()
         if now_ns - self._heard_ns >= _HEAR_EVERY_NS:
             self._heard_ns = now_ns
@@ -109,7 +111,6 @@ class StreamHost(InstanceHost):
             self._outbox.flush()
         started_ns = time.monotonic_ns()
         account = stream.account
-        outbox = self._outbox
         try:
             results = next(stream.responses, _END)
             if results is _END:
@@ -117,18 +118,22 @@ class StreamHost(InstanceHost):
                 del self._streams[account.execute.batch]
                 self._call.end_spans(account.execute)
             else:
-                with outbox.lock:
-                    items = self._call.response_items(
-                        account.execute, results, outbox.payload, is_final=False
-                    )
-                    outbox.add(account.filter(items), started_ns)
+                self._outbox.add(functools.partial(self._make_items, account, results), started_ns)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
             self._fail(stream, error)
         stream.is_slow = time.monotonic_ns() - started_ns >= _SLOW_STEP_NS
 
+    def _make_items(
+        self, account: StreamAccount, results: Any, payload: Payload
+    ) -> list[ResponseItem]:
+        items = self._call.response_items(account.execute, results, payload, is_final=False)
+        return account.filter(items)
+
     def _add(self, items: list[ResponseItem], started_ns: int) -> None:
-        with self._outbox.lock:
-            self._outbox.add(items, started_ns)
+        self._outbox.add(lambda _: items, started_ns)
+
+    def _trim(self) -> None:
+        self._outbox.trim(IDLE_SECONDS)
 
     def _fail(self, stream: _Stream, error: BaseException) -> None:
         text = self._call.error_text(error)

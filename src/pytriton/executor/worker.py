@@ -95,7 +95,8 @@ def watch_exit(
 
     def wait() -> None:
         if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with contextlib.suppress(ChildProcessError):  # somebody else has reaped it
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         else:
             process.wait()
         reap()

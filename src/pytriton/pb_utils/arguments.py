@@ -5,21 +5,35 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytriton.errors import sendable_text
+
 
 def text(value: str | bytes, what: str) -> str:
-    """`value` as a string.
+    """`value` as a plain string that can be sent.
+
+    Raises:
+        TypeError: it is neither bytes in UTF-8 nor a str that UTF-8 can express.
+    """
+    if type(value) is str and value.isascii():
+        return value
+    if not isinstance(value, str | bytes):
+        raise TypeError(f"{what} must be a str, got {type(value)}")
+    try:
+        # Half a surrogate pair has no form in UTF-8.
+        return (str.encode(value) if isinstance(value, str) else value).decode()
+    except UnicodeError as error:
+        raise TypeError(f"{what} must be text in UTF-8, got {value!r}") from error
+
+
+def message(value: str | bytes, what: str) -> str:
+    """`value` as a plain string for people to read; what cannot be sent is written as escapes.
 
     Raises:
         TypeError: it is neither str nor bytes in UTF-8.
     """
     if isinstance(value, str):
-        return value
-    if not isinstance(value, bytes):
-        raise TypeError(f"{what} must be a str, got {type(value)}")
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise TypeError(f"{what} must be text in UTF-8, got {value!r}") from error
+        return sendable_text(str.__str__(value))
+    return text(value, what)
 
 
 def truth(value: bool, what: str) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.errors import ErrorCode
-from pytriton.pb_utils.arguments import text
+from pytriton.pb_utils import arguments
 
 
 class TritonModelException(Exception):  # noqa: N818  the name that models catch
@@ -34,7 +34,7 @@ class TritonError:
     CANCELLED = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        self._message = text(message, "message")
+        self._message = arguments.message(message, "message")
         if not isinstance(code, ErrorCode):
             raise TypeError(f"code must be one of TritonError's constants, got {code!r}")
         self._code = code

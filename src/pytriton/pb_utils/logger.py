@@ -9,7 +9,7 @@ import sys
 from datetime import datetime
 from types import FrameType
 
-from pytriton.pb_utils.arguments import text
+from pytriton.pb_utils import arguments
 from pytriton.pb_utils.runtime import current_runtime
 
 
@@ -72,7 +72,7 @@ class Logger:
 
 
 def _write(message: str, level: Logger.LogLevel, caller: FrameType) -> None:
-    line = text(message, "message")
+    line = arguments.message(message, "message")
     file = caller.f_code.co_filename.rpartition("/")[2]
     runtime = current_runtime()
     if runtime is not None:

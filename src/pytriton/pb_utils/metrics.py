@@ -195,6 +195,7 @@ def _checked_labels(labels: Any) -> dict[str, str]:
         return {}
     if not isinstance(labels, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+    checked = {}
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
             refuse(
@@ -202,7 +203,8 @@ def _checked_labels(labels: Any) -> dict[str, str]:
                 _NEW_METRIC,
                 f"expected labels of str to str, got {type(name)} to {type(value)}",
             )
-    return dict(labels)
+        checked[text(name, "the name of a label")] = text(value, "the value of a label")
+    return checked
 
 
 def _checked_buckets(buckets: Any, kind: MetricKind) -> list[float] | None:

@@ -37,7 +37,7 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_name")
 
     def __init__(self, name: str, array: NDArray[Any]) -> None:
-        if type(name) is not str:
+        if type(name) is not str or not name.isascii():
             name = text(name, "name")
         if not isinstance(array, np.ndarray):
             raise TypeError(f"a Tensor is made from a numpy.ndarray, got {type(array)}")

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from pytriton.pb_utils.response import InferenceResponse
     from pytriton.python_backend.mailbox import Mailbox
-    from pytriton.python_backend.outbox import Outbox
     from pytriton.transport.channel import Payload, Received
     from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem
+    from pytriton.transport.response_outbox import ResponseOutbox
 
 
 class ResponseWindow(Waiter):
@@ -74,7 +74,7 @@ class RunDesk:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: ResponseOutbox,
         mailbox: Mailbox,
         output_names: Sequence[str],
         *,

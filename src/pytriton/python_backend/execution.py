@@ -197,6 +197,15 @@ class Execution:
             _close(request)
         if held:
             self._send_held(run, times_ns, held)
+        try:
+            self._send_failure(run, times_ns, error)
+        except OSError:
+            raise
+        except Exception as failure:  # noqa: BLE001  no room for a long text: a short one goes
+            self._send_failure(run, times_ns, RuleError(f"{type(failure).__name__}: {failure}"))
+        run.end()
+
+    def _send_failure(self, run: BatchRun, times_ns: tuple[int, int], error: BaseException) -> None:
         text = answers.failure_text(self._runtime.instance_name, error)
         code = int(ErrorCode.INTERNAL)
         batch = run.execute.batch
@@ -208,7 +217,6 @@ class Execution:
             self._outbox.send(lambda _: Responses(*times_ns, items))
         else:
             self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code))
-        run.end()
 
     def _send_held(self, run: BatchRun, times_ns: tuple[int, int], held: _Answered) -> None:
         try:

@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytriton.errors import sendable_text
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -22,27 +24,26 @@ class RuleError(Exception):
 def describe(error: BaseException) -> str:
     """`<class>: <text>`, a blank line, `At:` and the frames of the model, innermost first."""
     if isinstance(error, RuleError):
-        return str(error)
+        return sendable_text(str(error))
     text = f"{type(error).__name__}: {_message(error)}"
     places = [
         f"  {file}({line}): {function}\n" for file, line, function in _frames(error.__traceback__)
     ]
     if places:
         text += "\n\nAt:\n" + "".join(places)
-    # Half a surrogate pair, as file names may have, has no form in UTF-8.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return sendable_text(text)
 
 
 def describe_fully(error: BaseException) -> str:
     """`<class>: <text>` and the traceback from the model's first frame on, for the log."""
     if isinstance(error, RuleError):
-        return str(error)
+        return sendable_text(str(error))
     trace = error.__traceback__
     while trace is not None and _is_hidden(trace):
         trace = trace.tb_next
     lines = traceback.format_exception(type(error), error, trace)
     text = f"{type(error).__name__}: {_message(error)}\n{''.join(lines)}"
-    return text.rstrip("\n").encode("utf-8", "backslashreplace").decode()
+    return sendable_text(text.rstrip("\n"))
 
 
 def place(error: BaseException) -> tuple[str, int]:

@@ -9,7 +9,7 @@ another reader gives way to it after the next message.
 
 from __future__ import annotations
 
-import select
+import logging
 import socket
 import threading
 from collections import deque
@@ -17,10 +17,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.transport.arena import IDLE_SECONDS
+from pytriton.transport.idle_reader import IdleReader
 
 if TYPE_CHECKING:
-    from pytriton.python_backend.outbox import Outbox
     from pytriton.transport.channel import Received
+    from pytriton.transport.response_outbox import ResponseOutbox
+
+logger = logging.getLogger(__name__)
 
 # How long the model's thread must have been busy before a patient waiter reads in its place.
 PATIENCE_S = 0.1
@@ -66,9 +69,8 @@ Handler = Callable[["Received"], Waiter | None]
 class Mailbox:
     """The reading end of a channel. `jobs` is what the model's thread waits for."""
 
-    def __init__(self, outbox: Outbox, handlers: Mapping[type, Handler]) -> None:
+    def __init__(self, outbox: ResponseOutbox, handlers: Mapping[type, Handler]) -> None:
         self.jobs = Inbox()
-        self._outbox = outbox
         self._channel = outbox.channel
         self._handlers = handlers
         self._lock = threading.Lock()
@@ -77,8 +79,9 @@ class Mailbox:
         self._is_over = False
         self._count = 0  # of messages so far
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
-        self._poll = select.poll()
-        self._poll.register(self._channel.fileno(), select.POLLIN)
+        self._idle_reader = IdleReader(
+            outbox.channel, lambda: outbox.uses_memory, lambda: outbox.trim(IDLE_SECONDS)
+        )
 
     @property
     def is_over(self) -> bool:
@@ -123,8 +126,8 @@ class Mailbox:
         try:
             while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
                 self._hand_out(received)
-        except EOFError:
-            self.end()
+        except Exception as error:  # noqa: BLE001  it is logged unless the server is gone
+            self._give_up(error)
         finally:
             with self._lock:
                 self._is_led = False
@@ -176,21 +179,27 @@ class Mailbox:
         is_main = waiter is self.jobs
         try:
             while True:
-                received = self._receive_idly() if is_main else self._receive()
+                received = self._idle_reader.receive() if is_main else self._receive()
                 gives_way = not is_main and self.jobs in self._sleepers
                 self._hand_out(received)
                 del received
                 if gives_way or waiter.has_news():
                     return
-        except EOFError:
-            self.end()
-            raise
+        except Exception as error:
+            self._give_up(error)
+            raise EOFError from error
         finally:
             with self._lock:
                 self._is_led = False
                 has_sleepers = bool(self._sleepers)
             if has_sleepers:
                 self._wake_successor()
+
+    def _give_up(self, error: Exception) -> None:
+        """End: the server is gone, or somebody would wait for ever for what could not be read."""
+        if not isinstance(error, EOFError | ConnectionError):
+            logger.error("a message of the server could not be read", exc_info=error)
+        self.end()
 
     def _hand_out(self, received: Received) -> None:
         handler = self._handlers.get(type(received.frame))
@@ -210,19 +219,6 @@ class Mailbox:
         received = self._channel.receive()
         assert received is not None, "the socket blocks"
         return received
-
-    def _receive_idly(self) -> Received:
-        """Like `_receive`, with nothing else to do: give memory back meanwhile."""
-        channel = self._channel
-        channel.gives_back_at_once = True
-        try:
-            while channel.has_notes or self._outbox.uses_memory:
-                if channel.link.has_message or self._poll.poll(IDLE_SECONDS * 1000):
-                    break
-                self._outbox.trim(IDLE_SECONDS)
-            return self._receive()
-        finally:
-            channel.gives_back_at_once = False
 
     def _wake_successor(self) -> None:
         """Have somebody read if nobody does, and if somebody waits."""

@@ -8,7 +8,7 @@ import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import ServerError
+from pytriton.errors import ServerError, sendable_text
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.python_backend.bls import BlsCall, CallOrigin, RefusedCall
 from pytriton.python_backend.connection import Connection
@@ -85,7 +85,8 @@ class WorkerRuntime:
 
     def log(self, level: str, message: str, file: str, line: int) -> None:
         """See `Runtime.log`."""
-        self._connect().outbox.post(LogLine(level, message, file, line))
+        line_frame = LogLine(level, sendable_text(message), sendable_text(file), line)
+        self._connect().outbox.post(line_frame)
 
     def _connect(self) -> Connection:
         if self._connection is None:

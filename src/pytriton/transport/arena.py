@@ -262,7 +262,11 @@ class Arena:
                 f"{self._limit_bytes} bytes of shared memory are in use"
             )
             raise UnavailableError(message)
-        places = _Places(Segment(self._next_segment, segment_size))
+        try:
+            segment = Segment(self._next_segment, segment_size)
+        except OSError as error:  # no descriptor or no memory is left
+            raise UnavailableError(f"no room for a tensor of {size} bytes: {error}") from error
+        places = _Places(segment)
         self._places[places.segment.id] = places
         self._next_segment += 1
         return places

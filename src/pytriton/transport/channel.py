@@ -8,6 +8,7 @@ of the second ride on the next message.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -174,6 +175,8 @@ class Channel:
         """Send a frame with the tensors that its references name."""
         with self._send_lock:
             self._send(frame, payload)
+        if self._given_back and self.gives_back_at_once:
+            self._send_given_back()
 
     def receive(self, flags: int = 0) -> Received | None:
         """The next message or None, see `Link.receive`; EOFError when the peer is gone."""
@@ -281,10 +284,14 @@ class Channel:
     def _give_back(self, block_id: int) -> None:
         # Runs when the last array on the block goes, on whatever thread that happens.
         self._given_back.append(block_id)
-        if self.gives_back_at_once and self._send_lock.acquire(blocking=False):
-            try:
-                self._send(Notes(), None)
-            except OSError:
-                pass  # the peer is gone, and its arena with it
-            finally:
-                self._send_lock.release()
+        if self.gives_back_at_once:
+            self._send_given_back()
+
+    def _send_given_back(self) -> None:
+        # Whoever has the lock looks again after its end: what came meanwhile is not left behind.
+        with contextlib.suppress(OSError):  # the peer is gone, and its arena with it
+            while self._given_back and self._send_lock.acquire(blocking=False):
+                try:
+                    self._send(Notes(), None)
+                finally:
+                    self._send_lock.release()

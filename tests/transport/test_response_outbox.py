@@ -10,12 +10,12 @@ import pytest
 
 from pytriton.errors import UnavailableError
 from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend.outbox import MAX_HELD, Outbox
 from pytriton.python_backend.placing import place
 from pytriton.transport.arena import Arena
 from pytriton.transport.channel import Channel
 from pytriton.transport.frames import Notes, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
+from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
 from pytriton.transport.worker_frames import LogLine
 
 DEADLINE_S = 30.0
@@ -26,7 +26,7 @@ def far():
     ours, theirs = socket_pair()
     theirs.settimeout(DEADLINE_S)
     far = Channel(theirs, Arena())
-    far.outbox = Outbox(Channel(ours, Arena(limit_bytes=64 << 20)))
+    far.outbox = ResponseOutbox(Channel(ours, Arena(limit_bytes=64 << 20)))
     yield far
     far.outbox.close()
     far.outbox.channel.close()
@@ -115,3 +115,104 @@ def test_posting_without_a_server_is_no_error(far):
     far.outbox.post(line("unheard"))
     with pytest.raises(BrokenPipeError):
         far.outbox.send(lambda payload: Notes())
+
+
+def bad_item(number):
+    return lambda payload: ResponseItem(number, 0, is_final=False, parameters={"a": "\udcff"})
+
+
+def received_items(far, count):
+    items = []
+    while len(items) < count:
+        items += far.receive().frame.items
+    return items
+
+
+def test_response_that_cannot_be_encoded_is_an_error_of_its_own(far, caplog):
+    far.outbox.respond(item(0), 0, at_once=True)
+    with far.outbox._turn:  # the helper waits, so that all are sent together
+        far.outbox._items = [make(None) for make in (item(1), bad_item(2), item(3))]
+        far.outbox._flush()
+    items = received_items(far, 4)
+
+    assert [each.batch for each in items] == [0, 1, 2, 3]
+    assert [each.error is None for each in items] == [True, True, False, True]
+    assert "UnicodeEncodeError" in items[2].error
+    assert "could not be sent" in caplog.text
+
+
+def test_helper_survives_what_it_cannot_send(far, caplog):
+    far.outbox.respond(item(0), 0, at_once=True)
+    far.outbox.respond(bad_item(1), 0, at_once=False)
+    assert "UnicodeEncodeError" in received_items(far, 2)[1].error
+    far.outbox.respond(item(2), 0, at_once=True)
+    far.outbox.respond(item(3), 0, at_once=False)
+
+    assert [each.batch for each in received_items(far, 2)] == [2, 3]
+    assert far.outbox._helper is None or far.outbox._helper.is_alive()
+
+
+def test_held_response_of_another_does_not_fail_a_frame(far, caplog):
+    with far.outbox._turn:
+        far.outbox._items = [bad_item(1)(None)]
+    far.outbox.send(lambda payload: Responses(0, 0, [], returned_batch=7))
+
+    assert "UnicodeEncodeError" in far.receive().frame.items[0].error
+    assert far.receive().frame.returned_batch == 7
+
+
+def test_posted_frame_that_cannot_be_encoded_is_logged_and_dropped(far, caplog):
+    far.outbox.post(line("\udcff"))
+    far.outbox.post(line("next"))
+
+    assert far.receive().frame.message == "next"
+    assert "a message could not be sent: 'LogLine'" in caplog.text
+
+
+def test_large_responses_without_room_are_errors_and_small_ones_are_sent(far, caplog):
+    arena = far.outbox.channel.arena
+    taken = [arena.allocate(16 << 20) for _ in range(4)]
+    large = ResponseItem(1, 0, is_final=False, parameters={"text": "x" * 200_000})
+    far.outbox.add(lambda payload: [large, ResponseItem(2, 0)], 0)
+    far.outbox.flush()
+    items = received_items(far, 2)
+
+    assert [each.batch for each in items] == [1, 2]
+    assert "no room" in items[0].error
+    assert items[1].error is None
+    del taken
+
+
+def test_added_responses_travel_in_one_message(far):
+    far.outbox.add(lambda payload: [ResponseItem(1, 0)], 7)
+    far.outbox.add(lambda payload: [ResponseItem(1, 1), ResponseItem(1, 2)], 9)
+    assert len(far.outbox) == 3
+    far.outbox.flush()
+    far.outbox.flush()
+    frame = far.receive().frame
+
+    assert [each.position for each in frame.items] == [0, 1, 2]
+    assert frame.started_ns == 7
+    assert len(far.outbox) == 0
+
+
+def test_added_responses_leave_without_another_call(far):
+    for position in range(3):
+        far.outbox.add(lambda payload, at=position: [ResponseItem(1, at)], 7)
+        far.outbox.hold()
+        assert received_items(far, 1)[0].position == position
+
+
+@pytest.mark.parametrize("end", ["server", "outbox"])
+def test_helper_ends_quietly(far, caplog, end):
+    if end == "server":
+        far.close()
+    far.outbox.add(lambda payload: [ResponseItem(1, 0)], 7)
+    far.outbox.hold()
+    helper = far.outbox._helper
+    if end == "outbox":
+        far.outbox.close()
+    helper.join(DEADLINE_S)
+
+    assert not helper.is_alive()
+    assert caplog.text == ""
