@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import sys
 
 import numpy as np
@@ -26,6 +25,6 @@ def bind(triton):
 
 if __name__ == "__main__":
     url = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8000"
-    with RemoteTriton(url, access_token=os.environ["MODEL_SERVER_TOKEN"]) as triton:
+    with RemoteTriton(url) as triton:
         bind(triton)
         triton.serve()

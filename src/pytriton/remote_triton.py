@@ -40,13 +40,14 @@ class RemoteTriton(TritonBase):
     Args:
         url: address of the server, `[http://|grpc://]host[:port]`.
         workspace: folder for files, which must not exist yet; default is none.
-        access_token: token of the server, see `Triton.get_access_token`.
+        access_token: token of the server, see `Triton.get_access_token`; default is none, as the
+            server knows its own user. A wrong one is refused.
 
     Raises:
         PyTritonValidationError: The address is not one of this machine.
 
     Example:
-        >>> with RemoteTriton(url="localhost", access_token=token) as triton:
+        >>> with RemoteTriton(url="localhost") as triton:
         ...     triton.bind("Identity", lambda requests: requests, inputs, outputs)
         ...     triton.serve()
     """
@@ -79,7 +80,7 @@ class RemoteTriton(TritonBase):
 
         Raises:
             PermissionError: The server there belongs to another user.
-            PyTritonRuntimeError: The server refuses, for example for want of the token.
+            PyTritonRuntimeError: The server refuses, for example because the token is wrong.
             PyTritonValidationError: A model's configuration is wrong.
             PyTritonInvalidOperationError: It was stopped while it waited for the server.
             TimeoutError: No server of this user serves that port, or it does not answer.

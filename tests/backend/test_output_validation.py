@@ -32,7 +32,7 @@ def objects(*elements):
 def test_any_mapping_is_a_response(kind):
     response = kind({"x": floats()})
 
-    assert _validator().validate([response], 1) == [response]
+    assert _validator(FLOATS).validate([response], 1) == [response]
 
 
 @pytest.mark.parametrize("results", [({"x": floats()},), {"x": floats()}, None, iter([])])
@@ -75,7 +75,42 @@ def test_request_that_is_returned_as_it_came_stands_for_the_outputs():
 def test_request_with_outputs_of_its_own_is_kept():
     request = Request({"x": floats(), "y": floats()})
 
-    assert _validator().validate([request], 1) == [request]
+    assert _validator(FLOATS).validate([request], 1) == [request]
+
+
+def test_missing_output_is_refused_unless_its_client_did_not_ask_for_it():
+    response = {"x": floats()}
+
+    with pytest.raises(ValueError, match=r"\['words'\] is missing"):
+        _validator().validate([response, response], 2, {0: ["x"]})
+    assert _validator().validate([response], 1, {0: ["x"]}) == [response]
+
+
+def test_outputs_without_names_are_checked_under_the_names_they_get():
+    specs = [TensorSpec("OUTPUT_1", (2,), np.float32), TensorSpec("OUTPUT_2", (-1,), np.bytes_)]
+    validator = OutputValidator("model", specs, True, False, unnamed=["OUTPUT_1", "OUTPUT_2"])
+    array = floats()
+
+    outputs = validator.validate_batch({"a": array, "b": objects(b"x")})
+
+    assert list(outputs) == ["OUTPUT_1", "OUTPUT_2"]
+    assert outputs["OUTPUT_1"] is array
+
+
+def test_wrong_shape_is_sent_with_one_warning_for_each_output(caplog):
+    validator = _validator()
+
+    for size in (3, 4, 2, 3):
+        validator.validate_batch({"x": floats(size=size), "words": objects(b"x")})
+    validator.validate_batch({"x": floats(), "words": np.array([b"x"])})
+
+    of_x, of_words = caplog.messages
+    assert of_x.startswith(
+        "Returned output `x` for model `model` has invalid shapes at one or more positions. "
+        "Returned: (3,). Expected: (2,)."
+    )
+    assert "`words`" in of_words
+    assert "Returned: (). Expected: (-1,)." in of_words
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -112,7 +147,7 @@ def test_what_cannot_be_sent_is_refused_at_every_call(strict, outputs, expected)
 
     for _ in range(2):
         with pytest.raises(ValueError, match=re.escape(expected)):
-            validator.validate_batch(outputs)
+            validator.check_values(outputs)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +164,7 @@ def test_what_cannot_be_sent_is_refused_at_every_call(strict, outputs, expected)
     ],
 )
 def test_arrays_of_all_other_types_can_be_sent(array):
-    _validator().validate_batch({"undeclared": array})
+    _validator().check_values({"undeclared": array})
 
 
 @pytest.mark.parametrize(
@@ -177,52 +212,51 @@ def test_arrays_of_all_other_types_can_be_sent(array):
     ],
 )
 def test_strict_refuses_what_is_not_declared(outputs, expected):
-    _validator(strict=False).validate_batch(outputs)
+    _validator(strict=False).check_values(outputs)
     validator = _validator(strict=True)
 
     for _ in range(2):
         with pytest.raises(ValueError, match=re.escape(expected)):
-            validator.validate_batch(outputs)
+            validator.check_values(outputs)
 
 
 @pytest.mark.parametrize("words", [np.array([["ä"]]), np.array([[b"x"]]), objects(b"x")])
 def test_strict_takes_byte_strings_in_any_dtype(words):
-    _validator(strict=True).validate_batch({"x": floats(), "words": words})
+    _validator(strict=True).check_values({"x": floats(), "words": words})
 
 
-def test_strict_wants_neither_all_outputs_nor_a_batch_size():
+def test_strict_wants_no_batch_size():
     validator = _validator(strict=True)
 
-    validator.validate_batch({"x": floats(rows=1)})
-    validator.validate_batch({"x": floats(rows=5)})
-    validator.validate_batch({})
+    validator.check_values({"x": floats(rows=1)})
+    validator.check_values({"x": floats(rows=5)})
 
 
 def test_strict_compares_whole_shapes_without_batching():
     validator = _validator(batching=False, strict=True)
 
-    validator.validate_batch({"x": np.zeros(2, dtype=np.float32)})
+    validator.check_values({"x": np.zeros(2, dtype=np.float32)})
     with pytest.raises(ValueError, match=r"invalid shapes. Returned: \(1, 2\). Expected: \(2,\)"):
-        validator.validate_batch({"x": floats()})
+        validator.check_values({"x": floats()})
 
 
 def test_strict_takes_scalars_of_a_scalar_output_with_their_batch_dimension_only():
     validator = _validator(TensorSpec("x", (), np.float32), strict=True)
 
-    validator.validate_batch({"x": np.zeros(3, dtype=np.float32)})
+    validator.check_values({"x": np.zeros(3, dtype=np.float32)})
     with pytest.raises(ValueError, match="invalid shapes"):
-        validator.validate_batch({"x": np.array(1, dtype=np.float32)})
+        validator.check_values({"x": np.array(1, dtype=np.float32)})
 
 
 def test_change_of_type_or_shape_is_seen_after_many_equal_results():
     validator = _validator(strict=True)
     for _ in range(3):
-        validator.validate_batch({"x": floats()})
+        validator.check_values({"x": floats()})
 
     with pytest.raises(ValueError, match="invalid type"):
-        validator.validate_batch({"x": floats(dtype=np.int32)})
+        validator.check_values({"x": floats(dtype=np.int32)})
     with pytest.raises(ValueError, match="invalid shapes"):
-        validator.validate_batch({"x": floats(size=3)})
+        validator.check_values({"x": floats(size=3)})
 
 
 @pytest.mark.parametrize(

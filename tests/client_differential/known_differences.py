@@ -141,8 +141,11 @@ _NAMES_BY_REASON = {
     "parameters of a stream reach the model": """
         streamed parameters: *
     """,
-    "an output that a response leaves out is None": """
-        unknown output: AsyncioDecoupledModelClient *
+    "an output that was not returned is an error, not an answer without it": """
+        a model that answers empty dict: *
+        a model that answers unknown output: *
+        a strict model that answers empty dict: *
+        unknown output: *
     """,
     "responses to a stream that was given up do not reach the next one": """
         abandoned stream: DecoupledModelClient

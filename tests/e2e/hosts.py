@@ -20,6 +20,7 @@ class Host:
     def __init__(self, triton: Triton, ports: dict[str, int]) -> None:
         self.triton = triton
         self.port = ports["http_port"]
+        self.grpc_port = ports["grpc_port"]
         self.metrics_port = ports["metrics_port"]
         self.token = {TRITON_ACCESS_HEADER: triton.get_access_token() or ""}
         self._numbers = itertools.count()

@@ -67,7 +67,18 @@ class BoundModel:
             outputs,
             config or ModelConfig(),
         )
-        self._strict = strict
+        self._validator = OutputValidator(
+            model_name,
+            self.config.outputs or (),
+            self.config.batching,
+            strict,
+            unnamed=[
+                spec.name
+                for spec, tensor in zip(self.config.outputs or (), outputs, strict=True)
+                if not tensor.name
+            ],
+            decoupled=self.config.decoupled,
+        )
         self._hosts: list[InstanceHost] = []
 
     @property
@@ -145,7 +156,7 @@ class BoundModel:
             f"{self.name}_0_{index}",
             infer_func,
             {spec.name: triton_datatype(spec.dtype) for spec in outputs},
-            OutputValidator(self.name, outputs, self.config.batching, self._strict),
+            self._validator,
             batching=self.config.batching,
         )
 

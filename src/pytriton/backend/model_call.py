@@ -79,10 +79,11 @@ class ModelCall:
             finished_ns = time.monotonic_ns()
             return self.responses(execute, results, started_ns, finished_ns, payload)
         inputs = {ref.name: received.array(ref) for ref in execute.inputs}
-        outputs = self._call_whole_batch(inputs, sum(execute.rows))
+        outputs: Mapping[str, NDArray[Any]] = self._call_whole_batch(inputs, sum(execute.rows))
         finished_ns = time.monotonic_ns()
         del inputs
-        self._validator.validate_batch(outputs)
+        wanted = _wanted_by_any(execute) if execute.outputs else None
+        outputs = self._validator.validate_batch(outputs, wanted)
         refs = [
             _place(payload, outputs, name, self._outputs[name], execute.rows)
             for name in outputs
@@ -132,7 +133,7 @@ class ModelCall:
         self, execute: Execute, results: Any, payload: Payload, *, is_final: bool
     ) -> list[ResponseItem]:
         """What the callable returned or yielded, as one response to each request."""
-        validated = self._validator.validate(results, len(execute.rows))
+        validated = self._validator.validate(results, len(execute.rows), execute.outputs)
         return [
             ResponseItem(
                 execute.batch, position, self._refs(execute, position, outputs, payload), is_final
@@ -180,6 +181,13 @@ class ModelCall:
         logger.warning(
             "Inference callable of %s raised when it was ended", self.instance_name, exc_info=error
         )
+
+
+def _wanted_by_any(execute: Execute) -> set[str] | None:
+    """The outputs that some request of a batch asks for; None where one asks for all."""
+    if len(execute.outputs) < len(execute.rows):
+        return None
+    return {name for names in execute.outputs.values() for name in names}
 
 
 def _only_result(results: Iterator[Any]) -> Any:

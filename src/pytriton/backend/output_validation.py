@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether what a bound callable returned can be sent, and in which type.
 
-The texts of the errors are those that users of the binding API match on.
+The texts of the errors are those that users of the binding API match on. Whether all outputs are
+there is decided in `pytriton.backend.output_names`.
 """
 # ruff: noqa: TRY004  users catch ValueError for wrong outputs of any kind
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytriton import dtypes
+from pytriton.backend.output_names import OutputNames
 from pytriton.model_config.tensor import triton_datatype
-from pytriton.proxy.types import Request
 
 _SUPPORTED_KINDS = "biufOSU"
 
@@ -40,13 +41,26 @@ class OutputValidator:
         outputs: outputs that the model declares; shapes are without the batch dimension.
         batching: whether arrays have a leading batch dimension.
         strict: whether names, types and shapes have to be the declared ones.
+        unnamed: names of outputs that the user gave no name.
+        decoupled: whether a response may leave outputs out.
     """
 
     def __init__(
-        self, model_name: str, outputs: Sequence[DeclaredTensor], batching: bool, strict: bool
+        self,
+        model_name: str,
+        outputs: Sequence[DeclaredTensor],
+        batching: bool,
+        strict: bool,
+        *,
+        unnamed: Collection[str] = (),
+        decoupled: bool = False,
     ) -> None:
         self._model_name = model_name
         self._declared = {spec.name: spec for spec in outputs}
+        self._declared_names = self._declared.keys()
+        self._names = OutputNames(
+            model_name, list(self._declared), unnamed, strict=strict, decoupled=decoupled
+        )
         self._datatypes = {spec.name: triton_datatype(spec.dtype) for spec in outputs}
         self._first_dimension = 1 if batching else 0
         self._strict = strict
@@ -54,12 +68,19 @@ class OutputValidator:
         # comparing two values costs less than checking them again.
         self._accepted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
 
-    def validate(self, results: Any, request_count: int) -> list[Mapping[str, NDArray[Any]]]:
+    def validate(
+        self,
+        results: Any,
+        request_count: int,
+        wanted: Mapping[int, Collection[str]] | None = None,
+    ) -> list[Mapping[str, NDArray[Any]]]:
         """Check what a callable returned for a list of requests.
 
         Args:
             results: what it returned.
             request_count: number of requests that it was called with.
+            wanted: names of the outputs that a client asked for, by position of its request;
+                clients that are not in it asked for all.
 
         Returns:
             The outputs by name, for each request.
@@ -68,7 +89,8 @@ class OutputValidator:
             ValueError: where a result is not what the model may return.
         """
         if not isinstance(results, list):
-            raise self._not_response_dicts(f"Got outputs={reprlib.repr(results)}")
+            hint = " (is a return statement missing?)" if results is None else ""
+            raise self._not_response_dicts(f"Got outputs={reprlib.repr(results)}{hint}")
         if len(results) != request_count:
             raise ValueError(
                 f"Number of outputs returned by `{self._model_name}` inference callable "
@@ -76,16 +98,36 @@ class OutputValidator:
                 "received from Triton."
             )
         responses = []
-        for response in results:
+        for position, response in enumerate(results):
             if not isinstance(response, Mapping):
                 raise self._not_response_dicts(f"Got response={reprlib.repr(response)}")
-            outputs = self._echoed(response) if isinstance(response, Request) else response
-            self.validate_batch(outputs)
-            responses.append(outputs)
+            responses.append(
+                self.validate_batch(response, wanted.get(position) if wanted else None)
+            )
         return responses
 
-    def validate_batch(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+    def validate_batch(
+        self, outputs: Mapping[str, NDArray[Any]], wanted: Collection[str] | None = None
+    ) -> Mapping[str, NDArray[Any]]:
         """Check the outputs of one request, or of a whole batch.
+
+        Args:
+            outputs: arrays by name.
+            wanted: names of the outputs that have to be there; None for all.
+
+        Returns:
+            The outputs by their declared names.
+
+        Raises:
+            ValueError: where an output is not what the model may return, or is missing.
+        """
+        if outputs.keys() != self._declared_names:
+            outputs = self._names.assign(outputs, wanted)
+        self.check_values(outputs)
+        return outputs
+
+    def check_values(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+        """Check those outputs that are there.
 
         Args:
             outputs: arrays by name.
@@ -93,26 +135,20 @@ class OutputValidator:
         Raises:
             ValueError: where an output is not what the model may return.
         """
-        first, strict = self._first_dimension, self._strict
+        first = self._first_dimension
         for name, array in outputs.items():
             accepted = self._accepted.get(name)
             if (
                 accepted is not None
                 and isinstance(array, np.ndarray)
                 and array.dtype == accepted[0]
-                and (not strict or array.shape[first:] == accepted[1])
+                and array.shape[first:] == accepted[1]
             ):
                 continue
             self._check(name, array)
             # Objects may differ each time, and rows that are scalars look like no rows at all.
-            if array.dtype.kind != "O" and (not strict or array.ndim > first):
+            if array.dtype.kind != "O" and array.ndim > first:
                 self._accepted[name] = (array.dtype, array.shape[first:])
-
-    def _echoed(self, request: Request) -> Mapping[str, NDArray[Any]]:
-        """A request that was returned as it came: its inputs stand for the outputs in order."""
-        if len(request) != len(self._declared) or not self._declared.keys().isdisjoint(request):
-            return request
-        return dict(zip(self._declared, request.values(), strict=True))
 
     def _check(self, name: Any, array: Any) -> None:
         model = self._model_name
@@ -136,6 +172,12 @@ class OutputValidator:
             self._check_elements(name, array)
         if self._strict:
             self._check_declaration(name, array)
+        elif name in self._declared and (problem := self._shape_problem(name, array)):
+            self._names.tell_once(
+                f"shape of {name}",
+                "%s It is sent as it is; bind with strict=True to refuse it",
+                problem,
+            )
 
     def _check_elements(self, name: str, array: NDArray[Any]) -> None:
         # All of them, as one that is no byte string would be sent as something else.
@@ -163,17 +205,23 @@ class OutputValidator:
                 f"Returned output `{name}` for model `{model}` has invalid type. "
                 f"Returned: {array.dtype} ({array.dtype.kind}). Expected: {declared.dtype}."
             )
-        shape, expected = array.shape[self._first_dimension :], tuple(declared.shape)
-        shapes = f"Returned: {shape}. Expected: {expected}."
-        if len(shape) != len(expected) or array.ndim < self._first_dimension:
-            raise ValueError(
-                f"Returned output `{name}` for model `{model}` has invalid shapes. {shapes}"
-            )
-        if any(wanted not in (-1, size) for size, wanted in zip(shape, expected, strict=True)):
-            raise ValueError(
-                f"Returned output `{name}` for model `{model}` has invalid shapes at one or more "
-                f"positions. {shapes}"
-            )
+        problem = self._shape_problem(name, array)
+        if problem:
+            raise ValueError(problem)
+
+    def _shape_problem(self, name: str, array: NDArray[Any]) -> str | None:
+        first, expected = self._first_dimension, tuple(self._declared[name].shape)
+        shape = array.shape[first:]
+        if len(shape) != len(expected) or array.ndim < first:
+            where = ""
+        elif any(wanted not in (-1, size) for size, wanted in zip(shape, expected, strict=True)):
+            where = " at one or more positions"
+        else:
+            return None
+        return (
+            f"Returned output `{name}` for model `{self._model_name}` has invalid shapes{where}. "
+            f"Returned: {shape}. Expected: {expected}."
+        )
 
     def _not_response_dicts(self, what_came: str) -> ValueError:
         return ValueError(

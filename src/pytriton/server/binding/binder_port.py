@@ -113,9 +113,11 @@ class BinderPort:
         if not isinstance(message, Join):
             self._turn_away(link)
             return
-        refusal = authorization.refusal(_API, lambda _: message.token.encode())
+        # Who shows no token is this user all the same: `_on_connection` saw the credentials.
+        token = message.token.encode()
+        refusal = authorization.refusal(_API, lambda _: token) if token else None
         if refusal is not None:
-            text = f"wrong or missing access token: {refusal}"
+            text = f"wrong access token: {refusal}"
             self._turn_away(link, Done(0, text, InternalError.code))
         elif self._server.engine.is_exiting:
             self._turn_away(link, Done(0, "Server exiting", UnavailableError.code))
