@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.dtypes import BYTES, FP32, encode_bytes
 from pytriton.errors import UnavailableError
+from pytriton.transport import arena
 from pytriton.transport.arena import Arena, find_unshared_remote_block
 from pytriton.transport.channel import Channel, Received
 from pytriton.transport.frames import Execute, Notes, TensorRef
@@ -172,6 +173,17 @@ def test_block_that_goes_back_as_an_answer_is_given_up_after_it(
     del payload
     assert isinstance(receive(left).frame, Notes)
     assert "lent=0" in repr(left)
+
+
+def test_block_is_never_passed_on_where_references_cannot_be_counted(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_array(ends[0], np.zeros(MIB, np.float32))
+    arrays = {"x": receive_array(ends[1])}
+    assert find_unshared_remote_block(arrays, "x") is not None
+    monkeypatch.setattr(arena, "COUNTS_REFERENCES", False)  # as in free-threaded Python
+
+    assert find_unshared_remote_block(arrays, "x") is None
 
 
 def test_arena_gives_idle_segments_back(ends: tuple[Channel, Channel]) -> None:

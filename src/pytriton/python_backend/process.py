@@ -37,6 +37,8 @@ def run_worker(
     os.environ.update(environment)
     np.random.seed()  # noqa: NPY002  the state that models share, equal in all forks otherwise
     _set_title(title)
+    # As in Triton. Ours would make a model exit that parses its arguments, as `unittest.main` does.
+    sys.argv = [""]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 64
 SEGMENT_BYTES = 16 << 20
 DEFAULT_LIMIT_BYTES = 8 << 30
+# Without the interpreter's lock other threads change a count while it is read: outputs are copied.
+COUNTS_REFERENCES = "t" not in getattr(sys, "abiflags", "")
 IDLE_SECONDS = 5.0  # a segment unused for so long is given back to the system
 
 
@@ -109,6 +111,8 @@ def find_unshared_remote_block(
     Only `arrays` may hold the array, and only the message that it came with the block: whoever else
     had a reference could change the bytes while they are on their way.
     """
+    if not COUNTS_REFERENCES:
+        return None
     root = _root(arrays[name])
     block: Any = root.base
     if not isinstance(block, RemoteBlock):

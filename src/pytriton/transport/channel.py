@@ -31,7 +31,7 @@ from pytriton.transport.frames import (
     encode_frame,
 )
 from pytriton.transport.link import MAX_MESSAGE_BYTES, make_link
-from pytriton.transport.memory import Mapping
+from pytriton.transport.memory import Mapping, check_received
 
 if TYPE_CHECKING:
     import socket
@@ -261,6 +261,7 @@ class Channel:
         descriptors = self.link.take_descriptors(len(notes.segments))
         for segment, descriptor in zip(notes.segments, descriptors, strict=True):
             try:
+                check_received(descriptor, segment.size)
                 self._mappings[segment.id] = Mapping(descriptor, segment.size)
             finally:
                 os.close(descriptor)
@@ -277,6 +278,8 @@ class Channel:
                 del self._lent[block_id]
         for ref in notes.blocks:
             mapping = self._mappings[ref.segment]
+            if ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > mapping.size:
+                raise ValueError(f"expected a block within {mapping.size} bytes, got {ref}")
             remote = RemoteBlock(ref.id, mapping, (ref.offset, ref.size), self._give_back)
             blocks[ref.id] = block_bytes(remote)
         return blocks

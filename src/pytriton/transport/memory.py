@@ -4,12 +4,19 @@
 A name in /dev/shm would outlive a killed process and would count against a container's 64 MiB
 limit; a descriptor passed over a socket does neither. `PYTRITON_PORTABLE_CHANNEL=1` forces the
 portable form, so that it is tested on Linux too.
+
+Whoever makes a memfd seals its size, and whoever is sent one maps it only if that is so: a process
+that reads beyond the end of memory which another one has shrunk is killed by SIGBUS. An unlinked
+file has no seals; there only its size at the time of mapping can be checked.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import mmap
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -17,20 +24,81 @@ import numpy as np
 
 PORTABLE_SETTING = "PYTRITON_PORTABLE_CHANNEL"
 
+# <linux/fcntl.h> and <linux/memfd.h>: a Python that was built with an old C library has neither
+# these names nor `os.memfd_create`, for example one of an environment that is unpacked for a model.
+_F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
+_F_SEAL_SEAL = 1
+_F_SEAL_SHRINK = 2
+_F_SEAL_GROW = 4
+_MFD_CLOEXEC = 1
+_MFD_ALLOW_SEALING = 2
+_NAME = "pytriton"
+
 
 def is_portable_forced() -> bool:
     """Whether Linux-only facilities are to be left alone."""
     return os.environ.get(PORTABLE_SETTING, "") not in ("", "0")
 
 
+def has_sealed_memory() -> bool:
+    """Whether memory is made whose size nobody can change any more."""
+    return sys.platform == "linux" and not is_portable_forced()
+
+
+def _create_memfd() -> int:
+    flags = _MFD_CLOEXEC | _MFD_ALLOW_SEALING
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(_NAME, flags)
+    create = getattr(ctypes.CDLL(None, use_errno=True), "memfd_create", None)
+    descriptor: int = create(_NAME.encode(), flags) if create is not None else -1
+    if descriptor < 0:
+        number = ctypes.get_errno() if create is not None else errno.ENOSYS
+        raise OSError(number, f"memfd_create: {os.strerror(number)}")
+    return descriptor
+
+
 def _create_descriptor(size: int) -> int:
-    if hasattr(os, "memfd_create") and not is_portable_forced():
-        descriptor = os.memfd_create("pytriton", os.MFD_CLOEXEC)
-    else:
+    if not has_sealed_memory():
         with tempfile.TemporaryFile(prefix="pytriton-") as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
+        os.ftruncate(descriptor, size)
+        return descriptor
+    import fcntl  # noqa: PLC0415  not on every system
+
+    descriptor = _create_memfd()
+    try:
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def check_received(descriptor: int, size: int) -> None:
+    """Refuse memory of another process that could shrink while it is read.
+
+    Raises:
+        ValueError: It is smaller than its owner says, or its size is not sealed.
+    """
+    if has_sealed_memory() and not _is_sealed(descriptor):
+        raise ValueError(
+            "expected shared memory that is sealed against shrinking, got a descriptor without that"
+            f" seal; {PORTABLE_SETTING} must be set for both processes or for none"
+        )
+    actual = os.fstat(descriptor).st_size
+    if actual < size:
+        raise ValueError(f"expected shared memory of {size} bytes, got {actual}")
+
+
+def _is_sealed(descriptor: int) -> bool:
+    import fcntl  # noqa: PLC0415  as above
+
+    try:
+        return bool(fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK)
+    except OSError:  # it is no memfd
+        return False
 
 
 class Mapping:

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that was handed to another process cannot be made smaller by either of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import numpy as np
+import pytest
+
+from pytriton.dtypes import FP32
+from pytriton.transport import memory
+from pytriton.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.transport.channel import Channel
+from pytriton.transport.frames import (
+    BlockRef,
+    Execute,
+    MemoryNotes,
+    Notes,
+    SegmentRef,
+    TensorRef,
+    encode_frame,
+)
+from pytriton.transport.link import socket_pair
+from pytriton.transport.memory import PORTABLE_SETTING, Segment, check_received
+
+SIZE = 1 << 20
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has seals")
+
+
+@pytest.fixture
+def receiver():
+    """A channel, and how a process that speaks its own frames sends it memory."""
+    ours, theirs = socket_pair()
+    channel = Channel(ours, Arena())
+
+    def send(descriptor, size=SIZE, blocks=()):
+        notes = MemoryNotes(list(blocks), [SegmentRef(1, size)])
+        socket.send_fds(theirs, [encode_frame(Notes(notes))], [descriptor])
+
+    channel.send_memory = send
+    yield channel
+    channel.close()
+    theirs.close()
+
+
+@on_linux
+@pytest.mark.parametrize("size", [0, SIZE // 2, 2 * SIZE])
+def test_size_of_a_segment_cannot_be_changed(size):
+    segment = Segment(1, SIZE)
+    with pytest.raises(PermissionError):
+        os.ftruncate(segment.descriptor, size)
+    segment.view(0, SIZE)[:] = bytes(SIZE)
+
+    assert os.fstat(segment.descriptor).st_size == SIZE
+
+
+@on_linux
+def test_python_without_memfd_makes_the_same_memory(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    segment = Segment(1, SIZE)
+
+    check_received(segment.descriptor, SIZE)
+
+
+@on_linux
+def test_memory_without_a_seal_is_refused(receiver):
+    descriptor = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, SIZE)
+    receiver.send_memory(descriptor)
+    os.close(descriptor)
+
+    with pytest.raises(ValueError, match="sealed against shrinking"):
+        receiver.receive()
+    assert not receiver.maps_memory
+
+
+@on_linux
+def test_file_is_refused_where_memory_is_sealed(receiver, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(SIZE))
+    descriptor = os.open(path, os.O_RDWR)
+    receiver.send_memory(descriptor)
+    os.close(descriptor)
+
+    with pytest.raises(ValueError, match=PORTABLE_SETTING):
+        receiver.receive()
+
+
+@pytest.mark.parametrize("form", ["native", "portable"])
+def test_memory_that_is_smaller_than_said_is_refused(receiver, monkeypatch, form):
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if form == "portable" else "0")
+    segment = Segment(1, SIZE)
+    receiver.send_memory(segment.descriptor, 2 * SIZE)
+
+    with pytest.raises(ValueError, match=f"expected shared memory of {2 * SIZE} bytes, got {SIZE}"):
+        receiver.receive()
+
+
+@pytest.mark.parametrize("extent", [(-64, 128), (SIZE - 64, 128), (0, 2 * SIZE), (64, -64)])
+def test_block_outside_of_its_segment_is_refused(receiver, extent):
+    segment = Segment(1, SIZE)
+    receiver.send_memory(segment.descriptor, blocks=[BlockRef(1, 1, *extent)])
+
+    with pytest.raises(ValueError, match="expected a block within 1048576 bytes"):
+        receiver.receive()
+
+
+def test_file_that_both_processes_use_is_mapped(monkeypatch):
+    monkeypatch.setenv(PORTABLE_SETTING, "1")
+    assert not memory.has_sealed_memory()
+    left, right = (Channel(sock, Arena()) for sock in socket_pair())
+    sent = np.arange(SEGMENT_BYTES // 16, dtype=np.float32)
+    payload = left.payload()
+    block, offset = payload.add([sent.tobytes()], sent.nbytes)
+    ref = TensorRef("x", FP32.number, sent.shape, offset, sent.nbytes, block)
+    left.send(Execute(1, [1], [ref]), payload)
+    received = right.receive()
+
+    np.testing.assert_array_equal(received.array(ref), sent)
+    left.close()
+    right.close()
