@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from pytriton.errors import ErrorCode
-from pytriton.transport.frames import (
-    RESPONSE_WINDOW,
-    RESPONSE_WINDOW_BYTES,
-    ResponseItem,
-)
+from pytriton.transport.credit import CreditWindow
+from pytriton.transport.frames import ResponseItem
 
 if TYPE_CHECKING:
     from pytriton.transport.frames import Execute
@@ -20,44 +16,12 @@ if TYPE_CHECKING:
 ABANDONED = "the client went away"
 
 
-class _Window:
-    """What one request's client has been sent and has not taken.
-
-    The second response waits until the first one was taken: a quick generator would otherwise take
-    the processor from those who have to carry the first one to its client.
-    """
-
-    __slots__ = ("_is_first_taken", "_sizes", "unacknowledged_bytes")
-
-    def __init__(self) -> None:
-        self._is_first_taken = False
-        self._sizes: deque[int] = deque()
-        self.unacknowledged_bytes = 0
-
-    @property
-    def is_open(self) -> bool:
-        return not self._sizes or (
-            self._is_first_taken
-            and len(self._sizes) < RESPONSE_WINDOW
-            and self.unacknowledged_bytes < RESPONSE_WINDOW_BYTES
-        )
-
-    def spend(self, size: int) -> None:
-        self._sizes.append(size)
-        self.unacknowledged_bytes += size
-
-    def add(self, count: int) -> None:
-        self._is_first_taken = True
-        for _ in range(min(count, len(self._sizes))):
-            self.unacknowledged_bytes -= self._sizes.popleft()
-
-
 class StreamAccount:
     """A running batch of a decoupled model. Pure: no thread, no socket, no clock."""
 
     def __init__(self, execute: Execute) -> None:
         self.execute = execute
-        self._windows = {position: _Window() for position in range(len(execute.rows))}
+        self._windows = {position: CreditWindow() for position in range(len(execute.rows))}
 
     @property
     def is_abandoned(self) -> bool:
@@ -67,7 +31,7 @@ class StreamAccount:
     @property
     def may_send(self) -> bool:
         """Whether every client can take another response."""
-        return all(window.is_open for window in self._windows.values())
+        return all(window.is_open_after_first for window in self._windows.values())
 
     def cancel(self, position: int) -> ResponseItem | None:
         """Drop a request; what to answer to it, if it was still open."""

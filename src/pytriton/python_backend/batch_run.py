@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.python_backend.answers import SENDER_CLOSED, make_item
 from pytriton.python_backend.mailbox import Waiter
-from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.transport.credit import CreditWindow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -26,43 +25,18 @@ if TYPE_CHECKING:
     from pytriton.transport.response_outbox import ResponseOutbox
 
 
-class ResponseWindow(Waiter):
-    """What one request's client was sent and has not taken.
+class ResponseWindow(CreditWindow, Waiter):
+    """The credit of one request, for which senders wait."""
 
-    Two counters for either thing, each with one writer: whoever sends, and whoever reads.
-    """
+    __slots__ = ("_is_cancelled",)
 
-    __slots__ = ("_is_cancelled", "_sent", "_sent_bytes", "_sizes", "_taken", "_taken_bytes")
-
-    def __init__(self, *, is_cancelled: bool) -> None:
-        self._is_cancelled = is_cancelled
-        self._sent = self._sent_bytes = 0
-        self._taken = self._taken_bytes = 0
-        self._sizes: deque[int] = deque()
-
-    @property
-    def has_sent(self) -> bool:
-        """Whether a response went already."""
-        return self._sent > 0
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_cancelled = False
 
     def has_news(self) -> bool:
         """Whether another response may be sent."""
-        return self._is_cancelled or (
-            self._sent - self._taken < RESPONSE_WINDOW
-            and self._sent_bytes - self._taken_bytes < RESPONSE_WINDOW_BYTES
-        )
-
-    def spend(self, size: int) -> None:
-        """A response goes."""
-        self._sizes.append(size)
-        self._sent += 1
-        self._sent_bytes += size
-
-    def add(self, count: int) -> None:
-        """The client took responses."""
-        for _ in range(min(count, len(self._sizes))):
-            self._taken += 1
-            self._taken_bytes += self._sizes.popleft()
+        return self._is_cancelled or self.is_open
 
     def cancel(self) -> None:
         """Nobody takes responses any more, so none waits for that."""
@@ -210,7 +184,7 @@ class BatchRun:
     def _window(self, position: int) -> ResponseWindow:
         window = self._windows.get(position)
         if window is None:
-            window = ResponseWindow(is_cancelled=False)
+            window = ResponseWindow()
             self._windows[position] = window
             if position in self._cancelled:  # looked at last: it may be said meanwhile
                 window.cancel()

@@ -13,6 +13,7 @@ import struct
 import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
+from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from pytriton.transport.refs import BlockRef, MemoryNotes, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
@@ -53,10 +54,6 @@ __all__ = [
 ]
 
 INLINE_ALIGNMENT = 16
-# Responses that a decoupled model may send to one request before it hears of a credit, and the
-# bytes after which it waits although it has credit left.
-RESPONSE_WINDOW = 64
-RESPONSE_WINDOW_BYTES = 4 << 20
 _LENGTH = struct.Struct("<I")
 
 
