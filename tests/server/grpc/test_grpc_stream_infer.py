@@ -242,11 +242,12 @@ def test_slow_reader_makes_decoupled_models_wait():
     client.run()
     assert client.engine.flow == [("pause", "a")]
     ask(client, stream, "stream", "new")
-    assert client.engine.flow[1:] == [("pause", "new")]
+    assert len(client.engine.requests) == 2
 
     client.receive(window_update(stream, 4 << 20))
 
-    assert client.engine.flow[2:] == [("resume", "a"), ("resume", "new")]
+    assert client.engine.flow[1:] == [("resume", "a")]
+    assert client.engine.request("new")
     assert (
         np.frombuffer(
             answers(client, stream)[0].infer_response.raw_output_contents[0], np.uint8
@@ -275,11 +276,103 @@ def test_hasty_writer_gets_no_more_window_until_requests_are_answered(client, st
 
     send_megabytes(client, stream, 9)
     assert window_updates(client, stream) == 0
-    for request in list(client.engine.requests):
+    for request in client.engine.requests:  # which grows meanwhile
         request.sink.on_response(None, final=True)
     client.run()
 
+    assert len(client.engine.requests) == 11
     assert window_updates(client, stream) == 1
+
+
+@pytest.mark.parametrize("model", ["coupled", "stream"])
+def test_requests_beyond_the_limit_wait_outside_the_engine(client, stream, model):
+    count = grpc_stream.MAX_IN_FLIGHT + 1000
+    messages = [infer_request(model, str(at)) for at in range(count)]
+    client.send(stream, *messages)
+
+    assert len(client.engine.requests) == grpc_stream.MAX_IN_FLIGHT
+    for at in range(count):
+        assert len(client.engine.requests) == min(count, at + grpc_stream.MAX_IN_FLIGHT)
+        client.engine.answer(str(at))
+    client.run()
+    assert len(client.engine.requests) == count
+    assert [answer.infer_response.id for answer in answers(client, stream)] == [
+        str(at) for at in range(count)
+    ]
+    assert client.response(stream).status == "0"
+
+
+def test_end_of_a_stream_waits_with_the_requests_before_it(client, stream, monkeypatch):
+    monkeypatch.setattr(grpc_stream, "MAX_IN_FLIGHT", 1)
+    ask(client, stream, "coupled", "1", "2")
+    client.send(stream)  # nothing, and the end
+    client.engine.answer("1")
+    client.run()
+    assert not client.response(stream).status
+    client.engine.answer("2")
+    client.run()
+
+    assert client.response(stream).status == "0"
+
+
+def test_damaged_message_among_those_that_wait_ends_the_call(client, stream, monkeypatch):
+    monkeypatch.setattr(grpc_stream, "MAX_IN_FLIGHT", 1)
+    ask(client, stream, "coupled", "1")
+    client.receive(frames.frame(frames.DATA, 0, stream, b"\2\0\0\0\0"))
+    client.engine.answer("1")
+    client.run()
+
+    assert "compressed flag" in client.response(stream).text
+
+
+def test_slow_reader_of_large_answers_has_its_requests_wait_outside_the_engine():
+    client = GrpcClient(window=0)
+    stream = client.open("ModelStreamInfer")
+    ask(client, stream, "coupled", "1")
+    client.engine.answer("1", bytes(2 << 20))
+    ask(client, stream, "coupled", "2", "3")
+    assert len(client.engine.requests) == 1
+
+    client.receive(window_update(stream, 4 << 20))
+    assert len(client.engine.requests) == 3
+
+
+def test_answers_that_wait_for_their_turn_have_further_requests_wait(client, stream, monkeypatch):
+    monkeypatch.setattr(grpc_stream, "MAX_ANSWER_BYTES", 1000)
+    ask(client, stream, "coupled", "1", "2")
+    client.engine.answer("2", bytes(1000))
+    ask(client, stream, "coupled", "3")
+    assert len(client.engine.requests) == 2
+
+    client.engine.answer("1")
+    assert len(client.engine.requests) == 3
+
+
+def test_stream_whose_client_takes_nothing_of_very_much_is_reset(monkeypatch):
+    monkeypatch.setattr(grpc_stream, "MAX_UNTAKEN_BYTES", 8 << 20)
+    client = GrpcClient(window=0)
+    stream = client.open("ModelStreamInfer")
+    ask(client, stream, "coupled", *map(str, range(20)))
+    for at in range(20):
+        client.engine.answer(str(at), bytes(1 << 20))
+    client.run()
+
+    resets = [sent for sent in client.sent if sent.kind == frames.RST_STREAM]
+    assert [sent.stream_id for sent in resets] == [stream]
+    assert client.connection.http2.open_streams == 0
+    assert len(client.engine.cancelled) > 0
+
+
+def test_stream_of_reflection_waits_for_a_client_that_reads_slowly():
+    client = GrpcClient(window=0)
+    stream = client.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+    request = b"\x22\x1einference.GRPCInferenceService"  # file_containing_symbol
+    client.send(stream, *[request] * 1000, end=False)
+    queued = client.connection.http2.queued_bytes(stream)
+
+    assert queued < 2 << 20
+    client.receive(window_update(stream, 64 << 20))
+    assert len(client.response(stream).messages) == 1000
 
 
 def test_answer_that_cannot_be_written_gives_the_request_up(client, stream):

@@ -32,7 +32,7 @@ from pytriton.server.grpc.infer import InferCall, InferService
 from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
 from pytriton.server.grpc.reading import READ_BYTES
 from pytriton.server.grpc.repository import GrpcRepository
-from pytriton.server.grpc.stream import StreamInferCall
+from pytriton.server.grpc.stream import MAX_UNTAKEN_BYTES, StreamInferCall
 from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 
@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from pytriton.wire.grpc import CallHead
 
 _PREFIX = "/inference.GRPCInferenceService"
-# What is not bounded by backpressure may wait for a client: a response is one message at most.
-_MAX_QUEUED_BYTES = 1 << 40
+# What a call may hold for its client: a stream is reset where it has half of it and more comes, so
+# there is always room for a whole message.
+_MAX_QUEUED_BYTES = 2 * MAX_UNTAKEN_BYTES
 
 
 class Method(NamedTuple):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError
 from pytriton.server.api.status import GRPC_STATUS
+from pytriton.server.grpc.holding import HeldData
 from pytriton.wire.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
@@ -19,7 +20,7 @@ from pytriton.wire.grpc import (
     message_prefix,
 )
 from pytriton.wire.grpc.messages import PREFIX_BYTES, pack_prefix
-from pytriton.wire.http2 import Unfinished
+from pytriton.wire.http2 import ErrorCode, Unfinished
 from pytriton.wire.kserve_pb_response import message_size
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ class Call:
     __slots__ = (
         "_assembler",
         "_has_head",
+        "_held",
         "_message",
         "connection",
         "encoding",
         "head",
+        "is_full",
         "is_open",
         "stream_id",
         "timer",
@@ -56,6 +59,8 @@ class Call:
         self.encoding = IDENTITY  # of the messages that are sent
         self.is_open = True  # an answer is still due
         self.timer: Any = None  # of the deadline
+        self.is_full = False  # takes no further message for now
+        self._held: HeldData | None = None
         self._assembler: MessageAssembler | None = None
         self._has_head = False
         self._message: Buffer | None = None  # of a unary call; here, as an __init__ costs 0.3 us
@@ -64,14 +69,48 @@ class Call:
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
         """Take a part of what the client sends."""
+        if self._held is None:
+            if not self.is_full:
+                self._read(data, end_stream=end_stream)
+                return
+            self._held = HeldData(b"", is_ended=False)
+        self._held.add(data, is_ended=end_stream)
+
+    def _read(self, data: Buffer, *, end_stream: bool) -> HeldData | None:
+        """Take messages until the call is full; what follows then is held back, and returned."""
         assembler = self._assembler
         if assembler is None:
             assembler = self._assembler = self.make_assembler()
-        for message in assembler.feed(data):
-            if self.is_open:
+        rest = data
+        while rest:
+            message, rest = assembler.take(rest)
+            if message is not None and self.is_open:
                 self.on_message(message)
+                if self.is_full:
+                    self._held = HeldData(rest, is_ended=end_stream)
+                    self.acknowledge(len(data) - len(rest))
+                    return self._held
         self.connection.place(self.stream_id, assembler.room)
         self._end_part(assembler, len(data), end_stream=end_stream)
+        return None
+
+    def read_on(self) -> None:
+        """Go on with what was held back, if the call is not full any more."""
+        held = self._held
+        if held is None or self.is_full or not self.is_open:
+            return
+        self._held = None
+        try:
+            again = None if held.parts else self._read(b"", end_stream=held.is_ended)
+            while held.parts and again is None:
+                part = held.parts.popleft()
+                again = self._read(part, end_stream=held.is_ended and not held.parts)
+            if again is not None:
+                again.extend(held)
+        except Exception as error:  # noqa: BLE001  the client hears of it
+            self.connection.fail_call(self, error)
+        if self.connection.http2.has_output:
+            self.connection.flush_soon()
 
     def on_placed(self, size: int, *, end_stream: bool) -> None:
         """Take a part of what the client sends that is in its place already."""
@@ -80,6 +119,10 @@ class Call:
         message = assembler.fill(size)
         if message is not None and self.is_open:
             self.on_message(message)
+            if self.is_full:
+                self._held = HeldData(b"", is_ended=end_stream)
+                self.acknowledge(size)
+                return
         self._end_part(assembler, size, end_stream=end_stream)
 
     def _end_part(self, assembler: MessageAssembler, size: int, *, end_stream: bool) -> None:
@@ -96,7 +139,7 @@ class Call:
     def unfinished(self) -> Unfinished | None:
         """What the client has begun to send and not ended."""
         assembler = self._assembler
-        if assembler is None or assembler.is_between_messages:
+        if self._held is not None or assembler is None or assembler.is_between_messages:
             return None
         return Unfinished("a message", assembler.begun, assembler.left)
 
@@ -156,6 +199,12 @@ class Call:
     def fail(self, error: ServerError) -> None:
         """End the call with an error of the engine."""
         self.finish(Status(GRPC_STATUS[error.code]), error.message)
+
+    def drop(self, code: ErrorCode) -> None:
+        """Reset the call at once: what waits for its client is dropped."""
+        self.connection.http2.reset(self.stream_id, code)
+        self.connection.forget(self)
+        self.abandon()
 
     def abandon(self) -> None:
         """Stop what is at work; nothing is sent any more."""

@@ -184,7 +184,7 @@ class GrpcConnection(asyncio.Protocol):
         try:
             call.on_data(event.data, end_stream=event.end_stream)
         except Exception as error:  # noqa: BLE001  the client hears of it
-            self._fail(call, error)
+            self.fail_call(call, error)
 
     def _on_placed(self, event: DataPlaced) -> None:
         call = self._calls.get(event.stream_id)
@@ -193,7 +193,7 @@ class GrpcConnection(asyncio.Protocol):
         try:
             call.on_placed(event.size, end_stream=event.end_stream)
         except Exception as error:  # noqa: BLE001  the client hears of it
-            self._fail(call, error)
+            self.fail_call(call, error)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, TrailersReceived):
@@ -212,7 +212,8 @@ class GrpcConnection(asyncio.Protocol):
                 logger.info("gRPC connection ended: %s", ascii(event.message))
             self._abandon_calls()
 
-    def _fail(self, call: Call, error: Exception) -> None:
+    def fail_call(self, call: Call, error: Exception) -> None:
+        """End a call with what was raised while it was served."""
         if isinstance(error, GrpcError):
             self._end(call, error.status, error.message)
         elif isinstance(error, ServerError):
@@ -241,7 +242,7 @@ class GrpcConnection(asyncio.Protocol):
         try:
             await work
         except Exception as error:  # noqa: BLE001  the client hears of it
-            self._fail(call, error)
+            self.fail_call(call, error)
 
     def forget(self, call: Call) -> None:
         """A call has ended."""
@@ -327,11 +328,11 @@ class GrpcConnection(asyncio.Protocol):
             self._abort()
         for stream_id in self.http2.stalled_streams(now_ns):
             logger.info("client took nothing of a response for too long: stream reset")
-            self.http2.reset(stream_id)
             call = self._calls.get(stream_id)
-            if call is not None:
-                self.forget(call)
-                call.abandon()
+            if call is None:
+                self.http2.reset(stream_id)
+            else:
+                call.drop(ErrorCode.CANCEL)
         return not self._is_closing
 
     def _check_reading(self, now_ns: int) -> None:

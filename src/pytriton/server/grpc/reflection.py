@@ -163,7 +163,12 @@ class ReflectionCall(Call):
 
     def on_message(self, message: Buffer) -> None:
         """Answer."""
-        self.send([self._service.answer(message)])
+        self.is_full = not self.send([self._service.answer(message)])
+
+    def on_writable(self) -> None:
+        """Go on where a slow client made further requests wait."""
+        self.is_full = False
+        self.read_on()
 
     def on_half_close(self) -> None:
         """End the call."""

@@ -2,7 +2,8 @@
 """ModelStreamInfer: any number of requests and responses on one call.
 
 Responses of coupled models go out in the order of their requests, those of decoupled models as they
-come. A client that reads slowly makes decoupled models wait, and its further requests too.
+come. A client that reads slowly makes decoupled models wait, and its further requests too: they
+stay unread, and in the end the client cannot send more of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.server.grpc.call import Call
+from pytriton.wire.http2 import ErrorCode
 from pytriton.wire.kserve_pb import read_infer_form
 from pytriton.wire.kserve_pb_response import (
     encode_empty_final,
@@ -32,9 +34,14 @@ if TYPE_CHECKING:
     from pytriton.wire.grpc import CallHead, MessageAssembler
     from pytriton.wire.kserve_pb import InferForm
 
-# With this many requests at work, what the client sends further is not acknowledged, so that the
-# window of its call closes. It is far more than the largest batches.
+# With this many requests at work, or this much in answers that wait for their turn, what the client
+# sends further is not read, so that the window of its call closes. It is far more than the largest
+# batches.
 MAX_IN_FLIGHT = 2048
+MAX_ANSWER_BYTES = 64 << 20
+# With this much that the client does not take, its call is reset. Only answers of coupled models
+# can come to that: those to requests that were at work when the client was found to be slow.
+MAX_UNTAKEN_BYTES = 2 << 30
 _STRICT_ERRORS = ("triton_grpc_error", "true")
 
 
@@ -42,7 +49,7 @@ class StreamInferCall(Call):
     """One call of ModelStreamInfer."""
 
     __slots__ = (
-        "_held_bytes",
+        "_answer_bytes",
         "_in_flight",
         "_is_half_closed",
         "_is_paused",
@@ -60,7 +67,7 @@ class StreamInferCall(Call):
         self._is_strict = _STRICT_ERRORS in head.metadata
         self._is_half_closed = False
         self._is_paused = False
-        self._held_bytes = 0  # received, and to be acknowledged later
+        self._answer_bytes = 0  # of answers that wait for their turn
         self._in_flight: dict[StreamedRequest, None] = {}  # an ordered set
         self._turns: collections.deque[StreamedRequest] = collections.deque()  # of coupled models
 
@@ -75,6 +82,8 @@ class StreamInferCall(Call):
         form, raw = read_infer_form(message)
         streamed = StreamedRequest(self, form)
         self._in_flight[streamed] = None
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self.is_full = True
         try:
             model = self._find_model(form)
             streamed.is_decoupled = model.spec.decoupled
@@ -103,6 +112,7 @@ class StreamInferCall(Call):
         """Give all requests up."""
         in_flight, self._in_flight = self._in_flight, {}
         self._turns.clear()
+        self._answer_bytes = 0
         for streamed in in_flight:
             streamed.cancel()
 
@@ -124,9 +134,23 @@ class StreamInferCall(Call):
             return
         streamed.answer = parts
         turns = self._turns
+        if turns[0] is not streamed:
+            self._keep(parts)
+            return
         while turns and (answer := turns[0].answer) is not None:
+            ended = turns.popleft()
+            if ended is not streamed:
+                self._answer_bytes -= sum(map(len, answer))
             self._send(answer)
-            self._end_request(turns.popleft())
+            self._end_request(ended)
+
+    def _keep(self, answer: list[Buffer] | None) -> None:
+        """An answer waits until those to earlier requests are there."""
+        self._answer_bytes += sum(map(len, answer or ()))
+        if self._answer_bytes >= MAX_ANSWER_BYTES:
+            self.is_full = True
+        if self._answer_bytes >= MAX_UNTAKEN_BYTES:
+            self.drop(ErrorCode.ENHANCE_YOUR_CALM)
 
     def fail_request(
         self, streamed: StreamedRequest, error: ServerError, *, final: bool = True
@@ -143,8 +167,9 @@ class StreamInferCall(Call):
         self.deliver(streamed, parts, final=final)
 
     def _end_request(self, streamed: StreamedRequest) -> None:
-        del self._in_flight[streamed]
-        self._release_held()
+        self._in_flight.pop(streamed, None)
+        if self.is_full:
+            self._read_on_if_idle()
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
@@ -154,29 +179,29 @@ class StreamInferCall(Call):
     # Slow clients, and hasty ones
 
     def _send(self, parts: list[Buffer]) -> None:
-        if not self.send(parts) and not self._is_paused:
-            self._is_paused = True
+        if self.send(parts):
+            return
+        if not self._is_paused:
+            self._is_paused = self.is_full = True
             for streamed in self._in_flight:
                 streamed.pause()
+        elif self.connection.http2.queued_bytes(self.stream_id) >= MAX_UNTAKEN_BYTES:
+            self.drop(ErrorCode.ENHANCE_YOUR_CALM)
 
     def on_writable(self) -> None:
         """Go on where a slow client made models wait."""
         self._is_paused = False
         for streamed in list(self._in_flight):
             streamed.resume()
-        self._release_held()
+        self._read_on_if_idle()
 
-    def acknowledge(self, size: int) -> None:
-        """Let the client send as much more, once it is not too much."""
-        self._held_bytes += size
-        self._release_held()
-
-    def _release_held(self) -> None:
-        if self._held_bytes and not self._is_paused and len(self._in_flight) < MAX_IN_FLIGHT:
-            super().acknowledge(self._held_bytes)
-            self._held_bytes = 0
-            if self.connection.http2.has_output:
-                self.connection.flush_soon()
+    def _read_on_if_idle(self) -> None:
+        self.is_full = (
+            self._is_paused
+            or len(self._in_flight) >= MAX_IN_FLIGHT
+            or self._answer_bytes >= MAX_ANSWER_BYTES
+        )
+        self.read_on()
 
 
 class StreamedRequest:

@@ -81,7 +81,16 @@ class MessageAssembler:
         return None if self._left else self._end_message()
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """The messages that `data` completes.
+        """The messages that `data` completes; raises as `take` does."""
+        messages = []
+        while data:
+            message, data = self.take(data)
+            if message is not None:
+                messages.append(message)
+        return messages
+
+    def take(self, data: Buffer) -> tuple[Buffer | None, Buffer]:
+        """The first message that `data` completes, if it does, and the data after it.
 
         Raises:
             GrpcError: If a message is too large, before any of it is kept, or is damaged.
@@ -91,30 +100,27 @@ class MessageAssembler:
             if size == len(data) - PREFIX_BYTES <= self._max_bytes and not is_compressed:
                 # A unary call, nearly always.
                 whole = memoryview(data) if size >= _MIN_VIEW_BYTES else data
-                return [_own(whole[PREFIX_BYTES:])]
-        return self._feed_parts(data)
-
-    def _feed_parts(self, data: Buffer) -> list[Buffer]:
-        messages: list[Buffer] = []
+                return _own(whole[PREFIX_BYTES:]), b""
         view = memoryview(data)
-        while view:
+        message = None
+        while view and message is None:
             if self._message is None:
-                view = self._begin_message(view, messages)
-            else:
-                part = view[: self._left]
-                self._take_part(self._message, part)
-                view = view[len(part) :]
-                if not self._left:
-                    messages.append(self._end_message())
-        return messages
+                message, view = self._begin_message(view)
+                continue
+            part = view[: self._left]
+            self._take_part(self._message, part)
+            view = view[len(part) :]
+            if not self._left:
+                message = self._end_message()
+        return message, view
 
-    def _begin_message(self, view: memoryview, messages: list[Buffer]) -> memoryview:
-        """Read a prefix, and the message if all of it is there; returns what follows."""
+    def _begin_message(self, view: memoryview) -> tuple[Buffer | None, memoryview]:
+        """Read a prefix, and the message if all of it is there; the other one is what follows."""
         taken = PREFIX_BYTES - len(self._prefix)
         self._prefix += view[:taken]
         view = view[taken:]
         if len(self._prefix) < PREFIX_BYTES:
-            return view
+            return None, view
         flag, size = _unpack_prefix(self._prefix)
         self._prefix = b""
         if flag > 1:
@@ -125,12 +131,11 @@ class MessageAssembler:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, message)
         self._is_compressed = bool(flag)
         if size <= len(view):
-            messages.append(self._decode(_own(view[:size])))
-            return view[size:]
+            return self._decode(_own(view[:size])), view[size:]
         self._left = size
         self.begun += 1
         self._message = bytearray()
-        return view
+        return None, view
 
     def _take_part(self, message: bytearray, part: memoryview) -> None:
         if not message and self._memory is None and not self._is_compressed:
