@@ -11,7 +11,7 @@ from pytriton.backend.bound_model import BoundModel
 from pytriton.model_config import Tensor
 from tests.e2e.waiting import eventually
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import subprocess
@@ -11,17 +12,21 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, ModelClient
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
+from tests.client.models import PAUSE
 from tests.client.stalled_server import StalledServer
 from tests.free_ports import first_of_free_ports
 
 MODELS = pathlib.Path(__file__).with_name("models.py")
 LAST_MODEL = "PlainCounter"
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 60.0
+
+_numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items):
@@ -115,6 +120,37 @@ def client(url):
 @pytest.fixture
 def grpc_url(server):
     return server.urls["grpc"]
+
+
+class Gate:
+    """What models of a server wait at: `Gated`, and `Counter` if its input says so."""
+
+    def __init__(self, server: Server) -> None:
+        self.number = next(_numbers)
+        self._url = server.urls["http"]
+
+    @property
+    def data(self) -> np.ndarray:
+        """The input of `Gated` and `OpenGate`."""
+        return np.array([self.number], np.int32)
+
+    @property
+    def pause(self) -> np.ndarray:
+        """The input of `Counter` that makes it wait here after its first response."""
+        return self.data + PAUSE
+
+    def open(self) -> None:
+        with ModelClient(self._url, "OpenGate") as client:
+            client.infer_sample(self.data)
+
+
+@pytest.fixture
+def gate(request):
+    """A gate of the server that the test uses; it is opened in the end."""
+    name = "server" if "server" in request.fixturenames else "our_server"
+    gate = Gate(request.getfixturevalue(name))
+    yield gate
+    gate.open()
 
 
 @pytest.fixture(params=["silent", "half", "trickling", "deaf", "unreachable"])

@@ -17,9 +17,9 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
 PAUSE = 10_000
-PAUSE_S = 2.0
 
-_never = threading.Event()
+_open_gates: set[int] = set()
+_changed = threading.Condition()
 
 
 @batch
@@ -42,10 +42,25 @@ def fail(x):
     raise ValueError("this model always fails")
 
 
+def pass_gate(number):
+    """Wait until somebody has asked the model `OpenGate` for this gate; it then stays open."""
+    with _changed:
+        _changed.wait_for(lambda: number in _open_gates)
+
+
 @batch
-def wait(seconds):
-    _never.wait(float(seconds.max()))
-    return {"waited": seconds}
+def wait_at_gate(gate):
+    for number in gate.ravel().tolist():
+        pass_gate(number)
+    return {"passed": gate}
+
+
+@batch
+def open_gate(gate):
+    with _changed:
+        _open_gates.update(gate.ravel().tolist())
+        _changed.notify_all()
+    return {"opened": gate}
 
 
 def tell_parameters(requests):
@@ -57,12 +72,15 @@ def tell_parameters(requests):
 
 
 def count(requests):
-    """Answers as often as `n` says. Below zero it fails then, and PAUSE pauses after the first."""
+    """Answers as often as `n` says. Below zero it fails then.
+
+    With PAUSE and the number of a gate it answers twice, and waits at that gate after the first.
+    """
     n = int(requests[0]["n"].ravel()[0])
-    for value in range(2 if n == PAUSE else abs(n)):
+    for value in range(2 if n >= PAUSE else abs(n)):
         yield [{"value": np.array([[value]], np.int32)}]
-        if n == PAUSE:
-            _never.wait(PAUSE_S)
+        if n >= PAUSE:
+            pass_gate(n - PAUSE)
     if n < 0:
         raise ValueError("this stream fails")
 
@@ -86,7 +104,7 @@ def bind_all(triton):
     optional_b = tensor("b", np.float32, -1, optional=True)
     n, value = tensor("n", np.int32, 1), tensor("value", np.int32, 1)
     sums = [tensor("add", np.float32, -1), tensor("sub", np.float32, -1)]
-    seconds, waited = tensor("seconds", np.float32, 1), tensor("waited", np.float32, 1)
+    gate, passed, opened = (tensor(name, np.int32, 1) for name in ("gate", "passed", "opened"))
     told = tensor("parameters", object, 1)
     for name, function, inputs, outputs, config in (
         ("AddSub", add_sub, [a, b], sums, ModelConfig(max_batch_size=16)),
@@ -95,7 +113,8 @@ def bind_all(triton):
         ("Large", identity, [x], [y], ModelConfig(max_batch_size=4)),
         ("Optional", add_optional, [a, optional_b], [tensor("total", np.float32, -1)], None),
         ("Failing", fail, [x], [y], None),
-        ("Slow", wait, [seconds], [waited], None),
+        ("Gated", wait_at_gate, [gate], [passed], None),
+        ("OpenGate", open_gate, [gate], [opened], None),
         ("Parameters", tell_parameters, [x], [told], None),
         ("Counter", count, [n], [value], streaming),
         ("PlainCounter", count_plain, [n], [value], ModelConfig(batching=False, decoupled=True)),

@@ -160,17 +160,16 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent():
 
 
 @in_a_loop
-async def test_inference_is_cancelled_with_its_task_and_the_client_goes_on(url):
-    async with AsyncioModelClient(url, "Slow") as client:
-        await client.model_config
-        task = asyncio.create_task(client.infer_sample(np.array([0.5], np.float32)))
-        await asyncio.sleep(0.05)
-        task.cancel()
+async def test_inference_is_cancelled_with_its_task_and_the_client_goes_on(url, gate):
+    async with AsyncioModelClient(url, "Gated") as client:
+        inference = await gated_inference(client, gate)
+        inference.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await task
+            await inference
 
-        result = await client.infer_sample(np.array([0.0], np.float32))
-        assert result["waited"] == 0
+        gate.open()
+        result = await client.infer_sample(gate.data)
+        assert result["passed"] == gate.number
 
 
 @pytest.mark.parametrize("kind", [AsyncioModelClient, ModelClient])
@@ -219,18 +218,18 @@ async def test_wait_during_which_another_task_closes_is_refused(our_server, sche
         await waiting
 
 
-async def slow_inference(client):
+async def gated_inference(client, gate):
     """One that is in progress."""
     await client.model_config
-    inference = asyncio.create_task(client.infer_sample(np.array([1.0], np.float32)))
+    inference = asyncio.create_task(client.infer_sample(gate.data))
     await asyncio.wait([inference], timeout=0.05)
     return inference
 
 
 @in_a_loop
-async def test_inference_whose_connection_another_task_closes_is_refused(our_server):
-    client = AsyncioModelClient(our_server.urls["grpc"], "Slow")
-    inference = await slow_inference(client)
+async def test_inference_whose_connection_another_task_closes_is_refused(our_server, gate):
+    client = AsyncioModelClient(our_server.urls["grpc"], "Gated")
+    inference = await gated_inference(client, gate)
     await client.close()
 
     with pytest.raises(PyTritonClientClosedError, match="AsyncioModelClient is closed"):
@@ -238,9 +237,9 @@ async def test_inference_whose_connection_another_task_closes_is_refused(our_ser
 
 
 @in_a_loop
-async def test_inference_that_is_cancelled_is_cancelled(our_server, scheme):
-    async with AsyncioModelClient(our_server.urls[scheme], "Slow") as client:
-        inference = await slow_inference(client)
+async def test_inference_that_is_cancelled_is_cancelled(our_server, scheme, gate):
+    async with AsyncioModelClient(our_server.urls[scheme], "Gated") as client:
+        inference = await gated_inference(client, gate)
         inference.cancel()
 
         with pytest.raises(asyncio.CancelledError):
@@ -249,9 +248,9 @@ async def test_inference_that_is_cancelled_is_cancelled(our_server, scheme):
 
 @pytest.mark.parametrize("turns", range(6))
 @in_a_loop
-async def test_inference_is_cancelled_at_every_step(url, turns):
-    async with AsyncioModelClient(url, "Slow") as client:
-        inference = asyncio.create_task(client.infer_sample(np.array([0.2], np.float32)))
+async def test_inference_is_cancelled_at_every_step(url, turns, gate):
+    async with AsyncioModelClient(url, "Gated") as client:
+        inference = asyncio.create_task(client.infer_sample(gate.data))
         for _ in range(turns):
             await asyncio.sleep(0)
         inference.cancel()

@@ -21,7 +21,6 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from tests.client.models import PAUSE
 from tests.client.test_asyncio_client import in_a_loop
 from tests.e2e.waiting import DEADLINE_S, eventually
 
@@ -57,7 +56,7 @@ class Runner:
 @pytest.fixture
 def responses(decoupled_client_class, grpc_url):
     def responses(model, method, *inputs, **named):
-        runner = Runner(decoupled_client_class, grpc_url, model, init_timeout_s=20)
+        runner = Runner(decoupled_client_class, grpc_url, model, init_timeout_s=DEADLINE_S)
         return runner.responses(method, *inputs, **named)
 
     return responses
@@ -117,7 +116,7 @@ def test_http_is_refused(decoupled_client_class):
 
 @pytest.fixture
 def client(grpc_url):
-    with DecoupledModelClient(grpc_url, "Counter", init_timeout_s=20) as client:
+    with DecoupledModelClient(grpc_url, "Counter", init_timeout_s=DEADLINE_S) as client:
         yield client
 
 
@@ -172,7 +171,7 @@ def test_stream_that_nobody_began_to_read_is_in_progress_also_when_it_was_droppe
 
 def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url):
     received = []
-    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=1.0) as client:
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=2.0) as client:
         unread = client.infer_sample(n(2))
 
         def infer():
@@ -183,7 +182,7 @@ def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url):
             return True
 
         assert eventually(infer)
-        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 1 s"):
+        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 2 s"):
             next(unread)
 
     assert received == [0, 1]
@@ -196,15 +195,16 @@ def test_client_goes_on_after_a_stream_that_nobody_began_to_read_was_closed(clie
     assert values_of(client.infer_sample(n(2))) == [0, 1]
 
 
-def test_stream_closed_by_another_thread_ends_and_makes_room(grpc_url):
+def test_stream_closed_by_another_thread_ends_and_makes_room(grpc_url, gate):
     with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S) as client:
-        stream = client.infer_sample(n(PAUSE))
+        stream = client.infer_sample(gate.pause)
         next(stream)
         closing = threading.Timer(0.05, stream.close)
         closing.start()
 
         assert list(stream) == []
         closing.join()
+        gate.open()
         assert values_of(client.infer_sample(n(2))) == [0, 1]
 
 
@@ -240,9 +240,9 @@ def test_closing_during_a_stream_is_a_warning_only(grpc_url, caplog, value):
         next(stream)
 
 
-def test_closing_wakes_a_thread_that_waits_for_a_response(grpc_url):
+def test_closing_wakes_a_thread_that_waits_for_a_response(grpc_url, gate):
     client = DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S)
-    stream = client.infer_sample(n(PAUSE))
+    stream = client.infer_sample(gate.pause)
     next(stream)
     raised = []
 
@@ -267,12 +267,12 @@ def test_client_is_made_after_another(client):
         assert values_of(twin.infer_sample(n(2))) == [0, 1]
 
 
-def test_program_that_leaves_a_stream_open_ends(our_server):
+def test_program_that_leaves_a_stream_open_ends(our_server, gate):
     source = f"""
 import numpy as np
 from pytriton.client import DecoupledModelClient
 client = DecoupledModelClient({our_server.urls["grpc"]!r}, "Counter")
-stream = client.infer_sample(np.array([{PAUSE}], np.int32))
+stream = client.infer_sample(np.array({gate.pause.tolist()}, np.int32))
 print(next(stream)["value"])
 """
     process = subprocess.run(
@@ -322,9 +322,9 @@ async def test_closed_asyncio_client_is_refused():
 
 
 @in_a_loop
-async def test_asyncio_stream_whose_client_another_task_closes_is_refused(grpc_url):
+async def test_asyncio_stream_whose_client_another_task_closes_is_refused(grpc_url, gate):
     client = AsyncioDecoupledModelClient(grpc_url, "Counter")
-    stream = client.infer_sample(n(PAUSE))
+    stream = client.infer_sample(gate.pause)
     await anext(stream)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.wait([reading], timeout=0.05)

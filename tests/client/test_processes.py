@@ -78,16 +78,16 @@ print(client.infer_sample(np.ones(1, np.float32), np.ones(1, np.float32))["add"]
     assert run(source) == "[2.]\n"
 
 
-def test_program_that_ends_amid_an_inference_of_a_daemon_ends_quietly(our_server, scheme):
+def test_program_that_ends_amid_an_inference_of_a_daemon_ends_quietly(our_server, scheme, gate):
     source = f"""
 import threading
 import numpy as np
 from pytriton.client import ModelClient
-client = ModelClient({our_server.urls[scheme]!r}, "Slow", lazy_init=False)
+client = ModelClient({our_server.urls[scheme]!r}, "Gated", lazy_init=False)
 started = threading.Event()
 def infer():
     started.set()
-    client.infer_sample(np.array([1.0], np.float32))
+    client.infer_sample(np.array([{gate.number}], np.int32))
 threading.excepthook = lambda problem: None
 threading.Thread(target=infer, daemon=True).start()
 started.wait()
@@ -138,8 +138,8 @@ client.itself = client
 del client
 """,
     "requests in progress": """
-client = FuturesModelClient({url!r}, "Slow")
-futures = [client.infer_sample(np.array([0.1], np.float32)) for _ in range(3)]
+client = FuturesModelClient({url!r}, "AddSub")
+futures = [client.infer_sample(one, one) for _ in range(30)]
 """,
     "asyncio clients": """
 asyncio.run(asyncio.wait_for(infer(), 60))

@@ -9,7 +9,7 @@ from typing import Any
 from pytriton.client import AsyncioModelClient
 from tests.client_differential.case import stepped_async
 from tests.client_differential.cases_inputs import A, B
-from tests.client_differential.cases_waiting import seconds
+from tests.client_differential.cases_waiting import SHORT_INFERENCE_S, TOO_LONG_S, seconds
 from tests.client_differential.outcome import attempt_async
 
 UNDER_WAY_S = 0.3  # after this a request has been sent; it does not matter if it has not
@@ -45,7 +45,7 @@ async def used_after_close(url: str) -> Any:
 
 async def cancelled(url: str) -> Any:
     async with AsyncioModelClient(url, "SlowAsyncio") as client:
-        task = asyncio.create_task(client.infer_sample(seconds(0.8)))
+        task = asyncio.create_task(client.infer_sample(seconds(TOO_LONG_S)))
         await asyncio.wait({task}, timeout=UNDER_WAY_S)
         task.cancel()
         found = await asyncio.gather(task, return_exceptions=True)
@@ -56,7 +56,7 @@ async def given_less_time(url: str) -> Any:
     async with AsyncioModelClient(url, "SlowAsyncio") as client:
         await client.model_config
         found = await attempt_async(
-            asyncio.wait_for(client.infer_sample(seconds(0.8)), UNDER_WAY_S)
+            asyncio.wait_for(client.infer_sample(seconds(TOO_LONG_S)), SHORT_INFERENCE_S)
         )
         return [found, await attempt_async(client.infer_sample(seconds(0.01)))]
 

@@ -14,9 +14,16 @@ from tests.client_differential.ways import ASYNCIO, COUPLED, DECOUPLED, FUTURES,
 
 SHORT = {"init_timeout_s": 0.3, "inference_timeout_s": 0.3}
 # On a busy machine the answer that the server is ready takes a while.
-ENOUGH_FOR_THE_SERVER = {"init_timeout_s": 1.0, "inference_timeout_s": 1.0}
-LONG = {"init_timeout_s": 20, "inference_timeout_s": 20}
-SHORT_INFERENCE = {"inference_timeout_s": 0.3}
+ENOUGH_FOR_THE_SERVER_S = 3.0
+ENOUGH_FOR_THE_SERVER = {
+    "init_timeout_s": ENOUGH_FOR_THE_SERVER_S,
+    "inference_timeout_s": ENOUGH_FOR_THE_SERVER_S,
+}
+LONG = {"init_timeout_s": 60, "inference_timeout_s": 60}
+# Enough for what is answered at once, and too little for TOO_LONG_S and the pauses of streams.
+SHORT_INFERENCE_S = 1.5
+SHORT_INFERENCE = {"inference_timeout_s": SHORT_INFERENCE_S}
+TOO_LONG_S = 5.0
 
 
 def seconds(value: float) -> np.ndarray:
@@ -52,7 +59,8 @@ STREAM = [
     Row(f"{n}, infer", use=lambda c: c.infer_sample(script("a")), **m) for n, m in MISSING.items()
 ]
 WAIT = [
-    Row(f"{name}, wait", use=lambda c: c.wait_for_model(1.0), **m) for name, m in MISSING.items()
+    Row(f"{n}, wait", use=lambda c: c.wait_for_model(ENOUGH_FOR_THE_SERVER_S), **m)
+    for n, m in MISSING.items()
 ]
 CONFIG = [Row(f"{n}, config", use=lambda c: c.model_config, **m) for n, m in MISSING.items()]
 FUTURE_CONFIG = [
@@ -78,12 +86,18 @@ SERVER = [
 ]
 SLOW = (
     Row("in time", "Slow", lambda c: c.infer_sample(seconds(0.4)), LONG, is_slow=True),
-    Row("too late", "Slow", lambda c: c.infer_sample(seconds(0.8)), SHORT_INFERENCE, is_slow=True),
+    Row(
+        "too late",
+        "Slow",
+        lambda c: c.infer_sample(seconds(TOO_LONG_S)),
+        SHORT_INFERENCE,
+        is_slow=True,
+    ),
     Row(
         "a model that yields twice",
         "Twice",
         lambda c: c.infer_sample(A),
-        {"inference_timeout_s": 2.0},
+        {"inference_timeout_s": 5.0},
         is_slow=True,
     ),
 )

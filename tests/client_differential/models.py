@@ -30,7 +30,7 @@ NUMBERS = [
 ]
 TYPES = {"bool": np.bool_, **{name: getattr(np, name) for name in NUMBERS}, "bytes": np.bytes_}
 INSTANCES = 2  # the original now and then fails to start more
-PAUSE_S = 1.0
+PAUSE_S = 5.0
 
 _never = threading.Event()
 

@@ -20,7 +20,7 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.channel import Channel
 from tests.fakes import RecordingSink
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _POLL_S = 0.001
 
 Arrays = dict[str, np.ndarray]

@@ -13,7 +13,7 @@ import pytest
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from pytriton.transport.memory import PORTABLE_SETTING
-from tests.contract.benches import DECOUPLED, Bench, floats
+from tests.contract.benches import DEADLINE_S, DECOUPLED, Bench, floats
 
 ENDLESS = 100_000
 
@@ -148,19 +148,31 @@ def test_wrong_response_ends_the_stream_and_closes_its_generator(serve, caplog):
 
 def test_streams_take_turns(serve):
     order = []
+    may_go_on = threading.Event()
 
     def steps(requests):
         name = int(requests[0]["x"][0, 0])
+        if name == 0:  # keeps the thread until both of the others have credit
+            assert may_go_on.wait(DEADLINE_S)
+            return
         for value in itertools.count():
             order.append(name)
             yield answers(requests, value)
 
     bench = serve(steps)
     calls = [*bench.execute(number(1)), *bench.execute(number(2))]
-    assert bench.until(lambda: all(len(call.responses) > 20 for call in calls))
+    for call in calls:
+        call.takes = False
+    assert bench.until(lambda: all(len(call.responses) == 1 for call in calls))
+    order.clear()
+    bench.execute(number(0))
+    for call in calls:
+        bench.instance.grant(call.request, 1)
+    may_go_on.set()
+    assert bench.until(lambda: len(order) == 2 * RESPONSE_WINDOW)
 
     turns = sum(first != second for first, second in itertools.pairwise(order))
-    assert turns > 20
+    assert turns > RESPONSE_WINDOW
 
 
 @pytest.mark.parametrize("size", [1, 16_384])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from io import BufferedReader
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 ACCESS_TOKEN = "compared"  # opens what bound models restrict; the real Triton ignores it
 
 

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from pytriton.protos import service_pb2
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SERVICE = "/inference.GRPCInferenceService"
 MAX_BYTES = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 
 from tests.e2e.http_client import binary_body, json_body
+from tests.e2e.waiting import DEADLINE_S
 
 # One that travels inside a message to the instance, and one in shared memory.
 _SMALL = (json_body({"x": np.ones((1, 2), np.float32)}), {})
@@ -37,7 +38,7 @@ class ConstantLoad:
             thread.join()
 
     def _send(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=DEADLINE_S)
         try:
             for body, headers in itertools.cycle((_SMALL, _LARGE)):
                 if self._stopped.is_set():

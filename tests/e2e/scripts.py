@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import psutil
 
@@ -20,6 +20,9 @@ from tests.e2e.http_client import is_port_free, is_ready
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
+# It takes a fraction of a second, and more on a busy machine. What ends nothing but the 30 s that
+# a server gives its last requests is too late.
+GONE_WITHIN_S = 20.0
 MARK = "PYTRITON_TEST_SCRIPT"  # in the environment of a script and of all that it starts
 
 # How most users' scripts begin; what they serve follows.
@@ -133,7 +136,7 @@ class Script:
         return [
             process.pid
             for process in self.family()
-            if process.pid != self.process.pid and "--control-fd" in _arguments(process)
+            if process.pid != self.process.pid and is_server(process)
         ]
 
     def family(self) -> list[psutil.Process]:
@@ -162,29 +165,32 @@ class Script:
             if mapping.path.startswith(places) and pathlib.Path(mapping.path).exists()
         }
 
-    def leftovers(self) -> dict[str, object]:
+    def leftovers(self, kept: Collection[str] = ()) -> dict[str, object]:
         """What a script that is gone should not leave: processes, listening ports, files."""
         found = {
-            "processes": [f"{process.pid} {process.name()}" for process in self.family()],
+            "processes": [str(process) for process in self.family()],
             "ports": [port for port in self.ports.values() if not is_port_free(port)],
             "files": [
-                str(path) for place in (self.temporary, self.home) for path in place.rglob("*")
+                str(path)
+                for place in (self.temporary, self.home)
+                for path in place.rglob("*")
+                if str(path) not in kept
             ],
         }
         return {kind: items for kind, items in found.items() if items}
 
-    def await_gone(self, within_s: float) -> dict[str, object]:
-        """Wait until nothing is left, at most for so long; gives what is left then."""
-        eventually(lambda: not self.leftovers(), within_s)
-        return self.leftovers()
+    def await_gone(self, kept: Collection[str] = ()) -> dict[str, object]:
+        """Wait until nothing but such files is left, not for ever; gives what else is left then."""
+        eventually(lambda: not self.leftovers(kept), GONE_WITHIN_S)
+        return self.leftovers(kept)
 
     def exit_code(self, deadline_s: float = DEADLINE_S) -> int:
         return self.process.wait(deadline_s)
 
 
-def _arguments(process: psutil.Process) -> list[str]:
-    """The command line of a process; none where it is gone by now."""
+def is_server(process: psutil.Process) -> bool:
+    """Whether it is a server that a `Triton` started, and is not gone by now."""
     try:
-        return process.cmdline()
+        return "--control-fd" in process.cmdline()
     except psutil.NoSuchProcess:
-        return []
+        return False

@@ -15,6 +15,7 @@ from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.http_client import call, infer, is_port_free, is_ready
+from tests.e2e.scripts import GONE_WITHIN_S, is_server
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
@@ -37,7 +38,7 @@ def _count_others():
 
 def servers() -> list[psutil.Process]:
     children = set(psutil.Process().children(recursive=True)) - others
-    return [child for child in children if "--control-fd" in " ".join(child.cmdline())]
+    return [child for child in children if is_server(child)]
 
 
 def pytriton_threads() -> list[threading.Thread]:
@@ -284,7 +285,7 @@ def test_hanging_callable_delays_a_stop_no_longer_than_the_exit_timeout(ports):
     stopper = threading.Thread(target=triton.stop)
     stopper.start()
     try:
-        stopper.join(DEADLINE_S / 2)
+        stopper.join(GONE_WITHIN_S)
         assert not stopper.is_alive()
         client.join(DEADLINE_S / 2)
         assert len(failures) == 1

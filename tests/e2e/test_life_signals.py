@@ -12,10 +12,9 @@ import pytest
 
 from tests.e2e.http_client import infer, is_ready
 from tests.e2e.load import ConstantLoad
-from tests.e2e.scripts import SERVE, SERVE_AND_SAY
+from tests.e2e.scripts import GONE_WITHIN_S, SERVE, SERVE_AND_SAY
 from tests.e2e.waiting import eventually
 
-GONE_WITHIN_S = 2.0
 ONE = np.ones((1, 1), np.float32)
 
 
@@ -29,7 +28,7 @@ def test_interrupt_ends_a_script_with_code_zero(start_script, is_loaded):
 
         assert script.exit_code() == 0
 
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
     assert set(load.statuses) <= {200, 503}
 
 
@@ -40,7 +39,7 @@ def test_interrupt_of_the_whole_group_as_a_terminal_sends_it_ends_in_order(start
         process.send_signal(signal.SIGINT)
 
     assert script.exit_code() == 0
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["idle", "loaded"])
@@ -50,7 +49,7 @@ def test_termination_leaves_nothing_behind(start_script, is_loaded):
         assert eventually(lambda: not is_loaded or len(load.statuses) > 50)
         script.process.send_signal(signal.SIGTERM)
 
-        assert script.await_gone(GONE_WITHIN_S) == {}
+        assert script.await_gone() == {}
 
     # No handler is installed behind the user's back, so the signal does what it does by default.
     assert script.exit_code() == -signal.SIGTERM
@@ -61,7 +60,7 @@ def test_termination_of_the_server_alone_ends_it_in_order(start_script):
     os.kill(script.server_pids()[0], signal.SIGTERM)
 
     assert script.exit_code() == 0
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 def test_script_in_the_background_of_a_shell_serves_and_ends(start_script):
@@ -74,7 +73,7 @@ def test_script_in_the_background_of_a_shell_serves_and_ends(start_script):
 
     job.send_signal(signal.SIGTERM)
 
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 def test_script_that_just_ends_stops_its_server(start_script):
@@ -89,7 +88,7 @@ def test_script_that_just_ends_stops_its_server(start_script):
     assert script.say() is True
 
     assert script.exit_code() == 0
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 def test_exception_in_the_block_reaches_the_user_and_stops_the_server(start_script):
@@ -103,7 +102,7 @@ def test_exception_in_the_block_reaches_the_user_and_stops_the_server(start_scri
     )
 
     assert script.exit_code() == 1
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 def test_exit_without_cleaning_up_leaves_nothing_behind(start_script):
@@ -117,7 +116,7 @@ def test_exit_without_cleaning_up_leaves_nothing_behind(start_script):
     )
 
     assert script.exit_code() == 3
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 FORKS = {
@@ -159,7 +158,7 @@ def test_forked_child_does_not_keep_the_server_alive(start_script, how):
     assert eventually(lambda: not script.server_pids(), GONE_WITHIN_S)
     assert child.is_running()
     child.kill()
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 def test_forked_child_that_exits_leaves_the_server_running(start_script):

@@ -12,9 +12,9 @@ import pytest
 from pytriton.model_config import Tensor
 from tests.e2e.binders import DIES, ENDS, HANGS, binders_of, server_process
 from tests.e2e.http_client import InferFailedError, infer, is_ready
+from tests.e2e.scripts import GONE_WITHIN_S
 from tests.e2e.waiting import eventually
 
-GONE_S = 1.0  # what users are promised
 ROWS = [[Tensor(name=name, dtype=np.float32, shape=(-1,))] for name in "xy"]
 
 # A program, what makes it end (a value to infer with, or a signal), and its exit code.
@@ -60,7 +60,7 @@ def test_models_go_with_their_process(binders, host, ending):
         ask_alone(host.port, cause)
 
     assert script.exit_code() == code
-    assert eventually(lambda: not is_ready(host.port, "Remote"), GONE_S)
+    assert eventually(lambda: not is_ready(host.port, "Remote"), GONE_WITHIN_S)
     assert ask_alone(host.port, 4) == "Request for unknown model: 'Remote' is not found"
     assert ask(host.port, 4, "Local") == 4
     assert is_ready(host.port)
@@ -137,7 +137,7 @@ def test_children_do_not_keep_the_models_of_a_killed_process(binders, host):
     script.process.kill()
     script.process.wait()
 
-    assert eventually(lambda: not is_ready(host.port, "Remote"), GONE_S)
+    assert eventually(lambda: not is_ready(host.port, "Remote"), GONE_WITHIN_S)
     assert len(script.family()) == 2
 
 

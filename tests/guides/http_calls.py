@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 DATATYPES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
 
 

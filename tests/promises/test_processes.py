@@ -11,8 +11,6 @@ from tests.e2e.scripts import SERVE
 
 pytestmark = pytest.mark.e2e
 
-GONE_WITHIN_S = 5.0
-
 SERVE_IN_A_THREAD = """
 signalled = threading.Event()
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -34,7 +32,7 @@ def test_script_that_crashes_takes_its_server_along(start_script):
     script.process.send_signal(signal.SIGSEGV)
 
     assert script.exit_code() == -signal.SIGSEGV
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda item: item.name)
@@ -44,4 +42,4 @@ def test_server_in_a_thread_is_stopped_by_the_handler_of_the_script(start_script
 
     assert script.say() is True
     assert script.exit_code() == 0
-    assert script.await_gone(GONE_WITHIN_S) == {}
+    assert script.await_gone() == {}

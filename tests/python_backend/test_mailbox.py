@@ -16,7 +16,7 @@ from pytriton.transport.link import socket_pair
 from pytriton.transport.worker_frames import CheckReady, ServiceReply
 from tests.e2e.waiting import eventually
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Waiting(threading.Thread):

@@ -19,7 +19,7 @@ from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 CODE = "class TritonPythonModel:\n    def execute(self, requests): ...\n"
 CONFIG = 'backend: "python"\n'
 ALL_VERSIONS = CONFIG + "version_policy { all { } }"

@@ -11,6 +11,10 @@ from pathlib import Path
 
 Files = Mapping[str, str | bytes]  # by the path in the model's directory
 
+# Code that waits as long as this file is beside it, and the file, for models that have it at first.
+HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
+HELD = {"1/hold": ""}
+
 _ticks = itertools.count(1)
 
 

@@ -136,8 +136,11 @@ class ServerProcess:
         return zygote
 
     def workers(self) -> list[psutil.Process]:
-        children = psutil.Process(self.pid).children()
-        return [worker for zygote in children for worker in zygote.children()]
+        workers = []
+        for zygote in psutil.Process(self.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                workers += zygote.children()
+        return workers
 
     def worker_titles(self) -> list[str]:
         """What its workers are called in lists of processes; those that just end are left out."""
@@ -148,7 +151,7 @@ class ServerProcess:
         return titles
 
     def zombies(self) -> list[psutil.Process]:
-        return [each for each in self.descendants() if each.status() == psutil.STATUS_ZOMBIE]
+        return [each for each in self.descendants() if _is_zombie(each)]
 
     def descriptor_count(self) -> int:
         return psutil.Process(self.pid).num_fds()
@@ -193,6 +196,20 @@ class ServerProcess:
         with triton_grpc.InferenceServerClient(f"127.0.0.1:{self.grpc_port}") as client:
             yield client
 
+    def hold(self, name: str) -> None:
+        """Let version 1 of a model wait where its code has HOLD."""
+        (self.repository / name / "1" / "hold").touch()
+
+    def let_go(self, name: str) -> None:
+        (self.repository / name / "1" / "hold").unlink()
+
     def write(self, name: str, files: Files) -> None:
         """Write files of a model into the repository."""
         write_model(self.repository / name, files)
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -11,8 +11,15 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.e2e.http_client import InferFailedError, infer
-from tests.e2e.waiting import eventually
-from tests.repository_e2e.model_files import DECOUPLED, code, config, decoupled_code, model
+from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.repository_e2e.model_files import (
+    DECOUPLED,
+    HOLD,
+    code,
+    config,
+    decoupled_code,
+    model,
+)
 
 CAUSES = {
     "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "Killed by SIGKILL (9)."),
@@ -20,12 +27,10 @@ CAUSES = {
     "exit": ("os._exit(0)", "Exited with code 0."),
 }
 POISON = 666.0
-# A new instance waits as long as there is a file that says so.
-HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
 BATCHES_OF_FOUR = """
 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000 }
 """
-LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "4" } }'
+LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "3" } }'
 TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
 ALLOCATE = "np.ones(1 << 31, np.uint8)"
 # Little more memory than the process has by now.
@@ -50,7 +55,6 @@ def server(start_module_server):
             name: model(dying(how, initialize=HOLD), config(TWO))
             for name, (how, _) in CAUSES.items()
         },
-        "stuck": model(dying("os._exit(3)", initialize=HOLD), config(LOAD_LIMIT)),
         "batched": model(dying("os._exit(3)"), config(BATCHES_OF_FOUR)),
         "mixed": model(dying("os._exit(3)"), config(TWO)),
         "stream": model(decoupled_code(stream), config(DECOUPLED)),
@@ -65,6 +69,7 @@ def server(start_module_server):
 def explicit_server(start_module_server):
     repository = {
         "m": model(dying("os._exit(3)")),
+        "stuck": model(dying("os._exit(3)", initialize=HOLD), config(LOAD_LIMIT)),
         "greedy": model(code(initialize=f"{LIMITED}\n{ALLOCATE}")),
     }
     return start_module_server(repository, flags=["--model-control-mode=explicit"]).await_ready()
@@ -79,13 +84,13 @@ def threads():
 def is_healthy(server):
     """What the health protocol says of the server: 1 serves, 2 does not."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        return channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20) == b"\x08\x01"
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        return check(b"", timeout=DEADLINE_S) == b"\x08\x01"
 
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server, name):
-    hold = server.repository / name / "1" / "hold"
-    hold.touch()
+    server.hold(name)
     with server.grpc_client() as client:
         assert client.is_model_ready(name)
         assert is_healthy(server)
@@ -102,7 +107,7 @@ def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server
         assert not is_healthy(server)
         assert server.infer(name, 5.0) == [5.0]  # by the other instance
         assert server.infer("other", 5.0) == [5.0]
-        hold.unlink()
+        server.let_go(name)
         assert eventually(lambda: client.is_model_ready(name))
         assert client.is_server_ready()
         assert is_healthy(server)
@@ -119,17 +124,19 @@ def test_death_fails_all_requests_of_its_batch(server, threads):
     assert texts == {"Stub process 'batched_0_0' is not healthy. Exited with code 3."}
 
 
-def test_restart_that_hangs_is_tried_again(server):
-    hold = server.repository / "stuck" / "1" / "hold"
-    hold.touch()
+def test_restart_that_hangs_is_tried_again(explicit_server):
+    server = explicit_server
+    assert eventually(lambda: server.load("stuck").status == 200)
+    server.hold("stuck")
     with pytest.raises(InferFailedError):
         server.infer("stuck", POISON)
 
-    assert eventually(lambda: "stuck_0_0 ended, it was not loaded within 4 s" in server.stderr)
-    hold.unlink()
+    assert eventually(lambda: "stuck_0_0 ended, it was not loaded within 3 s" in server.stderr)
+    server.let_go("stuck")
 
     assert eventually(lambda: server.serves("stuck"))
     assert server.infer("stuck", 2.0) == [2.0]
+    server.unload("stuck")
 
 
 def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explicit_server):
@@ -177,7 +184,7 @@ def test_stream_of_a_dead_instance_gets_one_error_that_is_final(server):
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-        first, second = list(stub.ModelStreamInfer(iter([request]), timeout=20))
+        first, second = list(stub.ModelStreamInfer(iter([request]), timeout=DEADLINE_S))
 
     assert first.error_message == ""
     assert second.error_message.endswith("is not healthy. Killed by SIGKILL (9).")

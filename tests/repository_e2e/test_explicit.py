@@ -11,7 +11,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.model_files import code, config, model
+from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
 
 PROTOCOLS = ["http", "grpc"]
 OVERRIDE = {
@@ -29,7 +29,7 @@ def server(start_module_server):
         "at_start": model(),
         "later": model(code("y = x + 1")),
         "never": model(),
-        "slow": model(code("print('busy'); time.sleep(1); y = x")),
+        "slow": model(code(f"print('busy')\n{HOLD}\ny = x"), **HELD),
     }
     flags = ["--model-control-mode=explicit", "--load-model=at_start"]
     return start_module_server(repository, flags=flags).await_ready()
@@ -171,6 +171,7 @@ def test_unload_lets_requests_in_flight_finish(server):
         unloaded = server.unload("slow")
         row = server.index()["slow"]
         refused = server.get("/v2/models/slow/ready").status
+        server.let_go("slow")
 
         assert answer.result() == [5.0]
     assert unloaded.status == 200

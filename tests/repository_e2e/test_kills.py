@@ -11,17 +11,14 @@ import pytest
 from pytriton.executor.launcher import START_SETTING
 from tests.e2e.http_client import is_port_free
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.model_files import code, config, model
+from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
 
 SIX = "instance_group [{ kind: KIND_CPU count: 6 }]"
-# A new instance waits as long as there is a file that says so.
-HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
 TWO = config("instance_group [{ kind: KIND_CPU count: 2 }]")
 # What a model starts of its own ends with it.
 PARENT = code(
-    "print('busy'); time.sleep(0.2); y = x",
     top="import subprocess",
-    initialize="self.child = subprocess.Popen(['sleep', '600'])",
+    initialize=f"self.child = subprocess.Popen(['sleep', '600'])\n{HOLD}",
     finalize="self.child.kill(); self.child.wait()",
 )
 
@@ -60,10 +57,12 @@ def test_killed_zygote_is_replaced_with_all_its_workers(start_server):
     server = start_server(repository()).await_ready()
     zygote, workers = server.zygote(), server.workers()
     family = server.descendants()
+    server.hold("parent")
 
     zygote.kill()
 
     assert eventually(lambda: server.get("/v2/health/ready").status != 200)
+    server.let_go("parent")
     assert eventually(lambda: server.get("/v2/health/ready").status == 200), server.output
     assert server.infer("plain", 2.0) == [2.0]
     assert server.infer("parent", 2.0) == [2.0]
@@ -90,17 +89,15 @@ def test_model_of_many_instances_outlives_the_zygote_again_and_again(start_serve
 
 
 def test_load_survives_the_death_of_the_zygote(start_server):
-    slow = code(initialize=HOLD)
-    server = start_server(
-        {"slow": {**model(slow), "1/hold": ""}}, flags=["--model-control-mode=explicit"]
-    ).await_ready()
+    slow = model(code(initialize=HOLD), **HELD)
+    server = start_server({"slow": slow}, flags=["--model-control-mode=explicit"]).await_ready()
     with ThreadPoolExecutor() as threads:
         loading = threads.submit(server.load, "slow")
         assert eventually(lambda: psutil.Process(server.pid).children() and server.workers())
         zygote = server.zygote()
         zygote.kill()
         assert eventually(lambda: not is_alive(zygote))
-        (server.repository / "slow" / "1" / "hold").unlink()
+        server.let_go("slow")
 
         assert loading.result().status == 200, server.output
     assert server.infer("slow", 2.0) == [2.0]

@@ -15,7 +15,7 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton
 from tests.e2e.http_client import InferFailedError
 from tests.e2e.waiting import DEADLINE_S, eventually
-from tests.repository_e2e.model_files import code, model
+from tests.repository_e2e.model_files import HOLD, code, model
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "XY")
 CALLS_BOUND = """
@@ -27,7 +27,7 @@ y = answer.output_tensors()[0].as_numpy() * 10
 REPOSITORY = {
     "kept": {**model(code("y = x + 1")), "3/model.py": code("y = x + 3")},
     "caller": model(code(CALLS_BOUND)),
-    "slow": model(code("print('busy'); time.sleep(0.5); y = x")),
+    "slow": model(code(f"print('busy')\n{HOLD}\ny = x")),
 }
 FLAGS = {
     "none": [],
@@ -95,11 +95,13 @@ def test_bound_model_hides_one_of_its_name_as_long_as_it_is_there(server):
 def test_hidden_model_answers_what_it_has(server):
     with ThreadPoolExecutor(1) as threads:
         count = server.stdout.count("busy")
+        server.hold("slow")
         answer = threads.submit(server.infer, "slow", 5.0)
         assert eventually(lambda: server.stdout.count("busy") > count)
         with join(server) as remote:
             bind(remote, "slow")
             assert server.infer("slow", 5.0) == [-5.0]
+            server.let_go("slow")
 
             assert answer.result() == [5.0]
 

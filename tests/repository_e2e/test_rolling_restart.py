@@ -12,8 +12,8 @@ from tests.e2e.waiting import eventually
 from tests.repository_e2e.balancer import CHECK_INTERVAL_S, Balancer
 from tests.repository_e2e.model_files import code, model
 
-ROUNDS = 5
-GRACE_S = 5 * CHECK_INTERVAL_S
+ROUNDS = 2  # each of the two servers that there are at first
+GRACE_S = 20 * CHECK_INTERVAL_S
 X = {"X": np.ones((1, 1), np.float32)}
 
 

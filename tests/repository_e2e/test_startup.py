@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from tests.e2e.http_client import is_port_free
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import code, model
 from tests.repository_e2e.server_process import COMMAND
@@ -80,7 +80,7 @@ def test_curl_infers(server):
         ],
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=DEADLINE_S,
     )
 
     assert b'"data":[42.0]' in done.stdout
@@ -109,7 +109,7 @@ def test_missing_repository_ends_the_command(servers):
 
 
 def test_no_repository_at_all_ends_the_command():
-    done = subprocess.run(COMMAND, capture_output=True, check=False, timeout=30, text=True)
+    done = subprocess.run(COMMAND, capture_output=True, check=False, timeout=DEADLINE_S, text=True)
 
     assert done.returncode == 1
     assert done.stderr == (
@@ -169,7 +169,11 @@ def test_port_in_use_ends_the_command(start_server):
 
 def test_unknown_flag_is_refused_with_the_one_that_was_meant():
     done = subprocess.run(
-        [*COMMAND, "--model-repo=/x"], capture_output=True, check=False, timeout=30, text=True
+        [*COMMAND, "--model-repo=/x"],
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_S,
+        text=True,
     )
 
     assert done.returncode == 1

@@ -18,7 +18,7 @@ from pytriton.transport.link import socket_pair
 from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
 from pytriton.transport.worker_frames import LogLine
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

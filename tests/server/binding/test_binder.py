@@ -25,7 +25,7 @@ from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, U
 from pytriton.transport.link import socket_pair, stream_pair
 from tests.fakes import RecordingSink
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Binder:

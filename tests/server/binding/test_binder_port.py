@@ -21,7 +21,7 @@ from pytriton.transport import rendezvous
 from pytriton.transport.control import ControlLink, Done, Join, Start, Started, Stop
 from tests.free_ports import free_ports
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 TOKEN = "secret"
 
 

@@ -17,7 +17,7 @@ import uvloop
 from pytriton.server.options.server_options import Limits
 from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class LiveServer:
