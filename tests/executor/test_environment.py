@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EXECUTION_ENV_PATH: archives, folders and and interpreters."""
+"""EXECUTION_ENV_PATH: archives, folders and interpreters."""
 
 from __future__ import annotations
 

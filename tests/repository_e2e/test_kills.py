@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from pytriton.executor.launcher import START_SETTING
 from tests.e2e.http_client import is_port_free
 from tests.e2e.waiting import eventually
+from tests.executor.tar_files import file_entry, pack
 from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
 
 SIX = "instance_group [{ kind: KIND_CPU count: 6 }]"
@@ -128,6 +131,43 @@ def test_workers_that_nobody_forked_end_with_the_server(start_server, ending):
     server.exit_code()
     assert eventually(lambda: not any(map(is_alive, workers)))
     assert is_gone(server)
+
+
+def packed_environment(path):
+    """An archive with an interpreter that is the one of this test."""
+    script = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+    entries = [file_entry("bin/activate"), file_entry("bin/python", script, mode=0o755)]
+    return {"env.tar": Path(pack(path, entries, "w")).read_bytes()}
+
+
+def test_unpacked_environment_of_a_killed_server_is_removed_by_the_next(start_server, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    parameter = "$$TRITON_MODEL_DIRECTORY/env.tar"
+    settings = config(
+        f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{parameter}" }} }}'
+    )
+    files = {**model(settings=settings), **packed_environment(tmp_path / "env.tar")}
+    environment = {"TMPDIR": str(temporary)}
+
+    def unpacked():
+        return set(temporary.glob("pytriton-environments-*"))
+
+    killed, other = (start_server({"packed": files}, environment=environment) for _ in range(2))
+    assert killed.await_ready().infer("packed", 2.0) == [2.0]
+    other.await_ready()
+    assert len(unpacked()) == 2
+    killed.process.kill()
+    killed.process.wait()
+    assert len(unpacked()) == 2
+
+    next_server = start_server({"packed": files}, environment=environment).await_ready()
+
+    assert next_server.end() == 0
+    assert len(unpacked()) == 1  # that of the server that lives
+    assert other.infer("packed", 2.0) == [2.0]
+    assert other.end() == 0
+    assert unpacked() == set()
 
 
 def test_signal_leaves_no_process(start_server):

@@ -54,5 +54,8 @@ def test_clients_have_no_control(server):
     refused = server.load("first")
 
     assert refused.status == 503
-    assert refused.error == "explicit model load / unload is not allowed if polling is enabled"
+    assert refused.error == (
+        "explicit model load / unload is not allowed in model control mode 'poll'; "
+        "start the server with --model-control-mode=explicit"
+    )
     assert server.unload("first").error == refused.error

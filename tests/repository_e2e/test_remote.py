@@ -126,7 +126,11 @@ def test_clients_do_not_unload_bound_models_in_mode_none(start_server):
         bind(remote)
         refusals = {server.unload("bound").error, server.load("bound").error}
 
-        assert refusals == {"explicit model load / unload is not allowed if polling is enabled"}
+        expected = (
+            "explicit model load / unload is not allowed in model control mode 'none'; "
+            "start the server with --model-control-mode=explicit"
+        )
+        assert refusals == {expected}
         assert server.infer("bound", 5.0) == [-5.0]
 
 

@@ -107,6 +107,11 @@ class Model:
         """Whether requests wait or run."""
         return bool(self._running or len(self._batcher))
 
+    @property
+    def running_count(self) -> int:
+        """How many requests instances work on now."""
+        return self._running
+
     def add_instance(self, instance: Instance) -> None:
         """Take an instance into service, maybe in the place of one that is gone."""
         self.missing_instances = max(0, self.missing_instances - 1)

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import pathlib
 import shutil
-import tempfile
 import threading
 
 import msgspec
 
 from pytriton.errors import InternalError
 from pytriton.executor.archives import is_archive, unpack
+from pytriton.executor.temporary_folders import TemporaryFolder, remove_abandoned
+
+logger = logging.getLogger(__name__)
 
 PARAMETER = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+_PREFIX = "pytriton-environments-"
 _HASH_CHUNK_BYTES = 1 << 20
 
 
@@ -34,7 +38,7 @@ class EnvironmentStore:
     """
 
     def __init__(self) -> None:
-        self._folder: pathlib.Path | None = None
+        self._folder: TemporaryFolder | None = None
         self._lock = threading.Lock()
         self._archive_locks: dict[str, threading.Lock] = {}
         self._digests: dict[tuple[str, int, int], str] = {}
@@ -71,14 +75,20 @@ class EnvironmentStore:
         with self._lock:
             folder, self._folder = self._folder, None
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
+
+    @staticmethod
+    def remove_abandoned() -> None:
+        """Remove what servers of this user unpacked that were killed."""
+        for path in remove_abandoned(_PREFIX):
+            logger.info("removed '%s', which a server had left that was killed", path)
 
     def _unpacked(self, archive: pathlib.Path) -> pathlib.Path:
         digest = self._digest(archive)
         with self._lock:
             if self._folder is None:
-                self._folder = pathlib.Path(tempfile.mkdtemp(prefix="pytriton-environments-"))
-            target = self._folder / digest
+                self._folder = TemporaryFolder.create(_PREFIX)
+            target = self._folder.path / digest
             archive_lock = self._archive_locks.setdefault(digest, threading.Lock())
         with archive_lock:
             if not target.exists():

@@ -123,7 +123,9 @@ class ModelRepositories:
     def _check_control(self) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
             raise UnavailableError(
-                "explicit model load / unload is not allowed if polling is enabled"
+                "explicit model load / unload is not allowed in model control mode "
+                f"'{self._settings.control_mode.value}'; start the server with "
+                "--model-control-mode=explicit"
             )
 
     async def _load(

@@ -86,6 +86,7 @@ class RepositoryServing:
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
         """Load what the control mode says should serve."""
+        self._loader.start()
         await self._models.start(
             lambda finished, total, loading: report(LoadProgress(finished, total, loading))
         )

@@ -190,7 +190,8 @@ def test_clients_have_no_control_in_other_modes(scene, repository, mode):
         with pytest.raises(UnavailableError) as caught:
             operation()
         assert caught.value.message == (
-            "explicit model load / unload is not allowed if polling is enabled"
+            f"explicit model load / unload is not allowed in model control mode '{mode}'; "
+            "start the server with --model-control-mode=explicit"
         )
 
 

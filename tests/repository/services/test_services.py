@@ -248,6 +248,23 @@ def test_log_line_comes_from_the_models_file_and_line(desk, caplog, level, expec
     assert (record.name, record.pathname, record.lineno) == ("m_0_0", "models/m/1/model.py", 42)
 
 
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("it failed: ValueError: x\n{}", "it failed: ValueError: x"),
+        ("{}", "ValueError: x"),
+        ("{}\n", "ValueError: x"),
+    ],
+)
+def test_traceback_in_a_log_line_is_kept_apart_from_its_message(desk, caplog, text, message):
+    trace = 'Traceback (most recent call last):\n  File "model.py"\nValueError: x'
+    desk.services.log(LogLine("ERROR", text.format(trace), "model.py", 42))
+
+    (record,) = caplog.records
+    assert record.getMessage() == message
+    assert record.exc_text.rstrip() == trace
+
+
 def test_verbose_line_is_left_out_where_nobody_wants_it(desk, caplog):
     with caplog.at_level(logging.INFO):
         desk.services.log(LogLine("VERBOSE", "detail", "model.py", 1))

@@ -7,7 +7,7 @@ import pathlib
 
 from pytriton.server.command.table import OPTIONS
 
-PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "tritonserver.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "tritonserver.md"
 
 
 def row(option):

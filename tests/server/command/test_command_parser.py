@@ -86,6 +86,8 @@ def test_model_store_is_another_name_of_model_repository():
 
 def test_help_wins_over_what_follows_it():
     assert parse(["--id=a", "--help", "junk"]).wants_help
+    assert parse(["-h"]).wants_help
+    assert parse(["--version", "junk"]).wants_version
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from pytriton.server.options.server_options import MetricsOptions
 class FakeModel:
     spec: ModelSpec
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
+    running_count: int = 3
 
 
 @dataclass
@@ -140,6 +141,10 @@ nv_inference_pending_request_count{model="cached",version="1"} 5
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{model="cached",version="1"} 1.5
+# HELP nv_inference_running_request_count Instantaneous number of requests that instances work on \
+per-model.
+# TYPE nv_inference_running_request_count gauge
+nv_inference_running_request_count{model="cached",version="1"} 3
 """
 PINNED_PART = """\
 # HELP nv_pinned_memory_pool_total_bytes Pinned memory pool total memory size, in bytes

@@ -12,9 +12,9 @@ import re
 import pytest
 
 from pytriton.server.options.server_options import LogOptions
+from pytriton.server.process.log_output import ConsoleHandler
 from pytriton.server.process.logs import (
     ESCAPE_VARIABLE,
-    ConsoleHandler,
     TritonFormatter,
     log_table,
     quoted,
@@ -166,7 +166,7 @@ def test_levels_are_those_that_were_asked_for(log, settings, letters):
 
 
 def console(out, err, live_line=None):
-    handler = ConsoleHandler(LogOptions(), out, err, live_line)
+    handler = ConsoleHandler(out, err, TritonFormatter.factory(LogOptions()), live_line)
     for level in (logging.INFO, logging.WARNING, logging.ERROR):
         handler.emit(record(logging.getLevelName(level), level))
 
@@ -215,8 +215,24 @@ def test_console_writes_around_the_live_line():
 
 def test_log_goes_to_the_handler_that_is_given_unless_a_file_is(root):
     out = io.StringIO()
-    set_up_logging(LogOptions(info=False), ConsoleHandler(LogOptions(), out, out))
+    set_up_logging(
+        LogOptions(info=False), ConsoleHandler(out, out, TritonFormatter.factory(LogOptions()))
+    )
     logger.info("quiet")
     logger.warning("loud")
 
     assert [line[-6:] for line in out.getvalue().splitlines()] == ['"loud"']
+
+
+def test_traceback_of_another_process_follows_its_line_and_cannot_forge_one():
+    text = f"Traceback (most recent call last):\n  File\nValueError: {FORGED}"
+    lines = TritonFormatter(LogOptions()).format(record("failed", exc_text=text)).splitlines()
+
+    assert lines[0].endswith('"failed"')
+    assert lines[1:] == [
+        "  Traceback (most recent call last):",
+        "    File",
+        "  ValueError: x",
+        '  E0101 00:00:00.000000 1 a.py:1] "forged\\u001b[31m',
+        "  \\u007f",
+    ]

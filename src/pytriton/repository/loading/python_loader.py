@@ -58,6 +58,7 @@ class PythonLoader:
         self._completes_config = completes_config
         self._exit_timeout_s = exit_timeout_s
         self._environments = EnvironmentStore()
+        self._cleaning: asyncio.Future[None] | None = None
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
         """Load one version; any exception means that nothing of it is left running."""
@@ -74,8 +75,14 @@ class PythonLoader:
         await self._start_all(version, plan)
         return version
 
+    def start(self) -> None:
+        """Begin to remove what servers that were killed have left; loads need not wait for it."""
+        self._cleaning = self._loop.run_in_executor(None, self._environments.remove_abandoned)
+
     async def close(self) -> None:
         """Remove what was made for models; their versions were retired before."""
+        if self._cleaning is not None:
+            await self._cleaning
         await asyncio.to_thread(self._environments.close)
 
     async def _start_all(self, version: PythonVersion, plan: VersionPlan) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TRACEBACK = "Traceback (most recent call last):\n"
 _LEVELS = {
     "INFO": logging.INFO,
     "WARNING": logging.WARNING,
@@ -119,11 +120,12 @@ class ModelServices:
         """Write a line to the server's log, as coming from the model's own file and line."""
         level = _LEVELS.get(line.level, logging.INFO)
         if logger.isEnabledFor(level):
-            logger.handle(
-                logging.LogRecord(
-                    self._instance_name, level, line.file, line.line, line.message, None, None
-                )
+            message, traceback = _split_traceback(line.message)
+            record = logging.LogRecord(
+                self._instance_name, level, line.file, line.line, message, None, None
             )
+            record.exc_text = traceback  # which formatters write below the line
+            logger.handle(record)
 
     def close(self) -> None:
         """The worker is gone: what it had is released."""
@@ -182,3 +184,11 @@ class ModelServices:
             return False
         check = engine.lookup(name, version).ready_check
         return check is None or await check()
+
+
+def _split_traceback(text: str) -> tuple[str, str | None]:
+    """What a line says, and the traceback in it, if any."""
+    if text.startswith(_TRACEBACK):
+        return text.rstrip().rpartition("\n")[2], text
+    message, mark, rest = text.partition("\n" + _TRACEBACK)
+    return (message, _TRACEBACK + rest) if mark else (text, None)

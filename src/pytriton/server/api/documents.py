@@ -41,6 +41,9 @@ class ServedModel(Protocol):
     @property
     def statistics(self) -> ModelStatistics: ...
 
+    @property
+    def running_count(self) -> int: ...
+
 
 def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:
     """The document of `/v2`; it never changes, so build it once.

@@ -14,6 +14,7 @@ from pytriton.server.command.table import BY_NAME
 from pytriton.server.options.flags import Flags
 
 _PROGRAM = "tritonserver"
+_SHORT = {"-h": "--help"}
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class CommandLine:
     values: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     wants_help: bool = False
+    wants_version: bool = False
 
 
 def parse(arguments: Iterable[str]) -> CommandLine:
@@ -42,6 +44,9 @@ def parse(arguments: Iterable[str]) -> CommandLine:
         if option.name == "help":
             command_line.wants_help = True
             break
+        if option.name == "version":
+            command_line.wants_version = True
+            break
         _warn(command_line, option, value)
         if option.becomes or not option.has_effect:
             _check(option, value)
@@ -55,7 +60,8 @@ def parse(arguments: Iterable[str]) -> CommandLine:
 
 
 def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
-    for argument in arguments:
+    for given in arguments:
+        argument = _SHORT.get(given, given)
         if not argument.startswith("--") or argument == "--":
             raise PyTritonValidationError(f"Unexpected argument: {argument}")
         name, equals, value = argument[2:].partition("=")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.server.api.documents import TRITON_VERSION
 from pytriton.server.command.help import USAGE, help_page
 from pytriton.server.command.parser import CommandLine, parse
 from pytriton.server.command.shutdown import Exit, exit_signals, shut_down
@@ -25,7 +26,8 @@ from pytriton.server.options.server_options import (
     read_log_options,
 )
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
-from pytriton.server.process.logs import ConsoleHandler, set_up_logging
+from pytriton.server.process.log_output import ConsoleHandler, forget_unwritable_output
+from pytriton.server.process.logs import TritonFormatter, set_up_logging
 from pytriton.server.process.terminal import has_colours, width_of
 
 if TYPE_CHECKING:
@@ -45,12 +47,18 @@ def run_command(arguments: Sequence[str], build: Build) -> int:
         The exit code: 0 after an end in order, 1 where the server could not start. A server that
         does not end in time ends this process at once, with code 1.
     """
+    try:
+        return _run(arguments, build)
+    finally:
+        forget_unwritable_output()
+
+
+def _run(arguments: Sequence[str], build: Build) -> int:
     progress = ProgressLine(sys.stderr)
     try:
         command_line = parse(arguments)
-        if command_line.wants_help:
-            page = help_page(width_of(sys.stdout), is_coloured=has_colours(sys.stdout))
-            print(page, end="")  # noqa: T201  what was asked for
+        if command_line.wants_help or command_line.wants_version:
+            print(_answer(command_line), end="")  # noqa: T201  what was asked for
             return 0
         options = _options(command_line, progress)
     except PyTritonValidationError as error:
@@ -65,12 +73,22 @@ def run_command(arguments: Sequence[str], build: Build) -> int:
     return outcome.value
 
 
+def _answer(command_line: CommandLine) -> str:
+    if command_line.wants_help:
+        return help_page(width_of(sys.stdout), is_coloured=has_colours(sys.stdout))
+    from importlib import metadata  # noqa: PLC0415  takes 50 ms, which a server can do without
+
+    version = metadata.version("pytriton")
+    return f"pytriton {version}, speaks the protocols of Triton {TRITON_VERSION}\n"
+
+
 def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions:
     """The settings; logging works from now on."""
     values = command_line.values
     log = read_log_options(Flags(values))
     try:
-        set_up_logging(log, ConsoleHandler(log, sys.stdout, sys.stderr, progress))
+        formatters = TritonFormatter.factory(log)
+        set_up_logging(log, ConsoleHandler(sys.stdout, sys.stderr, formatters, progress))
     except OSError as error:
         raise FlagError("log-file", f"the log cannot be written: {error}") from error
     options = ServerOptions.from_triton_config(
@@ -139,7 +157,8 @@ async def _until(starting: asyncio.Task[Any], signal_heard: asyncio.Future[None]
 
 def _complain(text: object) -> None:
     if str(text):
-        print(text, file=sys.stderr, flush=True)  # noqa: T201  for the person who started this
+        with contextlib.suppress(OSError):  # who started this may be gone
+            print(text, file=sys.stderr, flush=True)  # noqa: T201  for a person
 
 
 def _exit_at_once() -> None:

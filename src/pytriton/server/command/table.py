@@ -44,7 +44,14 @@ _REUSE = "Let several servers share the port, each with this option; the system 
 
 OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "Server": (
-        Option("help", Takes.NOTHING, "", "Show this page."),
+        Option("help", Takes.NOTHING, "", "Show this page; -h does, too."),
+        Option(
+            "version",
+            Takes.NOTHING,
+            "",
+            "Show the version of this server and of the Triton whose protocols it speaks. Not an "
+            "option of Triton.",
+        ),
         _text("id", "triton", "Name of the server in its metadata."),
         _integer(
             "exit-timeout-secs", "30", "Seconds that requests in flight get to finish on exit."

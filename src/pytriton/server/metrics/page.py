@@ -212,6 +212,12 @@ _GAUGES = (
         lambda reading: reading.model.statistics.load_ns / 1e9,
         kind="gauge",
     ),
+    _Column(  # not one of Triton's
+        "nv_inference_running_request_count",
+        "Instantaneous number of requests that instances work on per-model.",
+        lambda reading: reading.model.running_count,
+        kind="gauge",
+    ),
 )
 
 

@@ -11,11 +11,14 @@ import logging
 import os
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from pytriton.server.process.log_output import ConsoleHandler, LogFile
 from pytriton.server.process.terminal import Colour, has_colours, paint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.server.options.server_options import LogOptions
 
 # Triton quotes messages unless this variable is 0; then they are written as they are.
@@ -23,16 +26,6 @@ ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 
 _RAW = "is_raw"
 _COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
-
-
-class LiveLine(Protocol):
-    """The last line of a terminal, which is written over again and again."""
-
-    def hide(self) -> None:
-        """Take it away before something else is written."""
-
-    def show(self) -> None:
-        """Write it again."""
 
 
 class TritonFormatter(logging.Formatter):
@@ -44,6 +37,11 @@ class TritonFormatter(logging.Formatter):
         self._is_quoted = os.environ.get(ESCAPE_VARIABLE) != "0"
         self._is_coloured = is_coloured
 
+    @classmethod
+    def factory(cls, options: LogOptions) -> Callable[[TextIO], TritonFormatter]:
+        """Makes the formatter of a stream, which has colours on a terminal."""
+        return lambda stream: cls(options, is_coloured=has_colours(stream))
+
     def format(self, record: logging.LogRecord) -> str:
         head, message = self._head(record), record.getMessage()
         if getattr(record, _RAW, False):
@@ -54,11 +52,13 @@ class TritonFormatter(logging.Formatter):
             text = f"{head} {message}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
+        elif record.exc_text:  # a traceback of another process
+            text += "\n" + _indented(record.exc_text)
         return text
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
         """The traceback, each of its lines indented."""
-        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).splitlines())
+        return _indented(super().formatException(ei))
 
     def _head(self, record: logging.LogRecord) -> str:
         letter = level_letter(record.levelno)
@@ -69,32 +69,6 @@ class TritonFormatter(logging.Formatter):
             head = f"{letter}{moment:%m%d %H:%M:%S.%f}"
         head += f" {record.process} {record.filename}:{record.lineno}]"
         return paint(head, _COLOURS[letter]) if self._is_coloured else head
-
-
-class ConsoleHandler(logging.Handler):
-    """Writes what is informative to one stream, warnings and errors to another."""
-
-    def __init__(
-        self, options: LogOptions, out: TextIO, err: TextIO, live_line: LiveLine | None = None
-    ) -> None:
-        super().__init__()
-        self._live_line = live_line
-        self._streams = {
-            is_error: (stream, TritonFormatter(options, is_coloured=has_colours(stream)))
-            for is_error, stream in ((False, out), (True, err))
-        }
-
-    def emit(self, record: logging.LogRecord) -> None:
-        stream, formatter = self._streams[record.levelno >= logging.WARNING]
-        try:
-            if self._live_line is not None:
-                self._live_line.hide()
-            stream.write(formatter.format(record) + "\n")
-            stream.flush()
-            if self._live_line is not None:
-                self._live_line.show()
-        except Exception:  # noqa: BLE001  logging's own way with a stream that is broken
-            self.handleError(record)
 
 
 def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) -> None:
@@ -108,10 +82,9 @@ def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) 
         OSError: the file cannot be written.
     """
     if options.file:
-        handler = logging.FileHandler(options.file, encoding="utf-8")
-        handler.setFormatter(TritonFormatter(options))
+        handler = LogFile(options.file, TritonFormatter(options))
     elif handler is None:
-        handler = ConsoleHandler(options, sys.stderr, sys.stderr)
+        handler = ConsoleHandler(sys.stderr, sys.stderr, TritonFormatter.factory(options))
     handler.addFilter(lambda record: _is_wanted(record.levelno, options))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -144,6 +117,10 @@ def visible(text: str) -> str:
     return "".join(
         character if character.isprintable() else json.dumps(character)[1:-1] for character in text
     )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {visible(line)}" for line in text.splitlines())
 
 
 def _is_wanted(level: int, options: LogOptions) -> bool:
