@@ -17,6 +17,7 @@ from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
 from pytriton.server.metrics.api import MetricsApi
+from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.server.tracing.tracing import Tracing
 
@@ -64,7 +65,7 @@ class Server:
         self._http = HttpApi(self.engine, options, loop, control, traces, self._tracing)
         self._grpc = GrpcApi(self.engine, options, loop, control, traces, self._tracing)
         self._metrics = MetricsApi(self.engine, options, loop, custom_metrics)
-        self._listeners: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
 
     async def start(self) -> None:
@@ -75,13 +76,11 @@ class Server:
                 logger.warning("%s requests are not served: this server has no such port", name)
         if options.grpc.allow:
             tls = tls_context(options.grpc_tls) if options.grpc_tls is not None else None
-            self.grpc_port = await self._listen(
-                options.grpc, self._grpc.make_connection, "GRPC", tls
-            )
+            self.grpc_port = self._listen(options.grpc, self._grpc.make_connection, "GRPC", tls)
         if options.http.allow:
-            self.http_port = await self._listen(options.http, self._http.make_connection, "HTTP")
+            self.http_port = self._listen(options.http, self._http.make_connection, "HTTP")
         if options.metrics.allow:
-            self.metrics_port = await self._listen(
+            self.metrics_port = self._listen(
                 options.metrics, self._metrics.make_connection, "Metrics"
             )
 
@@ -107,8 +106,8 @@ class Server:
     def refuse_requests(self) -> None:
         """Take no new connections and no new requests; what runs goes on."""
         self.engine.refuse()
-        for listener in self._listeners:
-            listener.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         self._grpc.begin_shutdown()
 
     async def end_connections(self, timeout_s: float) -> None:
@@ -119,6 +118,8 @@ class Server:
             *self._metrics.connections,
         ]
         end = self._loop.time() + timeout_s
+        for acceptor in self._acceptors:
+            acceptor.abandon()
         if connections:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
@@ -128,7 +129,7 @@ class Server:
             left_s = end - self._loop.time()
             await self._tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, left_s)))
 
-    async def _listen(
+    def _listen(
         self,
         endpoint: Endpoint,
         make_protocol: Callable[[], asyncio.BaseProtocol],
@@ -136,13 +137,9 @@ class Server:
         tls: ssl.SSLContext | None = None,
     ) -> int:
         sock = _bind(endpoint, name)
-        listener = await self._loop.create_server(
-            make_protocol,
-            sock=sock,
-            backlog=_BACKLOG,
-            ssl=tls,
-        )
-        self._listeners.append(listener)
+        acceptor = Acceptor(self._loop, sock, make_protocol, tls)
+        acceptor.start()
+        self._acceptors.append(acceptor)
         port: int = sock.getsockname()[1]
         logger.debug("%s is served at %s:%d", name, endpoint.address, port)
         return port
@@ -156,6 +153,7 @@ def _bind(endpoint: Endpoint, name: str) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind((endpoint.address, endpoint.port))
+        sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
         raise UnavailableError(_bind_failure(endpoint, name, error)) from error

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from pytriton.server.options.server_options import Limits
+from pytriton.server.process.acceptor import Acceptor
 from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
 
 DEADLINE_S = 60.0
@@ -28,9 +29,10 @@ class LiveServer:
         self.handler = ScriptedHandler(Limits(**limits), loop)
         self.problems: list[dict] = []
         loop.set_exception_handler(lambda _, context: self.problems.append(context))
-        listening = loop.create_server(self.handler.make_connection, "127.0.0.1", 0)
-        self._listener = loop.run_until_complete(listening)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._acceptor = Acceptor(loop, listener, self.handler.make_connection)
+        self._acceptor.start()
         self._thread = threading.Thread(target=loop.run_forever)
         self._thread.start()
 
@@ -48,7 +50,7 @@ class LiveServer:
     def stop(self) -> None:
         for connection in list(self.handler.connections):
             self.do(connection.close)
-        self.do(self._listener.close)
+        self.do(self._acceptor.close)
         wait_until(lambda: not self.handler.connections)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(DEADLINE_S)

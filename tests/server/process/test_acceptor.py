@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that wait are accepted many at a time; what goes wrong with one harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import socket
+import ssl
+import types
+
+import pytest
+import uvloop
+
+from pytriton.server.process import acceptor as module
+from pytriton.server.process.acceptor import MAX_PER_ROUND, Acceptor, keepalive_options
+from tests.server.http_fakes import FakeLoop
+
+DEADLINE_S = 30.0
+
+
+class Greeter(asyncio.Protocol):
+    """Says hello, and what it hears."""
+
+    def __init__(self, made: list[Greeter]) -> None:
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._made.append(self)
+        transport.write(b"hello")
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Port:
+    """A listening socket with its acceptor, and the clients of a test."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None = None) -> None:
+        self.loop = loop
+        self.made: list[Greeter] = []
+        self._clients = contextlib.ExitStack()
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        self.address = self._socket.getsockname()
+        self.acceptor = Acceptor(loop, self._socket, self.make_protocol, tls)
+
+    def make_protocol(self) -> asyncio.Protocol:
+        return Greeter(self.made)
+
+    def connect(self) -> socket.socket:
+        client = self._clients.enter_context(socket.create_connection(self.address, DEADLINE_S))
+        client.setblocking(False)
+        return client
+
+    async def until(self, condition) -> int:
+        """Run the loop until a condition is true; the rounds that it took."""
+        rounds = 0
+        deadline = self.loop.time() + DEADLINE_S
+        while not condition():
+            assert self.loop.time() < deadline
+            await asyncio.sleep(0)
+            rounds += 1
+        return rounds
+
+    async def read(self, client: socket.socket) -> bytes:
+        return await asyncio.wait_for(self.loop.sock_recv(client, 100), DEADLINE_S)
+
+    async def close(self) -> None:
+        self.acceptor.abandon()
+        for greeter in self.made:
+            greeter.transport.abort()
+        self._clients.close()
+        await self.until(lambda: not self.acceptor.opening_count)
+
+
+@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def loop(request):
+    loop = request.param()
+    yield loop
+    loop.close()
+    gc.collect()  # a socket that was left open would warn now
+
+
+def run(loop, test, tls=None):
+    async def run_test():
+        port = Port(loop, tls)
+        try:
+            await test(port)
+        finally:
+            await port.close()
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(run_test())
+
+
+def test_all_who_wait_are_accepted_within_a_few_rounds(loop):
+    waiting = 2 * MAX_PER_ROUND + 1
+
+    async def test(port):
+        for _ in range(waiting):
+            port.connect()
+        port.acceptor.start()
+        rounds = await port.until(lambda: len(port.made) == waiting)
+
+        assert rounds < 20  # three to accept them, and some until transports are ready
+
+    run(loop, test)
+
+
+def test_round_accepts_no_more_than_its_bound(loop, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PER_ROUND", 3)
+
+    async def test(port):
+        for _ in range(10):
+            port.connect()
+        port.acceptor.start()
+        port.acceptor._accept()
+
+        assert port.acceptor.opening_count == 3
+
+    run(loop, test)
+
+
+def test_client_is_served_by_a_protocol_of_its_own(loop):
+    async def test(port):
+        port.acceptor.start()
+        first, second = port.connect(), port.connect()
+        assert await port.read(first) == await port.read(second) == b"hello"
+        await loop.sock_sendall(second, b"to the second")
+
+        assert await port.read(second) == b"to the second"
+        assert len(port.made) == 2
+
+    run(loop, test)
+
+
+def test_accepted_sockets_notice_dead_peers_and_do_not_wait_to_send(loop):
+    async def test(port):
+        port.acceptor.start()
+        port.connect()
+        await port.until(lambda: port.made)
+        sock = port.made[0].transport.get_extra_info("socket")
+
+        for level, option, value in keepalive_options(socket):
+            assert sock.getsockopt(level, option) == value
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(loop, test)
+
+
+def test_closed_acceptor_goes_on_with_those_it_accepted(loop):
+    async def test(port):
+        port.acceptor.start()
+        client = port.connect()
+        await port.until(lambda: port.made)
+        port.acceptor.close()
+        port.acceptor.close()
+        await loop.sock_sendall(client, b"still there")
+
+        assert (await port.read(client)).startswith(b"hello")
+        with pytest.raises(ConnectionRefusedError):
+            port.connect()
+
+    run(loop, test)
+
+
+def test_protocol_that_cannot_be_made_is_logged_and_harms_no_other(loop, caplog):
+    async def test(port):
+        makers = [RuntimeError("no protocol today")]
+
+        def make_protocol():
+            if makers:
+                raise makers.pop()
+            return Greeter(port.made)
+
+        port.acceptor._make_protocol = make_protocol
+        port.acceptor.start()
+        first, second = port.connect(), port.connect()
+
+        assert await port.read(first) == b""
+        assert await port.read(second) == b"hello"
+        (record,) = caplog.records
+        assert "no protocol today" in record.exc_text
+
+    run(loop, test)
+
+
+def test_client_without_tls_is_turned_away_quietly(loop, caplog):
+    async def test(port):
+        port.acceptor.start()
+        client = port.connect()
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            while await port.read(client):
+                pass
+        await port.until(lambda: not port.acceptor.opening_count)
+
+        assert port.made == []
+        assert [it for it in caplog.records if it.levelno > logging.DEBUG] == []
+
+    run(loop, test, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+
+def test_client_in_the_middle_of_tls_is_ended_with_the_server(loop):
+    async def test(port):
+        port.acceptor.start()
+        client = port.connect()
+        await port.until(lambda: port.acceptor.opening_count)
+        port.acceptor.abandon()
+
+        assert await port.read(client) == b""
+
+    run(loop, test, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+
+def test_client_that_was_just_accepted_is_ended_with_the_server(loop):
+    async def test(port):
+        port.acceptor.start()
+        client = port.connect()
+        port.acceptor._accept()
+        assert port.acceptor.opening_count == 1
+        port.acceptor.abandon()
+
+        assert await port.read(client) == b""
+
+    run(loop, test)
+
+
+# Without descriptors
+
+
+class ReaderLoop(FakeLoop):
+    """Also knows who wants to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[int, object] = {}
+
+    def add_reader(self, fd, callback) -> None:
+        self.readers[fd] = callback
+
+    def remove_reader(self, fd) -> None:
+        self.readers.pop(fd, None)
+
+
+class ScriptedSocket:
+    """A listening socket whose `accept` fails as it is told, and then has nobody."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.failures = [OSError(number, errno.errorcode[number]) for number in numbers]
+        self.accepts = 0
+        self._fd = 7
+
+    def setblocking(self, is_blocking) -> None:
+        assert not is_blocking
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def getsockname(self):
+        return "0.0.0.0", 8000
+
+    def accept(self):
+        self.accepts += 1
+        raise self.failures.pop(0) if self.failures else BlockingIOError(errno.EAGAIN, "nobody")
+
+    def close(self) -> None:
+        self._fd = -1
+
+
+def start_scripted(*numbers: int):
+    loop, sock = ReaderLoop(), ScriptedSocket(*numbers)
+    acceptor = Acceptor(loop, sock, asyncio.Protocol)
+    acceptor.start()
+    return loop, sock, acceptor
+
+
+def test_acceptor_rests_while_there_are_no_descriptors_and_says_so_once(caplog):
+    loop, sock, _ = start_scripted(errno.EMFILE, errno.EMFILE)
+    loop.readers[7]()
+
+    assert loop.readers == {}
+
+    loop.advance(1.5)
+    loop.readers[7]()
+
+    assert loop.readers == {}
+
+    loop.advance(1.5)
+    loop.readers[7]()
+
+    assert 7 in loop.readers
+    assert sock.accepts == 3
+    assert [it.getMessage() for it in caplog.records] == [
+        "new clients of port 8000 have to wait: [Errno 24] EMFILE"
+    ]
+
+
+def test_acceptor_says_again_that_descriptors_are_missing_after_all_were_served(caplog):
+    loop, sock, _ = start_scripted(errno.EMFILE)
+    loop.readers[7]()
+    loop.advance(1.5)
+    loop.readers[7]()
+    sock.failures.append(OSError(errno.ENFILE, "ENFILE"))
+    loop.readers[7]()
+
+    assert len(caplog.records) == 2
+
+
+def test_client_that_left_again_does_not_make_others_wait(caplog):
+    loop, sock, _ = start_scripted(errno.ECONNABORTED, errno.EPROTO)
+    loop.readers[7]()
+
+    assert 7 in loop.readers
+    assert sock.accepts == 3
+    assert caplog.records == []
+
+
+def test_acceptor_that_is_closed_while_it_rests_stays_closed():
+    loop, _, acceptor = start_scripted(errno.EMFILE)
+    loop.readers[7]()
+    acceptor.close()
+    loop.advance(5)
+
+    assert loop.readers == {}
+
+
+# What platforms have
+
+
+def test_keepalive_times_have_another_name_on_macos():
+    names = types.SimpleNamespace(
+        SOL_SOCKET=1, SO_KEEPALIVE=2, IPPROTO_TCP=6,
+        TCP_KEEPALIVE=16, TCP_KEEPINTVL=257, TCP_KEEPCNT=258,
+    )  # fmt: skip
+
+    assert keepalive_options(names) == [(1, 2, 1), (6, 16, 120), (6, 257, 30), (6, 258, 4)]
+
+
+def test_keepalive_needs_no_times():
+    names = types.SimpleNamespace(SOL_SOCKET=1, SO_KEEPALIVE=2, IPPROTO_TCP=6)
+
+    assert keepalive_options(names) == [(1, 2, 1)]
