@@ -159,6 +159,30 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent():
     await client.close()
 
 
+class Stubborn:
+    """An official client that cannot be closed without a complaint."""
+
+    closed = 0
+
+    async def close(self):
+        type(self).closed += 1
+        raise OSError("stays open")
+
+
+@in_a_loop
+async def test_one_connection_that_cannot_be_closed_does_not_keep_the_other_open(monkeypatch):
+    monkeypatch.setattr(Stubborn, "closed", 0)
+    monkeypatch.setattr(AsyncioModelClient, "create_client_from_url", lambda *_: Stubborn())
+    client = AsyncioModelClient("localhost:1", "Model")
+    assert isinstance(client._general_client, Stubborn)
+    assert isinstance(client._infer_client, Stubborn)
+
+    with pytest.raises(OSError, match="stays open"):
+        await client.close()
+
+    assert Stubborn.closed == 2
+
+
 @in_a_loop
 async def test_inference_is_cancelled_with_its_task_and_the_client_goes_on(url, gate):
     async with AsyncioModelClient(url, "Gated") as client:

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from pytriton.client import asyncio_connections
 from pytriton.client.asyncio_connections import AsyncioHttpConnections
 from pytriton.client.connections import HttpConnections
 from pytriton.client.exceptions import PyTritonClientClosedError
@@ -192,3 +193,54 @@ def test_each_thread_that_asks_at_the_same_time_has_a_connection_of_its_own(our_
     assert statuses == [200] * 160
     assert eventually(lambda: "idle" in repr(connections))
     connections.close()
+
+
+class Transport:
+    """Takes everything, as a transport does whose connection is gone."""
+
+    is_aborted = False
+
+    def write(self, data):
+        pass
+
+    def abort(self):
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize(
+    "event, expected",
+    [
+        (
+            lambda c: c.data_received(b"\x00\x00\x18\x04\x00\x00\x00\x00\x00"),
+            "such ports need an address with grpc://",
+        ),
+        (lambda c: c.connection_lost(None), "closed before an answer came"),
+        (lambda c: c.connection_lost(ConnectionResetError("reset")), "reset"),
+    ],
+    ids=["other protocol", "closed", "reset"],
+)
+def test_question_on_a_connection_that_has_ended_fails_at_once(event, expected):
+    connection = asyncio_connections._Connection()
+    connection.connection_made(Transport())
+
+    event(connection)
+
+    with pytest.raises(ConnectionError, match=expected):
+        asyncio.run(connection.exchange(b"GET / HTTP/1.1\r\n\r\n", b""))
+
+
+def test_scope_of_an_address_is_kept(monkeypatch):
+    hosts = []
+
+    async def scenario():
+        async def connect(protocol, host, port):
+            hosts.append(host)
+            return None, protocol()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+        for place in (("fe80::1", 8000, 0, 2), ("::1", 8000, 0, 0), ("127.0.0.1", 8000)):
+            await asyncio_connections._attempt((None, None, None, "", place))
+
+    asyncio.run(scenario())
+
+    assert hosts == ["fe80::1%2", "::1", "127.0.0.1"]

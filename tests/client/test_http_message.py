@@ -55,6 +55,30 @@ def test_answer_is_read_byte_by_byte():
     assert (answer.status_code, answer.headers["x-name"], answer.body) == (200, "v", b"ok")
 
 
+@pytest.mark.parametrize("step", [1, 1000])
+def test_interim_answers_are_not_the_answer(step):
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+    text = interim + HEAD + b"Content-Length: 2\r\n\r\nok"
+
+    answer = answer_to(interim)
+    assert not answer.is_complete
+    answer = answer_to(*(text[i : i + step] for i in range(0, len(text), step)))
+
+    assert answer.is_complete
+    assert (answer.status_code, answer.headers) == (200, {"content-length": "2"})
+    assert answer.body == b"ok"
+
+
+def test_interim_answer_alone_is_not_complete():
+    with pytest.raises(ConnectionError, match="before its answer was complete"):
+        answer_to(b"HTTP/1.1 103 Early Hints\r\n\r\n", b"")
+
+
+def test_answer_of_a_grpc_server_is_called_that():
+    with pytest.raises(ConnectionError, match="such ports need an address with grpc://"):
+        answer_to(b"\x00\x00\x18\x04\x00\x00\x00\x00\x00" + bytes(24))
+
+
 def test_answer_in_chunks_is_joined():
     answer = answer_to(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
 

@@ -38,6 +38,10 @@ def test_url_is_read(url, scheme, hostname, port):
         "two words",
         ["localhost:8001"],
         None,
+        "localhost:0",
+        "http://http://localhost:8000",
+        "grpc://a..b:8001",
+        f"{'a' * 64}:8000",
     ],
 )
 def test_url_that_cannot_be_read_is_refused(url):

@@ -163,6 +163,9 @@ class ScriptedClient:
             raise AssertionError(f"expected the latest Model, got {model_name} {model_version}")
         return next(self._answers)
 
+    async def get_model_config(self, model_name, model_version, headers=None):
+        raise OSError("not yet")
+
     async def get_model_repository_index(self, headers=None):
         return AS_DICTS
 

@@ -73,10 +73,10 @@ class Script:
     def __init__(self, *answers):
         self.calls = []
         self._answers = list(answers)
-        self._clock = Clock()
+        self.clock = Clock()
 
     def wait(self, timeout_s=5.0):
-        return Wait(timeout_s, self._clock)
+        return Wait(timeout_s, self.clock)
 
     def carry_out(self, steps):
         outcome = None
@@ -88,9 +88,13 @@ class Script:
             outcome = None
             if isinstance(step, Call):
                 self.calls.append(step)
-                outcome = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+                outcome = self._next(step.method)
             else:
-                self._clock.now += step
+                self.clock.now += step
+
+    def _next(self, method):
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return answer(method) if isinstance(answer, Server) else answer
 
     @property
     def methods(self):
@@ -98,6 +102,24 @@ class Script:
 
 
 MODEL = Model("Model", "3")
+UNKNOWN = HTTP.library.InferenceServerException("Request for unknown model: 'Model'", "404")
+RESTRICTED = HTTP.library.InferenceServerException("This API is restricted", "403")
+
+
+class Server:
+    """A server that is ready, as a `Script` asks it, and has other models than the one wanted."""
+
+    def __init__(self, config=UNKNOWN, index=()):
+        self._answers = {
+            "is_server_ready": True,
+            "is_server_live": True,
+            "is_model_ready": False,
+            "get_model_config": config,
+            "get_model_repository_index": index,
+        }
+
+    def __call__(self, method):
+        return self._answers[method]
 
 
 def test_server_is_asked_again_until_it_is_ready_and_live():
@@ -110,10 +132,10 @@ def test_server_is_asked_again_until_it_is_ready_and_live():
 
 
 def test_model_is_asked_for_once_the_server_is_ready():
-    script = Script(True, True, False, True)
-    script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
+    script = Script(True, True, False, UNKNOWN, True)
+    script.carry_out(waiting.model_ready(script.wait(), None, MODEL, HTTP))
 
-    assert script.methods[2:] == ["is_model_ready", "is_model_ready"]
+    assert script.methods[2:] == ["is_model_ready", "get_model_config", "is_model_ready"]
     assert script.calls[-1].arguments == ("Model", "3")
 
 
@@ -131,7 +153,7 @@ def test_each_call_may_take_what_is_left():
 def test_server_that_is_not_ready_in_time_is_told_in_the_words_that_users_look_for():
     script = Script(OSError("refused"))
     with pytest.raises(PyTritonClientTimeoutError) as raised:
-        script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
+        script.carry_out(waiting.model_ready(script.wait(), None, MODEL, HTTP))
 
     assert str(raised.value) == (
         "Waiting for server to be ready timed out. Timeout while waiting for model Model version "
@@ -140,13 +162,66 @@ def test_server_that_is_not_ready_in_time_is_told_in_the_words_that_users_look_f
     assert not isinstance(raised.value, PyTritonClientModelUnavailableError)
 
 
-def test_model_that_is_not_ready_in_time_is_unavailable():
-    script = Script(True, True, False)
+def in_vain(server, timeout_s=5.0):
+    """The error of a wait for a model that a server does not have."""
+    script = Script(server)
+    wait = script.wait(timeout_s)
     with pytest.raises(PyTritonClientModelUnavailableError) as raised:
-        script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
+        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+    return str(raised.value), script.methods
 
-    assert "Waiting for model Model version 3 to be ready timed out." in str(raised.value)
-    assert "Timeout while waiting for model" in str(raised.value)
+
+def test_model_that_is_not_ready_in_time_is_told_in_the_words_that_users_look_for():
+    error, _ = in_vain(Server())
+
+    assert "Waiting for model Model version 3 to be ready timed out." in error
+    assert "Timeout while waiting for model" in error
+
+
+def test_misspelt_model_is_told_once_in_the_log_and_in_the_error_with_those_there_are(caplog):
+    index = [{"name": "Models"}, {"name": "Other"}]
+    error, methods = in_vain(Server(index=index), timeout_s=300.0)
+
+    known = (
+        "Request for unknown model: 'Model'; its models are: Models, Other, perhaps Models is meant"
+    )
+    assert error.endswith(f"300 s. At the end: {known}.")
+    (told,) = caplog.messages
+    assert told.startswith("Still waiting for model Model version 3 at the server, for up to 29")
+    assert told.endswith(known)
+    assert methods.count("get_model_repository_index") == 1
+
+
+def test_short_wait_is_not_logged_and_its_error_gives_the_reason(caplog):
+    error, _ = in_vain(Server(), timeout_s=0.5)
+
+    assert error.endswith("0.5 s. At the end: Request for unknown model: 'Model'.")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "server, problem",
+    [
+        (Server(index=RESTRICTED), "unknown model: 'Model'; it lists its models with an acc"),
+        (Server(index=OSError("gone")), "unknown model: 'Model'."),
+        (Server(index=[]), "unknown model: 'Model'; its models are: none."),
+        (Server(config=RESTRICTED, index=RESTRICTED), "At the end: it is not ready; it lists"),
+        (Server(config={}, index=[{"name": "Model"}]), "At the end: it is not ready."),
+    ],
+)
+def test_what_a_server_does_not_tell_is_not_guessed(server, problem):
+    assert problem in in_vain(server)[0]
+
+
+def test_long_wait_for_a_server_is_told_once_in_the_log(caplog):
+    script = Script(ConnectionRefusedError(111, "Connection refused"))
+    wait = Wait(60.0, script.clock, address="http://localhost:8000")
+    with pytest.raises(PyTritonClientTimeoutError):
+        script.carry_out(waiting.server_ready(wait, None))
+
+    (told,) = caplog.messages
+    assert told.startswith("Still waiting for server at http://localhost:8000, for up to 59 s more")
+    assert told.endswith("ConnectionRefusedError: [Errno 111] Connection refused")
 
 
 @pytest.mark.parametrize("protocol", [HTTP, GRPC])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
@@ -74,10 +75,11 @@ class AsyncioModelClient(BaseModelClient):
         self._closed = True
         if self._only_in_pid not in (None, os.getpid()):
             return  # a fork, where it would wait for threads, or end the parent's connections
-        for name in ("_general_client", "_infer_client"):
-            client = self.__dict__.get(name)
-            if client is not None:
-                await client.close()
+        async with contextlib.AsyncExitStack() as stack:  # closes all, whatever one of them raises
+            for name in ("_general_client", "_infer_client"):
+                client = self.__dict__.get(name)
+                if client is not None:
+                    stack.push_async_callback(client.close)
 
     @property
     def model_config(self) -> Coroutine[Any, Any, TritonModelConfig]:

@@ -17,9 +17,10 @@ from typing import Any, cast
 from pytriton.client.connecting import NEXT_ATTEMPT_S, Address, Addresses, look_up
 from pytriton.client.connections import is_readable
 from pytriton.client.exceptions import PyTritonClientClosedError
-from pytriton.client.http_message import HttpAnswer, request_head
+from pytriton.client.http_message import HttpAnswer, described, request_head
 from pytriton.client.url import TritonUrl
 
+_IPV6_EXTRAS = 2  # flow information and scope
 _MOST_CONNECTIONS = 100  # what the session in its place has
 _JOIN_BYTES = 65536  # a smaller body travels in one send with its head
 
@@ -51,6 +52,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._answer: HttpAnswer | None = None
         self._arrival: asyncio.Future[HttpAnswer]
+        self._failure: Exception | None = None  # what ended it while nothing was asked
 
     @property
     def is_usable(self) -> bool:
@@ -64,6 +66,8 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def exchange(self, head: bytes, body: bytes) -> HttpAnswer:
+        if self._failure is not None:
+            raise self._failure
         self._answer = HttpAnswer()
         self._arrival = asyncio.get_running_loop().create_future()
         if len(body) <= _JOIN_BYTES:
@@ -83,11 +87,15 @@ class _Connection(asyncio.Protocol):
         self._feed(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish(exc or ConnectionError("the connection was closed before an answer came"))
+        error = exc or ConnectionError("the connection was closed before an answer came")
+        self._failure = self._failure or error
+        self._finish(error)
 
     def _feed(self, data: bytes) -> None:
         if self._answer is None:
-            self.abort()  # nothing was asked, so this is the server's goodbye
+            # Nothing was asked, so this is the server's goodbye, or it speaks something else.
+            self._failure = ConnectionError(f"expected a question first, got {described(data)}")
+            self.abort()
             return
         try:
             self._answer.feed(data)
@@ -205,7 +213,9 @@ async def _connect(url: TritonUrl) -> _Connection:
 
 
 async def _attempt(address: Address) -> _Connection:
-    host, port, *_ = address[-1]
+    host, port, *more = address[-1]
+    if len(more) == _IPV6_EXTRAS and more[1]:  # an address that means something on one link only
+        host = f"{host}%{more[1]}"
     _, connection = await asyncio.get_running_loop().create_connection(_Connection, host, port)
     return connection
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pytriton.client import waiting
 from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
-from pytriton.client.protocols import protocol_of
+from pytriton.client.protocols import address_of, protocol_of
 from pytriton.client.utils import ModelState, state_in_index
 from pytriton.client.waiting import AS_LONG_AS_IT_TAKES_S, Call, Model, Steps, Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -29,7 +29,8 @@ async def asyncio_wait_for_server_ready(
         sleep_time_s: pause between two looks.
         headers: headers of the requests.
     """
-    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s)
+    address = address_of(asyncio_client)
+    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s, address=address)
     await _carry_out(waiting.server_ready(wait, headers), asyncio_client)
 
 
@@ -49,9 +50,11 @@ async def asyncio_wait_for_model_status_loaded(
         model_version: version of the model; default is the latest.
         headers: headers of the requests.
     """
-    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s)
+    address = address_of(asyncio_client)
+    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s, address=address)
     model = Model(model_name, model_version)
-    await _carry_out(waiting.model_ready(wait, headers, model), asyncio_client)
+    steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
+    await _carry_out(steps, asyncio_client)
 
 
 async def asyncio_wait_for_model_ready(
@@ -75,7 +78,9 @@ async def asyncio_wait_for_model_ready(
         PyTritonClientModelUnavailableError: The model was not.
     """
     model = Model(model_name, model_version)
-    await _carry_out(waiting.model_ready(Wait(timeout_s), headers, model), asyncio_client)
+    wait = Wait(timeout_s, address=address_of(asyncio_client))
+    steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
+    await _carry_out(steps, asyncio_client)
 
 
 async def asyncio_get_model_config(
@@ -102,7 +107,8 @@ async def asyncio_get_model_config(
         PyTritonClientModelUnavailableError: The model was not ready in time.
         PyTritonClientInferenceServerError: The server refused to tell the configuration.
     """
-    wait, model = Wait(timeout_s), Model(model_name, model_version)
+    wait = Wait(timeout_s, address=address_of(client))
+    model = Model(model_name, model_version)
     steps = waiting.model_config(wait, headers, model, protocol_of(client))
     return await _carry_out(steps, client)
 
@@ -141,7 +147,7 @@ def refusals_of(client: Any) -> tuple[type[Exception], ...]:
 
 async def _carry_out(steps: Steps[T], client: Any) -> T:
     """Make the calls and the pauses of a wait."""
-    failures = refusals_of(client)
+    failures = (*refusals_of(client), *protocol_of(client).unreadable)
     outcome: Any = None
     while True:
         try:

@@ -16,6 +16,22 @@ from pytriton.client.exceptions import (
 _DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
 
 
+def is_late(error: Any) -> bool:
+    """Whether an error of the official client or of its connection says that time was up."""
+    status = getattr(error, "status", None)  # a method of the official exception
+    return isinstance(error, (TimeoutError, asyncio.TimeoutError)) or (
+        callable(status) and status() in _DEADLINE_PASSED
+    )
+
+
+def text_of(error: Any) -> str:
+    """The text of such an error; asyncio's for a time limit has none."""
+    if callable(getattr(error, "status", None)):
+        return str(error.message())
+    text = str(error) or ("no answer came in time" if is_late(error) else "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
     """The exception to raise for an error of the official client.
 
@@ -26,9 +42,8 @@ def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
         limit: time limit of the call, as "5 s".
     """
     status = getattr(error, "status", None)  # a method of the official exception
-    text = error.message() if callable(status) else f"{type(error).__name__}: {error}"
-    is_late = isinstance(error, (TimeoutError, asyncio.TimeoutError))
-    if is_late or (callable(status) and status() in _DEADLINE_PASSED):
+    text = text_of(error)
+    if is_late(error):
         return PyTritonClientTimeoutError(
             f"Timeout occurred during {during}. Timeout: {limit}. Message: {text}"
         )

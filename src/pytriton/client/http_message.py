@@ -12,6 +12,8 @@ import httptools
 
 from pytriton.client.exceptions import PyTritonClientValueError
 
+_FIRST_FINAL_STATUS = 200  # RFC 9110, 15.2
+_SETTINGS = b"\x04"  # the type of the frame that a server of HTTP/2 begins with; RFC 9113, 3.4
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.1
 
 
@@ -78,7 +80,7 @@ class HttpAnswer:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise ConnectionError(f"expected an HTTP answer, got {data[:80]!r}") from error
+            raise ConnectionError(f"expected an HTTP answer, got {described(data)}") from error
 
     def rest(self) -> memoryview | None:
         """Where the rest of a body of known length belongs: past the parser, which would copy it.
@@ -115,12 +117,23 @@ class HttpAnswer:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        status_code = self._parser.get_status_code()
+        if status_code < _FIRST_FINAL_STATUS:  # an interim answer, which the real one follows
+            self.headers = {}
+            return
         self._has_head = True
-        self.status_code = self._parser.get_status_code()
+        self.status_code = status_code
         self.is_last = not self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        self.is_complete = True
+        self.is_complete = self._has_head
+
+
+def described(data: bytes) -> str:
+    """What came instead of an answer."""
+    if data[3:4] == _SETTINGS:
+        return "HTTP/2, as gRPC servers speak it; such ports need an address with grpc://"
+    return repr(data[:80])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -318,5 +319,6 @@ class ModelClient(BaseModelClient):
 def _close(clients: tuple[Any, ...], only_in_pid: int | None) -> None:
     if only_in_pid not in (None, os.getpid()):
         return  # a fork, which does not have the threads that closing waits for
-    for client in clients:
-        client.close()
+    with contextlib.ExitStack() as stack:  # closes all, whatever one of them raises
+        for client in clients:
+            stack.callback(client.close)

@@ -27,6 +27,7 @@ class Http:
     """HTTP through `tritonclient.http`, over connections of our own."""
 
     scheme = "http"
+    unreadable = (ValueError,)  # what a call raises where the answer is not one of Triton's
 
     @functools.cached_property
     def library(self) -> Any:
@@ -46,7 +47,7 @@ class Http:
             url.without_scheme, connection_timeout=timeout_s, network_timeout=timeout_s
         )
         client._client_stub = HttpConnections(url, timeout_s)  # noqa: SLF001  see connections.py
-        return client
+        return _with_address(client, url)
 
     def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
         client = self.asyncio_library.InferenceServerClient(
@@ -54,7 +55,7 @@ class Http:
         )
         client._stub.detach()  # noqa: SLF001  see asyncio_connections.py
         client._stub = AsyncioHttpConnections(url)  # noqa: SLF001
-        return client
+        return _with_address(client, url)
 
     def limit(self, timeout_s: float) -> dict[str, float]:
         """Arguments of a call that limit its time: none, `limited` does that."""
@@ -99,6 +100,7 @@ class Grpc:
     """gRPC through `tritonclient.grpc`; its calls take a deadline each."""
 
     scheme = "grpc"
+    unreadable: tuple[type[Exception], ...] = ()  # there a ValueError says that it is closed
 
     # A channel that lost its server would wait up to two minutes before it tries again.
     _CHANNEL_ARGUMENTS = (
@@ -122,14 +124,16 @@ class Grpc:
         return tritonclient.grpc.aio
 
     def connect(self, url: TritonUrl, timeout_s: float) -> Any:
-        return self.library.InferenceServerClient(
+        client = self.library.InferenceServerClient(
             url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
         )
+        return _with_address(client, url)
 
     def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
-        return self.asyncio_library.InferenceServerClient(
+        client = self.asyncio_library.InferenceServerClient(
             url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
         )
+        return _with_address(client, url)
 
     def limit(self, timeout_s: float) -> dict[str, float]:
         return {"client_timeout": timeout_s}
@@ -162,6 +166,16 @@ HTTP = Http()
 GRPC = Grpc()
 Protocol = Http | Grpc
 BY_SCHEME: dict[str, Protocol] = {"http": HTTP, "grpc": GRPC}
+
+
+def _with_address(client: Any, url: TritonUrl) -> Any:
+    client._pytriton_address = url.with_scheme  # noqa: SLF001  only `address_of` reads it
+    return client
+
+
+def address_of(client: Any) -> str:
+    """What to call the server of an official client in a text."""
+    return str(getattr(client, "_pytriton_address", "the server"))
 
 
 def protocol_of(client: Any) -> Protocol:

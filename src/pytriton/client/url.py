@@ -9,6 +9,7 @@ import urllib.parse
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
 
+_SCHEMES = ("http", "https", "grpc")  # as users write them before another one
 _DEFAULT_PORTS = {"http": DEFAULT_HTTP_PORT, "grpc": DEFAULT_GRPC_PORT}
 
 
@@ -57,6 +58,12 @@ class TritonUrl:
             raise PyTritonClientInvalidUrlError(
                 f"Invalid url {url!r}. Expected [scheme://]host[:port], got the host {hostname!r}."
             )
+        _check_host(url, hostname)
+        if port == 0 or (hostname in _SCHEMES and parts.path.startswith("//")):
+            raise PyTritonClientInvalidUrlError(
+                f"Invalid url {url!r}. Expected [scheme://]host[:port] with one scheme and a port "
+                f"from 1 to 65535, got the host {hostname!r} and the port {port}."
+            )
         return cls(parts.scheme, hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port)
 
     @property
@@ -69,3 +76,13 @@ class TritonUrl:
         """`host:port`."""
         host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
         return f"{host}:{self.port}"
+
+
+def _check_host(url: str, hostname: str) -> None:
+    """Refuse what no system could ever look up; waiting for its server would be in vain."""
+    try:
+        hostname.encode("idna")
+    except UnicodeError as error:
+        raise PyTritonClientInvalidUrlError(
+            f"Invalid url {url!r}. Expected a host's name or address, got {hostname!r}: {error}"
+        ) from error

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pytriton.client import waiting
 from pytriton.client.connections import HttpConnections
-from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, protocol_of
+from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, address_of, protocol_of
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
@@ -92,7 +92,7 @@ def wait_for_server_ready(
     """
     timeout_s = DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
-    _carry_out(waiting.server_ready(Wait(timeout_s), headers), client)
+    _carry_out(waiting.server_ready(Wait(timeout_s, address=address_of(client)), headers), client)
 
 
 def wait_for_model_ready(
@@ -118,7 +118,8 @@ def wait_for_model_ready(
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
     model = Model(model_name, model_version)
-    _carry_out(waiting.model_ready(Wait(timeout_s), headers, model), client)
+    wait = Wait(timeout_s, address=address_of(client))
+    _carry_out(waiting.model_ready(wait, headers, model, protocol_of(client)), client)
 
 
 def get_model_config(
@@ -145,7 +146,8 @@ def get_model_config(
         PyTritonClientModelUnavailableError: The model was not ready in time.
         PyTritonClientInferenceServerError: The server refused to tell the configuration.
     """
-    wait = Wait(DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s)
+    timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
+    wait = Wait(timeout_s, address=address_of(client))
     model = Model(model_name, model_version)
     return _carry_out(waiting.model_config(wait, headers, model, protocol_of(client)), client)
 
@@ -218,7 +220,8 @@ def call_within(
 
 def _carry_out(steps: Steps[T], client: Any) -> T:
     """Make the calls and the pauses of a wait."""
-    failures = (OSError, protocol_of(client).library.InferenceServerException)
+    protocol = protocol_of(client)
+    failures = (OSError, protocol.library.InferenceServerException, *protocol.unreadable)
     outcome: Any = None
     while True:
         try:
