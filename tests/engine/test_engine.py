@@ -13,6 +13,7 @@ from pytriton.errors import (
     CancelledError,
     InvalidArgumentError,
     NotFoundError,
+    ServerError,
     UnavailableError,
 )
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, model_spec, request
@@ -87,6 +88,17 @@ def test_lookup_says_what_is_not_served(engine, serve, name, version, kind, text
 
     assert failure.value.message == text
     assert engine.find(name, version) is None
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+def test_lookup_says_why_a_version_is_not_served(engine, serve, version):
+    model = serve(ready=False).model
+    model.become(ModelState.UNAVAILABLE, "Internal: no module named 'x'\nAt: line 3")
+
+    with pytest.raises(ServerError) as failure:
+        engine.lookup("m", version)
+
+    assert failure.value.message.endswith(" (version 1: Internal: no module named 'x')")
 
 
 @pytest.mark.parametrize("version", ["one", "", "1.0", str(2**63), "-1"])

@@ -19,10 +19,12 @@ from pytriton.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from pytriton.messages import InferRequest
+
+_MAX_REASON_CHARS = 500  # of why a version is not served, in the error of a request for it
 
 
 class Engine:
@@ -130,7 +132,10 @@ class Engine:
             return self._lookup_version(name, versions, parse_version(version))
         ready = [number for number, model in versions.items() if model.state is ModelState.READY]
         if not ready:
-            raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
+            reasons = _reasons(versions.values())
+            raise NotFoundError(
+                f"Request for unknown model: '{name}' has no available versions{reasons}"
+            )
         self._latest[name] = versions[max(ready)]
         return self._latest[name]
 
@@ -143,6 +148,7 @@ class Engine:
         if model.state is not ModelState.READY:
             raise UnavailableError(
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
+                f"{_reasons([model])}"
             )
         return model
 
@@ -224,6 +230,16 @@ class Engine:
         """Undo `pause`."""
         if request.model is not None:
             request.model.resume(request)
+
+
+def _reasons(models: Iterable[Model]) -> str:
+    """Why versions do not serve, as far as it is known; the index has all of each reason."""
+    texts = [
+        f"version {model.spec.version}: {model.reason.partition(chr(10))[0][:_MAX_REASON_CHARS]}"
+        for model in models
+        if model.reason and not model.is_withdrawn
+    ]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def parse_version(version: str) -> int:
