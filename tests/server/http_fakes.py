@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytriton.server.http.connection import HttpConnection
-from pytriton.server.http.handler import Exchange, HttpHandler
+from pytriton.server.http.exchange import Exchange
+from pytriton.server.http.handler import HttpHandler
 from pytriton.server.http.reader import HttpRequest
 from pytriton.server.options.server_options import Limits
 

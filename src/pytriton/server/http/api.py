@@ -18,6 +18,7 @@ from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
 from pytriton.server.api.tasks import TaskKeeper
 from pytriton.server.api.trace_service import TraceService
+from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.generate import (
     GenerateExchange,
     accepts_events,
@@ -25,7 +26,7 @@ from pytriton.server.http.generate import (
     infer_events,
     read_generate,
 )
-from pytriton.server.http.handler import Exchange, HttpHandler
+from pytriton.server.http.handler import HttpHandler
 from pytriton.server.http.infer import HeaderUse, InferExchange, respond_server_error
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Route, Router

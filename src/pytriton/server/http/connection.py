@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.dtypes import Buffer
-    from pytriton.server.http.handler import Exchange, HttpHandler
+    from pytriton.server.http.exchange import Exchange, RequestHandler
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Expectation(NamedTuple):
 class HttpConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
-    def __init__(self, handler: HttpHandler) -> None:
+    def __init__(self, handler: RequestHandler[HttpConnection]) -> None:
         self._handler = handler
         self._loop = handler.loop
         self._transport: Any = None

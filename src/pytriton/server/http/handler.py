@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HTTP connections hand their requests to, and what answers a request later."""
+"""What the connections of one port share, and hand their requests to."""
 
 from __future__ import annotations
 
@@ -12,26 +12,12 @@ from pytriton.server.http.watch import ProgressWatch
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.server.http.exchange import Exchange
     from pytriton.server.options.server_options import Limits
 
 
-class Exchange:
-    """What answers a request later."""
-
-    __slots__ = ()
-
-    def abandon(self) -> None:
-        """The client is gone."""
-
-    def pause(self) -> None:
-        """The client takes what was written slower than it comes."""
-
-    def resume(self) -> None:
-        """The client caught up."""
-
-
 class HttpHandler:
-    """What answers the requests of one port, and what its connections share."""
+    """See `RequestHandler`: the base of what answers requests."""
 
     def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.limits = limits

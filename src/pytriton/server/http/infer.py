@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, ServerError, UnsupportedError
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.status import HTTP_STATUS
-from pytriton.server.http.handler import Exchange
+from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.text import JSON_TYPE, UNEXPECTED
 from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress, decompress
 from pytriton.wire.kserve_json import parse_header_length, parse_infer

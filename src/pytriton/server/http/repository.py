@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.server.api.repository_service import RepositoryService
     from pytriton.server.http.connection import HttpConnection
-    from pytriton.server.http.handler import Exchange
+    from pytriton.server.http.exchange import Exchange
     from pytriton.server.http.reader import HttpRequest
     from pytriton.server.http.routes import Route
 
