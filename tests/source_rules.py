@@ -60,7 +60,7 @@ SERVER_PACKAGES = {
     "http": frozenset({"api", "options", "process", "tracing"}),
     "grpc": frozenset({"api", "options", "process", "tracing"}),
     "metrics": frozenset({"api", "http", "options"}),
-    "binding": frozenset({"api", "process", "server"}),
+    "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),
 }
 TOP = frozenset({"", "__main__", "check"})

@@ -17,12 +17,13 @@ from pytriton.server.binding.binder import BinderSession
 from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import OpenPorts
 from pytriton.server.command.startup import log_ports
+from pytriton.server.core import Core
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.process_watch import ProcessWatch
-from pytriton.server.server import Server
-from pytriton.transport.control import ControlLink, Done, Start, Started
+from pytriton.server.server import Server, authorizations
+from pytriton.transport.control import ControlLink, Done, Start
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -36,8 +37,12 @@ class RunningServer(Protocol):
     """A server whose ports are open."""
 
     @property
+    def core(self) -> Core:
+        """Its models."""
+
+    @property
     def server(self) -> Server:
-        """Its front ends and its engine."""
+        """Its ports."""
 
     async def stop(self, timeout_s: float) -> object:
         """Take no new requests, finish those in flight, end everything."""
@@ -50,18 +55,24 @@ class BoundServing:
     """A server that has bound models only."""
 
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
-        self.server = Server(options, loop)
-        self._binder_port = BinderPort(self.server, loop)
+        self.core = core = Core(options, loop)
+        self.server = Server(core, options, loop)
+        self._loop = loop
+        self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
 
     async def start(self) -> None:
         """Listen for clients, and for processes that join."""
         await self.server.start()
-        self._binder_port.start()
+        self._binder_port.start(self.server.ports)
 
     async def stop(self, timeout_s: float) -> None:
         """See `RunningServer`."""
+        end = self._loop.time() + timeout_s
         self._binder_port.stop_listening()
-        await self.server.stop(timeout_s)
+        self.server.refuse_requests()
+        await self.core.end_models(timeout_s)
+        await self.server.end_connections(end - self._loop.time())
+        await self.core.close(end - self._loop.time())
         await self._binder_port.stop()
 
     async def abandon(self) -> None:
@@ -116,10 +127,10 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_server: Sta
         return
     if serving is None:
         return
-    server = serving.server
-    log_ports(OpenPorts(server.http_port, server.grpc_port, server.metrics_port), options)
-    session = BinderSession(link, server.engine, loop, server.cache, end)
-    session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
+    ports = serving.server.ports
+    log_ports(OpenPorts(ports.http_port, ports.grpc_port, ports.metrics_port), options)
+    session = BinderSession(link, serving.core.engine, loop, serving.core.cache, end)
+    session.start(ports)
     freeze_memory()
     if await ended:
         await serving.stop(options.exit_timeout_s)

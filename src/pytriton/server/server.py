@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server: opens the ports, holds the engine, and ends in order."""
+"""The server: opens the ports in front of a core, and ends their connections in order."""
 
 from __future__ import annotations
 
@@ -9,62 +9,41 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.engine import Engine
 from pytriton.errors import UnavailableError
-from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
 from pytriton.server.metrics.api import MetricsApi
 from pytriton.server.process.acceptor import Acceptor
-from pytriton.server.tracing.settings import TraceSettings
-from pytriton.server.tracing.tracing import Tracing
+from pytriton.transport.control import Started
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from pytriton.engine.control import ModelControl
-    from pytriton.engine.model import Model
+    from pytriton.server.core import Core
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.http.connection import HttpConnection
-    from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import Endpoint, ServerOptions
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
 _FLUSH_S = 1.0  # for answers to reach their clients, even when all other time to exit is over
-_EXPORT_S = 2.0  # for the last spans to be sent, if anybody takes them
-_LEAST_EXPORT_S = 0.2  # the same when all time to exit is over
 
 
 class Server:
-    """One server process's front ends and models."""
+    """The ports of one server process. Its models belong to the core."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        loop: asyncio.AbstractEventLoop,
-        engine: Engine | None = None,
-        cache: ResponseCache | None = None,
-        control: ModelControl | None = None,
-        custom_metrics: Callable[[], Iterable[Family]] = tuple,
-        tracing: Tracing | None = None,
-    ) -> None:
+    def __init__(self, core: Core, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.core = core
         self.options = options
-        self.engine = engine or Engine(strict_readiness=options.strict_readiness)
-        self.cache = cache
-        if cache is None and options.cache_bytes:
-            self.cache = ResponseCache(options.cache_bytes)
         self._loop = loop
-        control = control or BoundControl(self.engine, loop)
-        traces = TraceSettings.read(options.trace_settings) if tracing is None else tracing.settings
-        self._tracing = tracing or Tracing.start(traces)
-        self._http = HttpApi(self.engine, options, loop, control, traces, self._tracing)
-        self._grpc = GrpcApi(self.engine, options, loop, control, traces, self._tracing)
-        self._metrics = MetricsApi(self.engine, options, loop, custom_metrics)
+        shared = (core.engine, options, loop, core.control, core.trace_settings, core.tracing)
+        self._http = HttpApi(*shared)
+        self._grpc = GrpcApi(*shared)
+        self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
         self._acceptors: list[Acceptor] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
 
@@ -89,35 +68,25 @@ class Server:
         """How many clients are connected over HTTP and over gRPC."""
         return len(self._http.connections), len(self._grpc.connections)
 
-    async def stop(self, timeout_s: float) -> None:
-        """Refuse new requests, let what runs finish, then end connections and models."""
-        self.refuse_requests()
-        end = self._loop.time() + timeout_s
-        for model in await self.drain(timeout_s):
-            model.stop()
-        await self.end_connections(end - self._loop.time())
-
-    async def drain(self, timeout_s: float) -> list[Model]:
-        """Wait until no model has requests, at most for so long; the models."""
-        models = [*self.engine.models(), *self.engine.leaving]
-        await asyncio.gather(*(model.drain(timeout_s) for model in models))
-        return models
+    @property
+    def ports(self) -> Started:
+        """Where clients find it; 0 is a protocol that is not served."""
+        return Started(self.http_port, self.grpc_port, self.metrics_port)
 
     def refuse_requests(self) -> None:
         """Take no new connections and no new requests; what runs goes on."""
-        self.engine.refuse()
+        self.core.engine.refuse()
         for acceptor in self._acceptors:
             acceptor.close()
         self._grpc.begin_shutdown()
 
     async def end_connections(self, timeout_s: float) -> None:
-        """End all connections, each when its client has what it is due, and send the last spans."""
+        """End all connections, each when its client has what it is due."""
         connections: list[HttpConnection | GrpcConnection] = [
             *self._http.connections,
             *self._grpc.connections,
             *self._metrics.connections,
         ]
-        end = self._loop.time() + timeout_s
         for acceptor in self._acceptors:
             acceptor.abandon()
         if connections:
@@ -125,9 +94,6 @@ class Server:
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
         self._http.tasks.cancel()
         self._grpc.tasks.cancel()
-        if self._tracing is not None:
-            left_s = end - self._loop.time()
-            await self._tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, left_s)))
 
     def _listen(
         self,
@@ -143,6 +109,14 @@ class Server:
         port: int = sock.getsockname()[1]
         logger.debug("%s is served at %s:%d", name, endpoint.address, port)
         return port
+
+
+def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:
+    """What each protocol asks of clients, and of those who join beside its port."""
+    return {
+        Protocol.HTTP: Authorization(options.http_restricted, Protocol.HTTP),
+        Protocol.GRPC: Authorization(options.grpc_restricted, Protocol.GRPC),
+    }
 
 
 def _bind(endpoint: Endpoint, name: str) -> socket.socket:

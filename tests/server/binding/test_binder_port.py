@@ -8,7 +8,6 @@ import errno
 import os
 import socket
 import time
-import types
 
 import pytest
 
@@ -17,6 +16,7 @@ from pytriton.server.api.authorization import RestrictedGroup
 from pytriton.server.binding import binder_port
 from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.server import authorizations
 from pytriton.transport import rendezvous
 from pytriton.transport.control import ControlLink, Done, Join, Start, Started, Stop
 from tests.free_ports import free_ports
@@ -49,16 +49,10 @@ class Port:
         self.http_port, self.grpc_port = free_ports(2)
         self.http_port = http_port or self.http_port
         self.engine = Engine()
-        server = types.SimpleNamespace(
-            options=ServerOptions(**options),
-            http_port=self.http_port,
-            grpc_port=self.grpc_port,
-            metrics_port=0,
-            engine=self.engine,
-            cache=None,
+        self.port = BinderPort(
+            self.engine, None, authorizations(ServerOptions(**options)), self.loop
         )
-        self.port = BinderPort(server, self.loop)
-        self.port.start()
+        self.port.start(Started(self.http_port, self.grpc_port, 0))
         self.links: list[ControlLink] = []
 
     def until(self, condition) -> bool:

@@ -17,7 +17,10 @@ from pytriton.transport import rendezvous
 from pytriton.transport.control import ControlLink, Done, Join, Started
 
 if TYPE_CHECKING:
-    from pytriton.server.server import Server
+    from collections.abc import Mapping
+
+    from pytriton.engine.cache import ResponseCache
+    from pytriton.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +39,27 @@ class _Listener(NamedTuple):
 class BinderPort:
     """Listens beside the server's ports, and keeps the sessions of those who joined."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        self._server = server
+    def __init__(
+        self,
+        engine: Engine,
+        cache: ResponseCache | None,
+        authorizations: Mapping[Protocol, Authorization],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._engine = engine
+        self._cache = cache
+        self._authorizations = authorizations
         self._loop = loop
+        self._ports = Started(0, 0, 0)
         self._listeners: list[_Listener] = []
         self._strangers: dict[ControlLink, asyncio.TimerHandle] = {}  # that did not join yet
         self._sessions: dict[BinderSession, ProcessWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
+    def start(self, ports: Started) -> None:
         """Begin to listen beside each port; where that fails, nobody else binds models."""
-        options = self._server.options
-        for port, groups, protocol in (
-            (self._server.http_port, options.http_restricted, Protocol.HTTP),
-            (self._server.grpc_port, options.grpc_restricted, Protocol.GRPC),
-        ):
+        self._ports = ports
+        for port, protocol in ((ports.http_port, Protocol.HTTP), (ports.grpc_port, Protocol.GRPC)):
             if not port:
                 continue
             try:
@@ -59,7 +68,7 @@ class BinderPort:
                 logger.warning("Other processes cannot bind models at port %d: %s", port, error)
                 continue
             sock.setblocking(False)
-            listener = _Listener(sock, port, Authorization(groups, protocol))
+            listener = _Listener(sock, port, self._authorizations[protocol])
             self._listeners.append(listener)
             self._listen(listener)
 
@@ -119,7 +128,7 @@ class BinderPort:
         if refusal is not None:
             text = f"wrong access token: {refusal}"
             self._turn_away(link, Done(0, text, InternalError.code))
-        elif self._server.engine.is_exiting:
+        elif self._engine.is_exiting:
             self._turn_away(link, Done(0, "Server exiting", UnavailableError.code))
         else:
             self._begin(link)
@@ -137,16 +146,15 @@ class BinderPort:
 
     def _begin(self, link: ControlLink) -> None:
         self._forget(link)
-        server = self._server
         session = BinderSession(
-            link, server.engine, self._loop, server.cache, lambda _: self._end(session)
+            link, self._engine, self._loop, self._cache, lambda _: self._end(session)
         )
         process = rendezvous.peer_process(link.socket)
         watch = self._sessions[session] = ProcessWatch(
             self._loop, process, lambda: self._end(session)
         )
         watch.start()
-        session.start(Started(server.http_port, server.grpc_port, server.metrics_port))
+        session.start(self._ports)
 
     def _end(self, session: BinderSession) -> None:
         watch = self._sessions.pop(session, None)

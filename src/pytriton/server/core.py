@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything of a server but its ports: models, the response cache, control of models, traces.
+
+`pytriton.server.server.Server` opens ports in front of it. A caller in the same process needs none:
+it starts a `Core`, asks `core.engine`, and stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pytriton.engine.cache import ResponseCache
+from pytriton.engine.engine import Engine
+from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.tracing import Tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytriton.engine.control import ModelControl
+    from pytriton.server.metrics.exposition import Family
+    from pytriton.server.options.server_options import ServerOptions
+
+_EXPORT_S = 2.0  # for the last spans to be sent, if anybody takes them
+_LEAST_EXPORT_S = 0.2  # the same when all time to exit is over
+
+
+class Core:
+    """The core of a server whose models other processes bind. All on the event loop."""
+
+    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.engine = Engine(strict_readiness=options.strict_readiness)
+        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self.trace_settings = TraceSettings.read(options.trace_settings)
+        self.tracing = Tracing.start(self.trace_settings)
+        self.bound_models = BoundControl(self.engine, loop)
+        self._loop = loop
+
+    @property
+    def control(self) -> ModelControl:
+        """Lists, loads and unloads models, as clients ask."""
+        return self.bound_models
+
+    def custom_metrics(self) -> Iterable[Family]:
+        """The metrics that models made themselves."""
+        return ()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no new requests, finish those in flight, at most for so long, and end everything."""
+        end = self._loop.time() + timeout_s
+        self.engine.refuse()
+        await self.end_models(timeout_s)
+        await self.close(end - self._loop.time())
+
+    async def end_models(self, timeout_s: float) -> None:
+        """End all models when they have answered their requests, or when the time is over."""
+        await self.drain(timeout_s)
+        for model in [*self.engine.models(), *self.engine.leaving]:
+            model.stop()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until no model has requests, at most for so long."""
+        models = [*self.engine.models(), *self.engine.leaving]
+        await asyncio.gather(*(model.drain(timeout_s) for model in models))
+
+    async def close(self, timeout_s: float) -> None:
+        """Release the rest, when all models and all connections have ended."""
+        if self.tracing is not None:
+            await self.tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, timeout_s)))

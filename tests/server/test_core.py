@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core of a server in this process: models of a repository without any port."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import psutil
+import pytest
+import uvloop
+
+from pytriton.dtypes import FP32
+from pytriton.errors import ServerError, UnavailableError
+from pytriton.messages import InferTensor
+from pytriton.server.core import Core
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.repository_core import make_core
+from tests.executor.worker_rig import until
+from tests.fakes import RecordingSink, request
+from tests.repository_e2e.model_files import code, model, write_model
+
+DEADLINE_S = 60.0
+
+
+def listening():
+    connections = psutil.Process().net_connections("inet")
+    return {each.laddr for each in connections if each.status == psutil.CONN_LISTEN}
+
+
+def options(path, **settings):
+    return ServerOptions.from_triton_config({"model_repository": [str(path)], **settings})
+
+
+async def infer(core, name, *row):
+    """The answer of a model; an error that comes in its place is raised."""
+    tensor = InferTensor("X", FP32, (1, len(row)), np.array([row], np.float32).tobytes())
+    sink = RecordingSink()
+    asked = request(sink, inputs={"X": tensor}, model_name=name)
+    core.engine.infer(asked, core.engine.lookup(name))
+    await until(lambda: sink.final_count)
+    if sink.errors:
+        raise sink.errors[0]
+    return np.frombuffer(sink.responses[0].outputs[0].data, np.float32).tolist()
+
+
+def run(scenario):
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(asyncio.wait_for(scenario(loop), DEADLINE_S))
+    finally:
+        loop.close()
+
+
+def test_model_of_a_repository_answers_in_this_process_without_a_port(tmp_path):
+    write_model(tmp_path / "double", model(code("y = 2 * x")))
+    before, children = listening(), set(psutil.Process().children(recursive=True))
+
+    async def scenario(loop):
+        core = await make_core(options(tmp_path), loop)
+        await core.load()
+        assert core.engine.is_ready()
+        assert [entry.name for entry in core.control.index()] == ["double"]
+        assert await infer(core, "double", 1.0, 2.5) == [2.0, 5.0]
+        assert listening() == before
+        await core.stop(DEADLINE_S)
+        with pytest.raises(ServerError):
+            await infer(core, "double", 1.0)
+
+    run(scenario)
+
+    assert set(psutil.Process().children(recursive=True)) <= children
+
+
+def test_core_loads_and_unloads_as_a_client_would_ask(tmp_path):
+    write_model(tmp_path / "same", model())
+
+    async def scenario(loop):
+        core = await make_core(options(tmp_path, model_control_mode="explicit"), loop)
+        await core.load()
+        with pytest.raises(ServerError, match="not found"):
+            await infer(core, "same", 1.0)
+        await core.control.load("same", None, {})
+        assert await infer(core, "same", 7.0) == [7.0]
+        await core.control.unload("same")
+        with pytest.raises(ServerError):
+            await infer(core, "same", 7.0)
+        await core.stop(DEADLINE_S)
+
+    run(scenario)
+
+
+def test_core_that_stops_finishes_what_it_has_and_takes_nothing_new(tmp_path):
+    gate = tmp_path / "gate"
+    slow = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\ny = x"
+    write_model(tmp_path / "models" / "slow", model(code(slow)))
+
+    async def scenario(loop):
+        core = await make_core(options(tmp_path / "models"), loop)
+        await core.load()
+        served = core.engine.lookup("slow")
+        asked = asyncio.ensure_future(infer(core, "slow", 3.0))
+        await until(lambda: served.running_count)
+        stopping = asyncio.ensure_future(core.stop(DEADLINE_S))
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError):
+            core.engine.infer(request(RecordingSink(), model_name="slow"), served)
+        gate.touch()
+        assert await asked == [3.0]
+        await stopping
+
+    run(scenario)
+
+
+def test_core_without_repositories_has_one_cache_and_no_model():
+    async def scenario(loop):
+        core = Core(ServerOptions.from_triton_config({"response_cache_byte_size": 1 << 20}), loop)
+
+        assert core.cache is not None
+        assert core.control.index() == []
+        assert list(core.custom_metrics()) == []
+        await core.stop(0.0)
+        assert core.engine.is_exiting
+
+    run(scenario)
