@@ -14,22 +14,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from google.protobuf.message import DecodeError
 
-from pytriton import dtypes
-from pytriton.dtypes import DataType
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.messages import InferRequest, InferTensor, ResponseSink
 from pytriton.protos import service_pb2
+from pytriton.wire.kserve_pb_form import (
+    MAX_FIELDS,
+    MAX_KNOWN_BYTES,
+    InferForm,
+    Input,
+    Output,
+    known_forms,
+    known_inputs,
+    known_outputs,
+    make_input,
+    read_input,
+    read_output,
+    remember,
+)
+from pytriton.wire.kserve_pb_large import check_counts, read_large
 from pytriton.wire.kserve_pb_parameters import class_count, read_parameters
 from pytriton.wire.output_format import unknown_region
+from pytriton.wire.protobuf_fields import FieldError
 from pytriton.wire.tensor_contents import tensor_from_contents
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
 _Request = service_pb2.ModelInferRequest
-_parse_input = _Request.InferInputTensor.FromString
-_parse_output = _Request.InferRequestedOutputTensor.FromString
 
 # The tags of the message's fields: each has a length and then so many bytes.
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (
@@ -38,37 +50,10 @@ _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (
 # From this size on a message's tensors are views of it; in a smaller one, copies cost less.
 _VIEW_BYTES = 16 << 10
 _MAX_START_BYTES = 4096  # in which the first raw tensor has to begin for `read_start`
-_MAX_KNOWN = 1024
-_MAX_KNOWN_BYTES = 512
-_INVALID = DataType(0, "<invalid>", "uint8", 1)
-
-
-class _Input(NamedTuple):
-    """An element of `inputs`."""
-
-    name: str
-    dtype: DataType
-    shape: tuple[int, ...]
-    contents: Any = None  # an InferTensorContents message, where the tensor is typed
-    region: str | None = None
-
-
-class _Output(NamedTuple):
-    """An element of `outputs`."""
-
-    name: str
-    parameters: Any  # of the message
-
-
-class InferForm(msgspec.Struct, gc=False):
-    """The parts of a request message, but for raw tensors, before anything is made of them."""
-
-    model_name: str = ""
-    model_version: str = ""
-    id: str = ""
-    parameters: Any = None  # of a message
-    inputs: Sequence[_Input] = ()
-    outputs: Sequence[_Output] = ()
+# A larger one that is unusual is not read by protobuf as a whole, and neither are its parts that
+# are larger than that: what they hold could take it seconds.
+_WHOLE_BYTES = 64 << 10
+_MAX_PART_BYTES = 16 << 10
 
 
 class BuiltRequest(msgspec.Struct, gc=False):
@@ -111,6 +96,7 @@ def read_infer_form(message: Buffer) -> tuple[InferForm, Sequence[Buffer]]:
 
     Raises:
         InternalError: It is no ModelInferRequest.
+        InvalidArgumentError: It has more parts than anybody needs, or very large ones.
     """
     if len(message) >= _VIEW_BYTES:
         message = memoryview(message)
@@ -118,37 +104,44 @@ def read_infer_form(message: Buffer) -> tuple[InferForm, Sequence[Buffer]]:
         if isinstance(message, bytes):
             # What precedes the first ":", the tag of raw tensors, is known if it came before.
             end = message.find(_RAW)
-            form = _known_forms.get(message[:end])
+            form = known_forms.get(message[:end])
             if form is not None and (raw := _cut_raw(message, end)) is not None:
                 return form, raw
-        return _cut(message) or _read_whole(_Request.FromString(bytes(message)))
-    except (DecodeError, UnicodeDecodeError):
+        cut = _cut(message)
+        if cut is not None:
+            return cut
+        if len(message) > _WHOLE_BYTES:
+            return read_large(memoryview(message))
+        return _read_whole(_Request.FromString(bytes(message)))
+    except (DecodeError, FieldError, UnicodeDecodeError):
         raise InternalError("Unable to parse request") from None
 
 
-def _cut(message: Buffer) -> tuple[InferForm, Sequence[Buffer]] | None:
+def _cut(message: Buffer) -> tuple[InferForm, Sequence[Buffer]] | None:  # noqa: C901  one pass
     """The parts of a message as all writers lay it out; None where it has anything unusual."""
     end = len(message)
-    inputs: list[_Input] = []
-    outputs: list[_Output] = []
+    inputs: list[Input] = []
+    outputs: list[Output] = []
     texts = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}
-    parameters = b""
+    parameters: list[Buffer] = []
     at = 0
-    while at < end - 1:
-        begin, tag = at, message[at]
-        if tag == _RAW:
+    for _ in range(MAX_FIELDS):
+        if at >= end - 1 or (tag := message[at]) == _RAW:
             break
+        begin = at
         size, start = _length(message, at + 1)
+        if size > _MAX_PART_BYTES:
+            return None
         at = start + size
         part = bytes(message[start:at])
         if tag == _INPUTS:
-            inputs.append(_known_inputs.get(part) or _read_input(part))
+            inputs.append(known_inputs.get(part) or read_input(part))
         elif tag == _OUTPUTS:
-            outputs.append(_known_outputs.get(part) or _read_output(part))
+            outputs.append(known_outputs.get(part) or read_output(part))
         elif tag in texts:
             texts[tag] = str(part, "utf-8")
         elif tag == _PARAMETERS:
-            parameters += message[begin:at]
+            parameters.append(message[begin:at])
         else:
             return None
     raw = _cut_raw(message, at)
@@ -156,17 +149,19 @@ def _cut(message: Buffer) -> tuple[InferForm, Sequence[Buffer]] | None:
         return None
     form = InferForm(texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], None, inputs, outputs)
     if parameters:
-        form.parameters = _Request.FromString(parameters).parameters
-    elif not form.id and at <= _MAX_KNOWN_BYTES:
-        _remember(_known_forms, bytes(message[:at]), form)
+        form.parameters = _Request.FromString(b"".join(parameters)).parameters
+    elif not form.id and at <= MAX_KNOWN_BYTES:
+        remember(known_forms, bytes(message[:at]), form)
     return form, raw
 
 
 def _cut_raw(message: Buffer, at: int) -> list[Buffer] | None:
-    """The raw tensors, which are the rest of a message; None where something else follows."""
+    """The raw tensors, which are the rest of a message; None where it is something else."""
     raw: list[Buffer] = []
     end = len(message)
-    while at < end - 1 and message[at] == _RAW:
+    for _ in range(MAX_FIELDS):
+        if at >= end - 1 or message[at] != _RAW:
+            break
         size = message[at + 1]
         start = at + 2
         if size > 127:
@@ -189,50 +184,16 @@ def _length(message: Buffer, at: int) -> tuple[int, int]:
 
 
 def _read_whole(message: Any) -> tuple[InferForm, Sequence[Buffer]]:
+    check_counts(message)
     form = InferForm(
         message.model_name,
         message.model_version,
         message.id,
         message.parameters,
-        [_make_input(item) for item in message.inputs],
-        [_Output(item.name, item.parameters) for item in message.outputs],
+        [make_input(item) for item in message.inputs],
+        [Output(item.name, item.parameters) for item in message.outputs],
     )
     return form, message.raw_input_contents
-
-
-_known_forms: dict[bytes, InferForm] = {}
-_known_inputs: dict[bytes, _Input] = {}
-_known_outputs: dict[bytes, _Output] = {}
-
-
-def _remember(known: dict[bytes, Any], content: bytes, value: Any) -> None:
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    known[content] = value
-
-
-def _read_input(content: bytes) -> _Input:
-    item = _make_input(_parse_input(content))
-    if item.contents is None and len(content) <= _MAX_KNOWN_BYTES:
-        _remember(_known_inputs, content, item)
-    return item
-
-
-def _read_output(content: bytes) -> _Output:
-    message = _parse_output(content)
-    item = _Output(message.name, message.parameters)
-    if len(content) <= _MAX_KNOWN_BYTES:
-        _remember(_known_outputs, content, item)
-    return item
-
-
-def _make_input(message: Any) -> _Input:
-    contents = message.contents if message.HasField("contents") else None
-    region = None
-    if "shared_memory_region" in message.parameters:
-        region = message.parameters["shared_memory_region"].string_param
-    dtype = dtypes.BY_NAME.get(message.datatype, _INVALID)
-    return _Input(message.name, dtype, tuple(message.shape), contents, region)
 
 
 def build_request(

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pytriton import dtypes
 from pytriton.dtypes import DataType
 from pytriton.errors import InvalidArgumentError
+from pytriton.wire.large_contents import LargeContents, read_elements
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
 
 
 class _Field(NamedTuple):
     """A field, the datatype that Triton calls it, and those that it carries."""
 
+    number: int
     name: str
     called: DataType
     carries: frozenset[DataType]
@@ -23,25 +28,25 @@ class _Field(NamedTuple):
 # Every field is as wide as its widest datatype; narrower integers keep their low bits. In the order
 # in which Triton looks at them, which shows in its errors.
 _FIELDS = tuple(
-    _Field(name, carried[-1], frozenset(carried))
-    for name, *carried in (
-        ("bool_contents", dtypes.BOOL),
-        ("int_contents", dtypes.INT8, dtypes.INT16, dtypes.INT32),
-        ("int64_contents", dtypes.INT64),
-        ("uint_contents", dtypes.UINT8, dtypes.UINT16, dtypes.UINT32),
-        ("uint64_contents", dtypes.UINT64),
-        ("fp32_contents", dtypes.FP32),
-        ("fp64_contents", dtypes.FP64),
-        ("bytes_contents", dtypes.BYTES),
+    _Field(number, name, carried[-1], frozenset(carried))
+    for number, name, *carried in (
+        (1, "bool_contents", dtypes.BOOL),
+        (2, "int_contents", dtypes.INT8, dtypes.INT16, dtypes.INT32),
+        (3, "int64_contents", dtypes.INT64),
+        (4, "uint_contents", dtypes.UINT8, dtypes.UINT16, dtypes.UINT32),
+        (5, "uint64_contents", dtypes.UINT64),
+        (6, "fp32_contents", dtypes.FP32),
+        (7, "fp64_contents", dtypes.FP64),
+        (8, "bytes_contents", dtypes.BYTES),
     )
 )
 
 
-def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: str) -> bytes:
+def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: str) -> Buffer:
     """The bytes of a tensor whose elements are in the one field that its datatype has.
 
     Args:
-        contents: An InferTensorContents message.
+        contents: An InferTensorContents message, or LargeContents.
         dtype: The tensor's datatype.
         name: The tensor's name, for errors.
         model_name: The model's name, for errors.
@@ -49,9 +54,10 @@ def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: 
     Raises:
         InvalidArgumentError: Another field is filled, or more than one.
     """
-    data = b""
+    data: Buffer = b""
+    large = contents.fields() if isinstance(contents, LargeContents) else None
     for field in _FIELDS:
-        elements = getattr(contents, field.name)
+        elements: Any = getattr(contents, field.name) if large is None else large.get(field.number)
         if not elements:
             continue
         place = (
@@ -63,7 +69,9 @@ def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: 
             raise InvalidArgumentError(
                 f"{place} of type '{field.called.name}', expected datatype '{dtype.name}'"
             )
-        if dtype is dtypes.BYTES:
+        if large is not None:
+            data = read_elements(field.number, elements, field.called, dtype)
+        elif dtype is dtypes.BYTES:
             data = dtypes.encode_bytes(elements)
         else:
             wide = np.fromiter(elements, field.called.numpy, len(elements))

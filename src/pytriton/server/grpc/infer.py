@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.tracing.tracing import Tracing
     from pytriton.wire.grpc import CallHead, Metadata
-    from pytriton.wire.kserve_pb import BuiltRequest, InferForm
+    from pytriton.wire.kserve_pb import BuiltRequest
+    from pytriton.wire.kserve_pb_form import InferForm
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10

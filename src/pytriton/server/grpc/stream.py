@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.grpc.infer import InferService
     from pytriton.wire.grpc import CallHead, MessageAssembler
-    from pytriton.wire.kserve_pb import InferForm
+    from pytriton.wire.kserve_pb_form import InferForm
 
 # With this many requests at work, or this much in answers that wait for their turn, what the client
 # sends further is not read, so that the window of its call closes. It is far more than the largest

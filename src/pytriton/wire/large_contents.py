@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large tensors in typed fields, read from the bytes of an `InferTensorContents` message in pieces.
+
+A parser would make an object of each element, and hold all other threads until it is done.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from pytriton import dtypes
+from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.wire.protobuf_fields import FIXED32, FIXED64, LENGTH, VARINT, FieldError, cut_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from pytriton.dtypes import Buffer, DataType
+    from pytriton.wire.protobuf_fields import Field
+
+_PIECE_BYTES = 256 << 10
+# Elements that are fields of their own: texts, and numbers of writers that do not pack them.
+MAX_SINGLE_ELEMENTS = 10_000_000
+_BYTES_FIELD = 8
+# How an element that is a field of its own is written, by the field's number.
+_SINGLE = {**dict.fromkeys(range(1, 6), VARINT), 6: FIXED32, 7: FIXED64}
+_MAX_VARINT_BYTES = 10
+_pack_length = struct.Struct("<I").pack
+_FIXED = {6: dtypes.FP32, 7: dtypes.FP64}  # numbers of fields whose elements are as in a tensor
+
+
+class LargeContents:
+    """The parts of one `InferTensorContents` message, none of which was looked at."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[memoryview]) -> None:
+        self._parts = parts
+
+    def fields(self) -> dict[int, list[Buffer]]:
+        """The content of each field that is there: texts as in a tensor, numbers as they came.
+
+        Raises:
+            InternalError: It is no such message.
+            InvalidArgumentError: It has too many elements that are fields of their own.
+        """
+        found: dict[int, list[Buffer]] = {}
+        count = 0
+        try:
+            for part in self._parts:
+                for field in cut_fields(part):
+                    count += 1
+                    if count > MAX_SINGLE_ELEMENTS:
+                        _refuse_count()
+                    _add(found, field, part[field.start : field.stop])
+        except FieldError:
+            raise InternalError("Unable to parse request") from None
+        return found
+
+
+def _refuse_count() -> NoReturn:
+    raise InvalidArgumentError(
+        f"expected at most {MAX_SINGLE_ELEMENTS} texts, or numbers that are not packed, in the "
+        "contents of an input, got more: send them in raw_input_contents"
+    )
+
+
+def _add(found: dict[int, list[Buffer]], field: Field, content: memoryview) -> None:
+    """Put a field to the others of its number; one that cannot be there is ignored."""
+    number, wire_type = field.number, field.wire_type
+    if wire_type == LENGTH and number in _SINGLE:
+        if content:
+            found.setdefault(number, []).append(content)
+        return
+    if wire_type != _SINGLE.get(number, LENGTH) or number > _BYTES_FIELD:
+        return
+    parts = found.setdefault(number, [])
+    if not parts or not isinstance(parts[-1], bytearray):
+        parts.append(bytearray())
+    joined = parts[-1]
+    assert isinstance(joined, bytearray)
+    if number == _BYTES_FIELD:
+        joined += _pack_length(len(content))
+    joined += content
+
+
+def read_elements(number: int, parts: list[Buffer], wide: DataType, dtype: DataType) -> Buffer:
+    """A tensor of the elements of a field.
+
+    Args:
+        number: The field's.
+        parts: Its content, as `LargeContents.fields` gives it.
+        wide: The datatype of the field.
+        dtype: The datatype of the tensor, which may be narrower.
+
+    Raises:
+        InternalError: The content is no packed field.
+    """
+    if number == _BYTES_FIELD or (number in _FIXED and len(parts) == 1):
+        return parts[0]
+    tensor = bytearray()
+    if number in _FIXED:
+        for part in parts:
+            tensor += part
+        return tensor
+    for part in parts:
+        for piece in _varint_pieces(part):
+            numbers = _decode_varints(piece)
+            if wide is dtypes.BOOL:
+                tensor += (numbers != 0).tobytes()
+            else:  # the low bits, as for every number that is too large
+                tensor += numbers.astype(wide.numpy).astype(dtype.numpy).tobytes()
+    return tensor
+
+
+def _varint_pieces(part: Buffer) -> Iterator[NDArray[np.uint8]]:
+    """Parts of a packed field that end where a number does."""
+    content = np.frombuffer(part, np.uint8)
+    start = 0
+    while start < len(content):
+        stop = min(start + _PIECE_BYTES, len(content))
+        ends = np.flatnonzero(content[max(start, stop - _MAX_VARINT_BYTES) : stop] < 128)
+        if not len(ends):
+            raise InternalError("Unable to parse request")
+        stop = max(start, stop - _MAX_VARINT_BYTES) + int(ends[-1]) + 1
+        yield content[start:stop]
+        start = stop
+
+
+def _decode_varints(piece: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    ends = np.flatnonzero(piece < 128)
+    if len(ends) == len(piece):  # small numbers only
+        return piece.astype(np.uint64)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    sizes = ends - starts + 1
+    if sizes.max() > _MAX_VARINT_BYTES:
+        raise InternalError("Unable to parse request")
+    numbers = np.zeros(len(ends), np.uint64)
+    for at in range(int(sizes.max())):
+        longer = np.flatnonzero(sizes > at)
+        bits = piece[starts[longer] + at].astype(np.uint64) & np.uint64(127)
+        numbers[longer] |= bits << np.uint64(7 * at)
+    return numbers

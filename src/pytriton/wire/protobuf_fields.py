@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts a protobuf message into its fields without making anything of them.
+
+For large messages: a parser makes objects of all that it finds, and nothing else runs meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytriton.dtypes import Buffer
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
+_MAX_VARINT_BYTES = 10
+
+
+class FieldError(ValueError):
+    """The bytes are no message, or one with groups, which nobody writes any more."""
+
+
+class Field(NamedTuple):
+    """Where the content of a field is."""
+
+    number: int
+    wire_type: int
+    begin: int  # of its tag
+    start: int
+    stop: int
+
+
+def cut_fields(message: Buffer) -> Iterator[Field]:
+    """The fields in their order.
+
+    Raises:
+        FieldError: At the first byte that cannot be.
+    """
+    end = len(message)
+    at = 0
+    while at < end:
+        begin = at
+        tag, at = read_varint(message, at)
+        wire_type = tag & 7
+        if wire_type == LENGTH:
+            size, at = read_varint(message, at)
+            stop = at + size
+        elif wire_type == VARINT:
+            _, stop = read_varint(message, at)
+        elif wire_type in _FIXED_BYTES:
+            stop = at + _FIXED_BYTES[wire_type]
+        else:
+            raise FieldError(f"field {tag >> 3} at offset {begin} has wire type {wire_type}")
+        if stop > end or not tag >> 3:
+            raise FieldError(f"field {tag >> 3} at offset {begin} ends at {stop} of {end} bytes")
+        yield Field(tag >> 3, wire_type, begin, at, stop)
+        at = stop
+
+
+def read_varint(message: Buffer, at: int) -> tuple[int, int]:
+    """The number at an offset, and where it ends; FieldError where it does not."""
+    value = shift = 0
+    for byte in message[at : at + _MAX_VARINT_BYTES]:
+        value |= (byte & 127) << shift
+        shift += 7
+        at += 1
+        if byte < 128:
+            return value, at
+    raise FieldError(f"expected a number that ends before offset {at}")
