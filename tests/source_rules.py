@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 LEAVES = frozenset(
     {
+        "background_tasks",
         "command_line",
         "constants",
         "dtypes",

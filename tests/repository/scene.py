@@ -16,6 +16,7 @@ from pytriton.engine.model import Model
 from pytriton.errors import ServerError
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.model_repositories import ModelRepositories
+from pytriton.repository.reading.config_files import check_python_model
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
@@ -81,6 +82,7 @@ class FakeLoader:
         self.on_load: Any = None
 
     async def load(self, plan: VersionPlan) -> FakeVersion:
+        check_python_model(plan.config)
         self.asked.append((plan.name, plan.version))
         self.running[plan.name] += 1
         self.most_at_once = max(self.most_at_once, self.running.total())
@@ -113,7 +115,9 @@ class Scene:
         self.settings = RepositorySettings(
             repositories=repositories, control_mode=ControlMode(mode), **settings
         )
-        self.models = ModelRepositories(self.settings, self.engine, self.loader, self.loop)
+        self.models = ModelRepositories(
+            self.settings, self.engine, {"python": self.loader}, self.loop
+        )
 
     def close(self) -> None:
         self.run(self.models.stop(0.0))

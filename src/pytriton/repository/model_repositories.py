@@ -12,7 +12,6 @@ from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.repository.loading.load_context import LoadContext
 from pytriton.repository.model_keeper import ModelKeeper
-from pytriton.repository.nested_control import NestedControl
 from pytriton.repository.poller import Poller
 from pytriton.repository.reading.layout import ModelPlace, check_model_name, find_models, look_at
 from pytriton.repository.reading.overrides import read_override
@@ -20,7 +19,7 @@ from pytriton.repository.settings import ControlMode, RepositorySettings
 
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
-    from pytriton.repository.loading.plans import VersionLoader
+    from pytriton.repository.loading.backends import Loaders
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +34,11 @@ class ModelRepositories:
         self,
         settings: RepositorySettings,
         engine: Engine,
-        loader: VersionLoader,
+        loaders: Loaders,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._settings = settings
-        self._context = LoadContext(settings, engine, loader, loop)
+        self._context = LoadContext(settings, engine, loaders, loop)
         self._keepers: dict[str, ModelKeeper] = {}
         self._operations: set[asyncio.Task[None]] = set()
         self._poller = Poller(settings.poll_interval_s, self.poll_once)
@@ -112,11 +111,13 @@ class ModelRepositories:
         return self._context.table.is_ready()
 
     @property
-    def for_models(self) -> NestedControl:
+    def for_models(self) -> ControlForModels:
         """The control that models get: what they load while they are loaded has no turn to wait."""
-        return NestedControl(self)
+        return ControlForModels(self)
 
-    async def load_nested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load_unlimited(
+        self, name: str, config: str | None, files: Mapping[str, bytes]
+    ) -> None:
         """Like `load`, for a model that is maybe being loaded itself."""
         await self._run(self._load(name, config, files, is_limited=False))
 
@@ -227,3 +228,14 @@ class ModelRepositories:
             f"<ModelRepositories {self._settings.control_mode.value}: "
             f"{len(self._keepers)} models, {len(self._operations)} operations>"
         )
+
+
+class ControlForModels:
+    """Control that models have of others: their loads never wait for a turn. See `ModelControl`."""
+
+    def __init__(self, models: ModelRepositories) -> None:
+        self._models = models
+        self.index = models.index
+        self.unload = models.unload
+        self.is_ready = models.is_ready
+        self.load = models.load_unlimited

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING
 from pytriton.executor.launcher import WorkerLauncher
 from pytriton.repository.loading.python_loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
+from pytriton.repository.reading.instances import visible_gpu_ids
 from pytriton.repository.services.custom_metrics import CustomMetrics
 from pytriton.repository.services.model_services import ModelServices, SharedServices
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from pytriton.server.binding.combined_control import CombinedControl
 from pytriton.server.core import Core
 from pytriton.server.metrics.page import custom_families, server_family_names
-from pytriton.server.process.devices import visible_gpu_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytriton.engine.control import ModelControl
+    from pytriton.repository.loading.backends import Loaders
     from pytriton.repository.model_repositories import Report
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.repository_options import RepositoryOptions
@@ -45,7 +46,7 @@ class RepositoryCore(Core):
     ) -> None:
         super().__init__(options, loop)
         self._launcher = WorkerLauncher(loop)
-        self._loader = PythonLoader(
+        python = PythonLoader(
             self._launcher,
             lambda model, instance: ModelServices(shared, model, instance),
             loop,
@@ -54,7 +55,8 @@ class RepositoryCore(Core):
             exit_timeout_s=options.exit_timeout_s,
         )
         settings = repository_settings(options.repository, gpu_ids)
-        self.repositories = ModelRepositories(settings, self.engine, self._loader, loop)
+        self.loaders: Loaders = {"python": python}  # by the names of backends
+        self.repositories = ModelRepositories(settings, self.engine, self.loaders, loop)
         self._metrics = CustomMetrics(server_family_names())
         shared = SharedServices(
             self.engine,
@@ -87,7 +89,8 @@ class RepositoryCore(Core):
         Raises:
             ServerError: Something of it cannot be loaded; the rest serves.
         """
-        self._loader.start()
+        for loader in self.loaders.values():
+            loader.start()
         await self.repositories.start(report)
 
     async def end_models(self, timeout_s: float) -> None:
@@ -101,7 +104,8 @@ class RepositoryCore(Core):
         """See `Core`."""
         await super().close(timeout_s)
         await self._launcher.close()
-        await self._loader.close()
+        for loader in self.loaders.values():
+            await loader.close()
 
 
 def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> RepositorySettings:

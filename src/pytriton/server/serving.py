@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytriton.engine.model import ModelState
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from pytriton.engine.control import IndexEntry
     from pytriton.server.options.server_options import ServerOptions
 
-_PYTHON_BACKEND = Path(__file__).parent.parent / "python_backend"
 _KILL_S = 0.5  # for processes to be gone that did not end in time
 
 
@@ -58,7 +56,8 @@ class RepositoryServing:
 
     def backends(self) -> Sequence[Backend]:
         """What runs models."""
-        return [Backend("python", str(_PYTHON_BACKEND))]
+        loaders = self.core.loaders
+        return [Backend(name, loader.directory) for name, loader in loaders.items()]
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but go on serving."""

@@ -10,8 +10,7 @@ from pytriton import dtypes
 from pytriton.engine.config import config_from_text, normalise_config
 from pytriton.errors import InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.repository.reading.instances import plan_instances
-from pytriton.repository.reading.layout import ModelPlace
-from pytriton.repository.reading.versions import missing_versions, select_versions
+from pytriton.repository.reading.layout import ModelPlace, missing_versions, select_versions
 from pytriton.repository.reading.warmup import build_warmup
 from tests.repository.scene import write_model
 

@@ -7,9 +7,9 @@ import pytest
 
 from pytriton.errors import CancelledError, InternalError, UnavailableError
 from pytriton.messages import ExecutionTimes, TraceContext
+from pytriton.server.tracing import request_trace
 from pytriton.server.tracing.request_trace import RequestTrace
 from pytriton.server.tracing.spans import TraceFacts
-from pytriton.server.tracing.tracing import request_trace
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)

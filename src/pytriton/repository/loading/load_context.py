@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import ServerError
+from pytriton.repository.loading.backends import find_loader
 from pytriton.repository.loading.load_limit import load_within
 from pytriton.repository.reading.source import ModelSource, make_plan
 from pytriton.repository.states import StateTable
 
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
-    from pytriton.repository.loading.plans import LoadedVersion, VersionLoader
+    from pytriton.repository.loading.backends import Loaders
+    from pytriton.repository.loading.plans import LoadedVersion
     from pytriton.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)
@@ -32,14 +34,14 @@ class LoadContext:
         self,
         settings: RepositorySettings,
         engine: Engine,
-        loader: VersionLoader,
+        loaders: Loaders,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.settings = settings
         self.engine = engine
         self.table = StateTable()
         self.on_progress: Callable[[], None] | None = None  # told when `loading` changed
-        self._loader = loader
+        self._loaders = loaders
         self._loop = loop
         self._turns = asyncio.Semaphore(settings.load_limit)
         self._loading: Counter[str] = Counter()
@@ -79,8 +81,9 @@ class LoadContext:
     async def _try_version(self, source: ModelSource, version: int) -> LoadedVersion | str:
         logger.info("loading: %s:%d", source.name, version)
         try:
+            loader = find_loader(self._loaders, source.config)
             plan = await asyncio.to_thread(make_plan, source, version, self.settings)
-            return await load_within(plan.load_timeout_s, self._loader.load(plan))
+            return await load_within(plan.load_timeout_s, loader.load(plan))
         except Exception as error:  # noqa: BLE001  whatever it was, it is the version's state
             return failure_text(error)
 

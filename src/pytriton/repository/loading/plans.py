@@ -72,7 +72,17 @@ class LoadedVersion(Protocol):
 
 
 class VersionLoader(Protocol):
-    """Starts instances and makes a model of them."""
+    """Starts instances of one backend, and makes a model of them."""
+
+    @property
+    def directory(self) -> str:
+        """Where the backend's own files lie."""
+
+    def start(self) -> None:
+        """Begin what goes on beside the loads."""
+
+    async def close(self) -> None:
+        """Remove what was made for models; their versions were retired before."""
 
     async def load(self, plan: VersionPlan) -> LoadedVersion:
         """Load one version; any exception means that nothing of it is left running."""

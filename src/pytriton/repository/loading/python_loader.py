@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.engine.config import config_to_json, spec_from_config
@@ -21,6 +22,7 @@ from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.repository.loading.python_version import PythonVersion
 from pytriton.repository.loading.warmup_run import WarmupRun
 from pytriton.repository.reading.auto_complete import completed_config, may_complete
+from pytriton.repository.reading.config_files import check_python_model
 from pytriton.transport.worker_frames import Initialize
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ _FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 class PythonLoader:
-    """Makes served versions of plans; one for a server."""
+    """Makes served versions of plans; one for a server. See `VersionLoader`."""
+
+    directory = str(Path(__file__).parents[2] / "python_backend")
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class PythonLoader:
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
         """Load one version; any exception means that nothing of it is left running."""
+        check_python_model(plan.config)
         model_path = _model_path(plan)
         environment = await self._environment(plan)
         config = plan.config

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from pytriton.engine.config import config_from_dict, config_from_text, normalise_config
-from pytriton.engine.config_rules import ENSEMBLE, validate_model, validate_tensors
+from pytriton.engine.config_rules import validate_model, validate_tensors
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.protos import model_config_pb2
 from pytriton.repository.reading.layout import (
@@ -139,21 +139,12 @@ def _infer_backend(config: Any, directory: Path) -> None:
 
 
 def check_python_model(config: Any) -> None:
-    """Refuse what this server cannot run.
+    """Refuse what the Python backend cannot run.
 
     Raises:
-        UnsupportedError: An ensemble, or a setting that the Python backend does not have.
-        InvalidArgumentError: A model of another backend, or code that lies elsewhere.
+        UnsupportedError: A setting that it does not have.
+        InvalidArgumentError: Code that lies elsewhere.
     """
-    if config.platform == ENSEMBLE:
-        raise UnsupportedError(
-            f"model '{config.name}' is an ensemble, this server runs models of backend '{PYTHON}'"
-        )
-    if config.backend != PYTHON:
-        raise InvalidArgumentError(
-            f"unable to find backend library for backend '{config.backend or config.platform}', "
-            f"this server runs models of backend '{PYTHON}'"
-        )
     if not is_inside(config.default_model_filename):
         raise InvalidArgumentError(
             f"expected 'default_model_filename' of model '{config.name}' to stay within its "

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytriton.errors import InvalidArgumentError
@@ -14,6 +17,21 @@ from pytriton.repository.loading.plans import InstancePlan
 # it as number 0. Models written for Triton count all devices, so that is not the default.
 VISIBLE_GPUS = "VISIBLE_GPUS"
 CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
+_DEVICE = re.compile(r"nvidia\d+")
+
+
+def visible_gpu_ids(
+    environment: Mapping[str, str] = os.environ, devices: pathlib.Path = pathlib.Path("/dev")
+) -> tuple[int, ...]:
+    """The numbers of the GPUs that processes of this server see, found without a driver."""
+    if environment.get("TRITON_SERVER_CPU_ONLY"):
+        return ()
+    found = sum(1 for device in devices.glob("nvidia*") if _DEVICE.fullmatch(device.name))
+    visible = environment.get(CUDA_DEVICES)
+    if visible is not None:
+        named = [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
+        found = min(found, len(named))
+    return tuple(range(found))
 
 
 def plan_instances(config: Any, visible_devices: str | None = None) -> tuple[InstancePlan, ...]:

@@ -12,18 +12,19 @@ import msgspec
 from pytriton.engine.config_rules import validate_instance_groups
 from pytriton.repository.loading.load_limit import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
-from pytriton.repository.reading.config_files import check_python_model, read_config, read_labels
+from pytriton.repository.reading.config_files import read_config, read_labels
 from pytriton.repository.reading.instances import plan_instances
 from pytriton.repository.reading.layout import (
     ModelPlace,
     Snapshot,
     check_links,
+    missing_versions,
     mistaken_versions,
+    select_versions,
     take_snapshot,
     version_directories,
 )
 from pytriton.repository.reading.overrides import Override, remove_files, write_files
-from pytriton.repository.reading.versions import missing_versions, select_versions
 from pytriton.repository.reading.warmup import build_warmup
 from pytriton.repository.settings import RepositorySettings
 
@@ -131,10 +132,9 @@ def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -
     """What a loader needs to load one version.
 
     Raises:
-        ServerError: This server cannot run the model, or a file that it names is not there.
+        ServerError: A setting is wrong, or a file that it names is not there.
     """
     config = source.config
-    check_python_model(config)
     validate_instance_groups(config, settings.gpu_ids)
     return VersionPlan(
         name=source.name,

@@ -9,6 +9,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.binding.binder import BinderSession
@@ -54,7 +55,7 @@ class BinderPort:
         self._listeners: list[_Listener] = []
         self._strangers: dict[ControlLink, asyncio.TimerHandle] = {}  # that did not join yet
         self._sessions: dict[BinderSession, ProcessWatch] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks(loop)
 
     def start(self, ports: Started) -> None:
         """Begin to listen beside each port; where that fails, nobody else binds models."""
@@ -86,8 +87,7 @@ class BinderPort:
             self._turn_away(link)
         for session in list(self._sessions):
             self._end(session)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._closing.wait()
 
     def _listen(self, listener: _Listener) -> None:
         if listener in self._listeners:
@@ -161,6 +161,4 @@ class BinderPort:
         if watch is None:
             return  # it ends already
         watch.close()
-        task = self._loop.create_task(session.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(session.close())

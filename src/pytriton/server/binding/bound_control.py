@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.control import IndexEntry
 from pytriton.engine.model import UNLOADED, ModelState
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.server.api.tasks import TaskKeeper
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,7 +30,7 @@ class BoundControl:
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
-        self._draining = TaskKeeper(loop)
+        self._draining = BackgroundTasks(loop)
 
     def has(self, name: str) -> bool:
         """Whether a model of that name is bound."""

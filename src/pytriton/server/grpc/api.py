@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import GRPC_RESTRICTED
-from pytriton.server.api.tasks import TaskKeeper
-from pytriton.server.api.trace_service import TraceService
 from pytriton.server.grpc import health as grpc_health
 from pytriton.server.grpc import reflection as grpc_reflection
 from pytriton.server.grpc.call import RefusedCall, UnaryCall
@@ -33,6 +32,7 @@ from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
 from pytriton.server.grpc.reading import READ_BYTES
 from pytriton.server.grpc.repository import GrpcRepository
 from pytriton.server.grpc.stream import MAX_UNTAKEN_BYTES, StreamInferCall
+from pytriton.server.tracing.settings import TraceService
 from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 
@@ -108,7 +108,7 @@ class GrpcApi:
         tracing: Tracing | None = None,
     ) -> None:
         self.connections: set[GrpcConnection] = set()
-        self.tasks = TaskKeeper(loop)
+        self.tasks = BackgroundTasks(loop)
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes

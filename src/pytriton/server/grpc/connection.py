@@ -33,8 +33,8 @@ from pytriton.wire.http2 import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from pytriton.background_tasks import BackgroundTasks
     from pytriton.dtypes import Buffer
-    from pytriton.server.api.tasks import TaskKeeper
     from pytriton.server.grpc.call import Call
     from pytriton.server.options.server_options import KeepaliveOptions
     from pytriton.server.options.server_options import Limits as ServerLimits
@@ -60,7 +60,7 @@ class CallHandler(Protocol):
     limits: ServerLimits
     max_message_bytes: int
     read_buffer: memoryview
-    tasks: TaskKeeper
+    tasks: BackgroundTasks
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
         """The call that a head asks for; None where it was answered already."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model_spec import TensorSpec
     from pytriton.server.api.readiness import Readable, Readiness
-    from pytriton.server.api.trace_service import TraceService
+    from pytriton.server.tracing.settings import TraceService
 
 _NOT_SERVED = {
     "SystemSharedMemoryStatus": "shared-memory",

@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import ServerError, UnavailableError, UnsupportedError
 from pytriton.server.api import documents
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
-from pytriton.server.api.tasks import TaskKeeper
-from pytriton.server.api.trace_service import TraceService
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.generate import (
     GenerateExchange,
@@ -31,6 +30,7 @@ from pytriton.server.http.infer import HeaderUse, InferExchange, respond_server_
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Route, Router
 from pytriton.server.http.text import UNEXPECTED
+from pytriton.server.tracing.settings import TraceService
 from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class HttpApi(HttpHandler):
         tracing: Tracing | None = None,
     ) -> None:
         super().__init__(options.limits, loop)
-        self.tasks = TaskKeeper(loop)
+        self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._readiness = Readiness(engine, control, is_strict=options.strict_readiness)
         self._server_id = options.id

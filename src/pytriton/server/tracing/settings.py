@@ -15,6 +15,7 @@ from pytriton.utils.trace_config import OFF, TIMESTAMPS, read_trace_config
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytriton.engine.engine import Engine
     from pytriton.utils.trace_config import TraceConfig
 
 Values = dict[str, list[str]]
@@ -167,3 +168,23 @@ def _read_levels(texts: Sequence[str]) -> list[str]:
     if OFF in texts and len(texts) > 1:
         raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
     return list(texts)
+
+
+class TraceService:
+    """The settings of a server, and of the models that it has."""
+
+    def __init__(self, engine: Engine, settings: TraceSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+
+    def change(self, model_name: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Change settings of a model, or of all without a name; the settings after that.
+
+        Raises:
+            ServerError: There is no such model, or a value is wrong.
+        """
+        if model_name and self._engine.find(model_name) is None:
+            raise InvalidArgumentError(f"Request for unknown model : {model_name}")
+        if changes:
+            self._settings.update(changes, model_name)
+        return self._settings.view(model_name)

@@ -1,35 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that run beside the requests that began them, kept until they end."""
+"""Tasks that run beside whoever began them, kept until they end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 
-class TaskKeeper:
+class BackgroundTasks:
     """Keeps tasks alive: the event loop itself holds them only weakly."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something on the loop; what it raises is its own to handle."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def cancel(self) -> None:
-        """Give up what still runs: the server ends."""
+        """Give up what still runs."""
         for task in self._tasks:
             task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until all that runs now has ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def __iter__(self) -> Iterator[asyncio.Task[None]]:
+        return iter(list(self._tasks))
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def __repr__(self) -> str:
-        return f"<TaskKeeper {len(self._tasks)} running>"
+        return f"<BackgroundTasks {len(self._tasks)} running>"

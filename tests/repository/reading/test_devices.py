@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.server.process.devices import visible_gpu_ids
+from pytriton.repository.reading.instances import visible_gpu_ids
 
 
 @pytest.mark.parametrize(
