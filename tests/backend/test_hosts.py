@@ -12,9 +12,9 @@ from pytriton.backend import bound_model
 from pytriton.backend.bound_model import BoundModel
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import BatchFailure, Execute, Responses
 from pytriton.transport.link import Link
+from pytriton.transport.memory_channel import MemoryChannel
 
 DEADLINE_S = 30.0
 LONG = "x" * 300_000
@@ -57,7 +57,7 @@ def open_model():
         model = BoundModel("m", [function], [tensor], [tensor], config=config)
         (sock,), _ = model.open_instances(lambda: None)
         sock.settimeout(DEADLINE_S)
-        channel = Channel(sock, Arena())
+        channel = MemoryChannel(sock, Arena())
         opened.append((model, channel))
         return channel
 

@@ -14,8 +14,8 @@ from pytriton.decorators.context import TritonContext
 from pytriton.dtypes import FP32
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
-from pytriton.transport.frames import BatchResult, Execute, Notes, Responses, TensorRef
+from pytriton.transport.frames import BatchResult, Execute, MemoryFrame, Responses, TensorRef
+from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,14 +67,14 @@ def call(infer_func: Callable[..., Any]) -> tuple[TensorRef, Any]:
     model = BoundModel("m", infer_func, tensors[:1], tensors[1:], 1, ModelConfig(max_batch_size=8))
     model.prepare(TritonContext())
     sockets, _ = model.open_instances(lambda: None)
-    channel = Channel(sockets[0], Arena())
+    channel = MemoryChannel(sockets[0], Arena())
     payload = channel.payload()
     block, offset = payload.add([VALUES.data.cast("B")], VALUES.nbytes)
     shape = (1, VALUES.size)
     ref = TensorRef("x", FP32.number, shape, offset, VALUES.nbytes, block)
     channel.send(Execute(1, [1], [ref]), payload)
     received = channel.receive()
-    while received is not None and isinstance(received.frame, Notes):
+    while received is not None and isinstance(received.frame, MemoryFrame):
         received = channel.receive()
     assert received is not None
     if isinstance(received.frame, BatchResult):

@@ -17,7 +17,7 @@ from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.transport.channel import Channel
+from pytriton.transport.memory_channel import MemoryChannel
 from tests.fakes import RecordingSink
 
 DEADLINE_S = 60.0
@@ -95,7 +95,7 @@ class InstanceBench:
     """An instance and its events; `until` runs the loop. Those below have one each."""
 
     instance: ChannelInstance
-    far_channel: Channel  # the model's end
+    far_channel: MemoryChannel  # the model's end
     # What is said of a model that raised, and of one whose connection ended.
     raised_log: str
     lost_error: str
@@ -191,7 +191,7 @@ class Bench(InstanceBench):
         sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
         names = [spec.name for spec in self.bound.config.inputs]
         labels = ModelLabels("m", "1", names, batching=batching)
-        channel = Channel(sockets[0], self.keeper.arena)
+        channel = MemoryChannel(sockets[0], self.keeper.arena)
         self.instance = ChannelInstance(
             "m_0_0", labels, channel, self.keeper, loop, self, concurrency[0]
         )

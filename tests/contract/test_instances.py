@@ -10,12 +10,11 @@ import socket
 import numpy as np
 import pytest
 
-from pytriton.backend import async_host, host
+from pytriton.backend import host, stream_host
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.executor import memory_keeper
 from pytriton.model_config import Tensor
 from pytriton.python_backend import mailbox
-from pytriton.transport import arena
+from pytriton.transport import idle_reader, memory_trimmer
 from pytriton.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import COUPLED, DECOUPLED, Bench, InstanceBench, floats
 from tests.contract.worker_bench import WORKERS, WorkerBench
@@ -298,9 +297,8 @@ def test_message_that_makes_no_sense_ends_the_host(serve, caplog):
 
 
 def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
-    for module in (async_host, host, mailbox, memory_keeper):
+    for module in (host, idle_reader, mailbox, memory_trimmer, stream_host):
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(arena.Arena.trim, "__kwdefaults__", {"idle_seconds": 0.0})
     bench = serve(lambda request: {"y": request["x"] + 1})
     for number in range(3):
         bench.infer({"x": np.full((1, 100_000), number, np.float32)})

@@ -11,9 +11,9 @@ import pytest
 
 from pytriton.errors import InternalError, NotFoundError, UnavailableError
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import RESPONSE_WINDOW
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import (
     CallCredit,
     CancelCall,
@@ -44,7 +44,7 @@ def forked(rig):
         socket.send_fds(rig.far_door, [b"in"], [sent.fileno()])
     rig.turn()
     assert rig.instance._door.callers == 1
-    channel = Channel(theirs, Arena())
+    channel = MemoryChannel(theirs, Arena())
     yield channel
     channel.close()
 
@@ -256,7 +256,7 @@ def test_forked_process_that_talks_nonsense_is_shown_out(rig, forked, caplog):
 
     assert rig.instance._door.callers == 0
     assert rig.deaths == []
-    assert "a message of a forked process could not be read" in caplog.text
+    assert "a forked process: a message could not be read" in caplog.text
 
 
 def test_what_is_no_socket_does_not_come_in(rig, caplog):

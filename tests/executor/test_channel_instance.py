@@ -13,9 +13,9 @@ from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.messages import InferTensor, TraceContext
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from tests.fakes import request
 
 
@@ -28,9 +28,9 @@ class Rig:
         keeper = MemoryKeeper(self.loop)
         keeper.arena = Arena(limit_bytes)
         ours, theirs = socket_pair()
-        self.far = Channel(theirs, Arena())
+        self.far = MemoryChannel(theirs, Arena())
         labels = ModelLabels("m", "1", ["x"], batching=True)
-        channel = Channel(ours, keeper.arena)
+        channel = MemoryChannel(ours, keeper.arena)
         self.instance = ChannelInstance("m_0_0", labels, channel, keeper, self.loop, self, 4)
         self.instance.start()
 

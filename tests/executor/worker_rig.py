@@ -16,9 +16,9 @@ from pytriton.executor.python_instance import PythonInstance
 from pytriton.executor.worker import Worker
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import TensorRef
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import Initialize, Initialized
 from tests.fakes import request
 
@@ -85,7 +85,7 @@ class WorkerRig:
         self.keeper = MemoryKeeper(self.loop)
         channel, far = socket_pair()
         door, self.far_door = socket_pair()
-        self.far = Channel(far, Arena())
+        self.far = MemoryChannel(far, Arena())
         self.exited = self.loop.create_future()
         worker = Worker("m_0_0", 4321, (channel, door), self._on_kill, self.exited)
         labels = ModelLabels("m", "1", ["x"], batching=True, has_details=True)

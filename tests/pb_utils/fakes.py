@@ -35,7 +35,7 @@ class FakeCall:
 
 
 class FakeRuntime:
-    """Notes all that it is asked for; `refusal` is the text that the server refuses with."""
+    """MemoryFrame all that it is asked for; `refusal` is the text that the server refuses with."""
 
     instance_name = "model_0_0"
     model_directory = "/models/model/1"

@@ -10,9 +10,9 @@ import pytest
 from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.mailbox import Inbox
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import Cancel, Execute
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import CheckReady, ServiceReply
 from tests.e2e.waiting import eventually
 
@@ -44,7 +44,7 @@ class Waiting(threading.Thread):
 def rig():
     ours, theirs = socket_pair()
     rig = Connection(ours)
-    rig.server = Channel(theirs, Arena())
+    rig.server = MemoryChannel(theirs, Arena())
     rig.handlers[Execute] = rig.mailbox.jobs.take
     yield rig
     rig.server.close()

@@ -12,10 +12,11 @@ from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend import mailbox
 from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.placing import place
+from pytriton.transport import idle_reader
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
-from pytriton.transport.frames import BatchResult, Notes, ResponseItem, Responses
+from pytriton.transport.frames import BatchResult, MemoryFrame, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import Finalize
 from tests.python_backend.worker_rig import DEADLINE_S
 
@@ -43,7 +44,7 @@ class TritonPythonModel:
 
 
 def lent(rig):
-    return len(rig.channel._lent)
+    return rig.channel.book.lent_count
 
 
 def test_inputs_come_back_with_the_next_answers(worker):
@@ -62,7 +63,7 @@ def test_input_that_is_kept_comes_back_when_it_is_dropped(worker):
     rig.run({"x": LARGE[:, :1]}, ids={0: "drop later"})
     # The worker waits for a batch by then, and says so nevertheless.
     while lent(rig):
-        assert isinstance(rig.channel.receive().frame, Notes)
+        assert isinstance(rig.channel.receive().frame, MemoryFrame)
 
 
 def test_outputs_reuse_what_the_server_gave_back(worker):
@@ -76,9 +77,10 @@ def test_outputs_reuse_what_the_server_gave_back(worker):
 
 
 def test_idle_memory_is_given_back(monkeypatch):
-    monkeypatch.setattr(mailbox, "IDLE_SECONDS", 0.01)
+    for module in (idle_reader, mailbox):
+        monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
     ours, theirs = socket_pair()
-    connection, server = Connection(ours), Channel(theirs, Arena())
+    connection, server = Connection(ours), MemoryChannel(theirs, Arena())
     tensor = Tensor("y", LARGE)
     connection.outbox.send(
         lambda payload: Responses(0, 0, [ResponseItem(1, 0, [place(payload, tensor)])])
@@ -88,9 +90,9 @@ def test_idle_memory_is_given_back(monkeypatch):
     thread.start()
     server.receive()
     assert server.maps_memory
-    server.send_notes()
+    server.send_memory_update()
     while server.maps_memory:
-        assert isinstance(server.receive().frame, Notes)
+        assert isinstance(server.receive().frame, MemoryFrame)
     server.send(Finalize())
     thread.join(DEADLINE_S)
     assert connection.outbox.channel.arena.reserved_bytes == 0

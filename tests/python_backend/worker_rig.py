@@ -19,16 +19,16 @@ import numpy as np
 from pytriton.dtypes import BYTES, array_to_bytes_elements, encode_bytes, from_numpy
 from pytriton.python_backend.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import (
     BatchFailure,
     BatchResult,
     Execute,
-    Notes,
+    MemoryFrame,
     Responses,
     TensorRef,
 )
 from pytriton.transport.link import socket_pair, stream_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import (
     Finalize,
     InferReply,
@@ -97,7 +97,7 @@ class Peer:
 
     def __init__(self, sock):
         sock.settimeout(DEADLINE_S)
-        self.channel = Channel(sock, Arena())
+        self.channel = MemoryChannel(sock, Arena())
         self.lines: list[LogLine] = []
 
     def say(self, frame, payload=None):
@@ -110,7 +110,7 @@ class Peer:
             frame = received.frame
             if isinstance(frame, LogLine) and LogLine not in kinds:
                 self.lines.append(frame)
-            elif not isinstance(frame, Notes):
+            elif not isinstance(frame, MemoryFrame):
                 assert not kinds or isinstance(frame, kinds), frame
                 return received
 

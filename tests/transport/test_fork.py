@@ -15,11 +15,11 @@ import os, socket, sys
 import numpy as np
 from pytriton.dtypes import FP32
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.frames import Execute, TensorRef
 from pytriton.transport.link import socket_pair, stream_pair
 
-lender, keeper = (Channel(sock, Arena()) for sock in socket_pair())
+lender, keeper = (MemoryChannel(sock, Arena()) for sock in socket_pair())
 array = np.ones(100_000, np.float32)
 payload = lender.payload()
 block, offset = payload.add([memoryview(array).cast("B")], array.nbytes)

@@ -13,18 +13,18 @@ import pytest
 from pytriton.dtypes import FP32
 from pytriton.transport import memory
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.frames import (
     BlockRef,
     Execute,
-    MemoryNotes,
-    Notes,
+    MemoryFrame,
+    MemoryUpdate,
     SegmentRef,
     TensorRef,
     encode_frame,
 )
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING, Segment, check_received
+from pytriton.transport.memory_channel import MemoryChannel
 
 SIZE = 1 << 20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has seals")
@@ -34,11 +34,11 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has se
 def receiver():
     """A channel, and how a process that speaks its own frames sends it memory."""
     ours, theirs = socket_pair()
-    channel = Channel(ours, Arena())
+    channel = MemoryChannel(ours, Arena())
 
     def send(descriptor, size=SIZE, blocks=()):
-        notes = MemoryNotes(list(blocks), [SegmentRef(1, size)])
-        socket.send_fds(theirs, [encode_frame(Notes(notes))], [descriptor])
+        notes = MemoryUpdate(list(blocks), [SegmentRef(1, size)])
+        socket.send_fds(theirs, [encode_frame(MemoryFrame(notes))], [descriptor])
 
     channel.send_memory = send
     yield channel
@@ -49,7 +49,7 @@ def receiver():
 @on_linux
 @pytest.mark.parametrize("size", [0, SIZE // 2, 2 * SIZE])
 def test_size_of_a_segment_cannot_be_changed(size):
-    segment = Segment(1, SIZE)
+    segment = Segment(SIZE)
     with pytest.raises(PermissionError):
         os.ftruncate(segment.descriptor, size)
     segment.view(0, SIZE)[:] = bytes(SIZE)
@@ -60,7 +60,7 @@ def test_size_of_a_segment_cannot_be_changed(size):
 @on_linux
 def test_python_without_memfd_makes_the_same_memory(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
-    segment = Segment(1, SIZE)
+    segment = Segment(SIZE)
 
     check_received(segment.descriptor, SIZE)
 
@@ -92,7 +92,7 @@ def test_file_is_refused_where_memory_is_sealed(receiver, tmp_path):
 @pytest.mark.parametrize("form", ["native", "portable"])
 def test_memory_that_is_smaller_than_said_is_refused(receiver, monkeypatch, form):
     monkeypatch.setenv(PORTABLE_SETTING, "1" if form == "portable" else "0")
-    segment = Segment(1, SIZE)
+    segment = Segment(SIZE)
     receiver.send_memory(segment.descriptor, 2 * SIZE)
 
     with pytest.raises(ValueError, match=f"expected shared memory of {2 * SIZE} bytes, got {SIZE}"):
@@ -101,7 +101,7 @@ def test_memory_that_is_smaller_than_said_is_refused(receiver, monkeypatch, form
 
 @pytest.mark.parametrize("extent", [(-64, 128), (SIZE - 64, 128), (0, 2 * SIZE), (64, -64)])
 def test_block_outside_of_its_segment_is_refused(receiver, extent):
-    segment = Segment(1, SIZE)
+    segment = Segment(SIZE)
     receiver.send_memory(segment.descriptor, blocks=[BlockRef(1, 1, *extent)])
 
     with pytest.raises(ValueError, match="expected a block within 1048576 bytes"):
@@ -111,7 +111,7 @@ def test_block_outside_of_its_segment_is_refused(receiver, extent):
 def test_file_that_both_processes_use_is_mapped(monkeypatch):
     monkeypatch.setenv(PORTABLE_SETTING, "1")
     assert not memory.has_sealed_memory()
-    left, right = (Channel(sock, Arena()) for sock in socket_pair())
+    left, right = (MemoryChannel(sock, Arena()) for sock in socket_pair())
     sent = np.arange(SEGMENT_BYTES // 16, dtype=np.float32)
     payload = left.payload()
     block, offset = payload.add([sent.tobytes()], sent.nbytes)

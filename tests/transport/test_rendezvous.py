@@ -18,7 +18,7 @@ import pytest
 from pytriton.transport import rendezvous
 from pytriton.transport.memory import PORTABLE_SETTING
 
-PORT = 61_234
+PORT = 20_000 + os.getpid() % 40_000  # others may run these tests at the same time
 NOBODY = 65_534
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not hasattr(socket, "SO_PEERCRED"),

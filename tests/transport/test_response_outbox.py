@@ -12,9 +12,9 @@ from pytriton.errors import UnavailableError
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend.placing import place
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
-from pytriton.transport.frames import Notes, ResponseItem, Responses
+from pytriton.transport.frames import MemoryFrame, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
 from pytriton.transport.worker_frames import LogLine
 
@@ -25,8 +25,8 @@ DEADLINE_S = 60.0
 def far():
     ours, theirs = socket_pair()
     theirs.settimeout(DEADLINE_S)
-    far = Channel(theirs, Arena())
-    far.outbox = ResponseOutbox(Channel(ours, Arena(limit_bytes=64 << 20)))
+    far = MemoryChannel(theirs, Arena())
+    far.outbox = ResponseOutbox(MemoryChannel(ours, Arena(limit_bytes=64 << 20)))
     yield far
     far.outbox.close()
     far.outbox.channel.close()
@@ -87,8 +87,8 @@ def test_tensor_without_room_is_refused_and_others_are_not(far):
     large = Tensor("y", np.zeros(100 << 20, np.uint8))
     with pytest.raises(UnavailableError, match="no room"):
         far.outbox.send(lambda p: Responses(0, 0, [ResponseItem(1, 0, [place(p, large)])]))
-    far.outbox.send(lambda payload: Notes())
-    assert isinstance(far.receive().frame, Notes)
+    far.outbox.send(lambda payload: MemoryFrame())
+    assert isinstance(far.receive().frame, MemoryFrame)
 
 
 def test_threads_do_not_mix_up_their_tensors(far):
@@ -114,7 +114,7 @@ def test_posting_without_a_server_is_no_error(far):
     far.close()
     far.outbox.post(line("unheard"))
     with pytest.raises(BrokenPipeError):
-        far.outbox.send(lambda payload: Notes())
+        far.outbox.send(lambda payload: MemoryFrame())
 
 
 def bad_item(number):

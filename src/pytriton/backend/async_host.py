@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
-from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import BatchFailure, Execute
-from pytriton.transport.unsent import UnsentSender
+from pytriton.transport.loop_channel import LoopChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from pytriton.transport.channel import Payload, Received
     from pytriton.transport.frames import Frame
-
-logger = logging.getLogger(__name__)
 
 
 class AsyncInstanceHost(InstanceHost):
@@ -33,32 +30,27 @@ class AsyncInstanceHost(InstanceHost):
 
     async def _serve_async(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        self._channel.link.socket.setblocking(False)
         self._closed = loop.create_future()
-        self._unsent = UnsentSender(loop, self._channel.link, lambda _: self._close())
         self._tasks: set[asyncio.Task[None]] = set()
-        self._trimming: asyncio.TimerHandle | None = None
-        loop.add_reader(self._channel.fileno(), self._on_readable)
+        trimmer = MemoryTrimmer(loop, self._channel.arena)
+        self._loop_channel = LoopChannel(
+            self._channel,
+            loop,
+            trimmer,
+            self._call.instance_name,
+            on_message=self._on_message,
+            on_lost=lambda _: self._close(),
+        )
+        self._loop_channel.reads_ahead = True
+        self._loop_channel.start()
         try:
             await self._closed
         finally:
-            loop.remove_reader(self._channel.fileno())
-            self._unsent.stop()
+            self._loop_channel.stop_watching()
+            trimmer.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _on_readable(self) -> None:
-        try:
-            while (received := self._channel.receive()) is not None:
-                if received.uses_blocks:
-                    self._trim_later()
-                self._on_message(received)
-        except (EOFError, OSError):
-            self._close()
-        except Exception:  # what was said is lost, so the server would wait for ever
-            logger.exception("%s: a message could not be read", self._call.instance_name)
-            self._close()
 
     def _close(self) -> None:
         if not self._closed.done():
@@ -97,32 +89,5 @@ class AsyncInstanceHost(InstanceHost):
             self._on_unrecoverable()
 
     def _send(self, frame: Frame, payload: Payload) -> None:
-        if self._closed.done():
-            return
-        if payload.blocks:
-            self._trim_later()
-        try:
-            self._channel.send(frame, payload)
-        except OSError:
-            self._close()
-            return
-        if self._channel.link.has_unsent:
-            self._unsent.watch()
-
-    def _trim_later(self) -> None:
-        if self._trimming is None:
-            self._trimming = self._loop.call_later(IDLE_SECONDS, self._trim)
-
-    def _trim(self) -> None:
-        self._trimming = None
-        channel = self._channel
-        channel.forget_segments(channel.arena.trim())
-        try:
-            channel.send_notes()
-        except OSError:
-            self._close()
-            return
-        if channel.link.has_unsent:
-            self._unsent.watch()
-        if channel.maps_memory or channel.arena.reserved_bytes:
-            self._trim_later()
+        if not self._closed.done():
+            self._loop_channel.send(frame, payload)

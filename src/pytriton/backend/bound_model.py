@@ -27,8 +27,8 @@ from pytriton.model_config.triton_model_config import (
     TritonModelConfig,
 )
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     import socket
@@ -131,7 +131,7 @@ class BoundModel:
     ) -> None:
         kind = stream_host_for if self.config.decoupled else host_for
         host = kind(infer_func)(
-            self._call(index, infer_func), Channel(sock, Arena()), on_unrecoverable
+            self._call(index, infer_func), MemoryChannel(sock, Arena()), on_unrecoverable
         )
         host.start()
         self._hosts.append(host)

@@ -76,11 +76,10 @@ class InstanceHost:
 
     def _make_reader(self) -> IdleReader:
         channel = self._channel
-        return IdleReader(channel, lambda: channel.arena.has_idle_segments, self._trim)
+        return IdleReader(channel, lambda: channel.has_idle_memory, self._trim)
 
     def _trim(self) -> None:
-        self._channel.forget_segments(self._channel.arena.trim(idle_seconds=IDLE_SECONDS))
-        self._channel.send_notes()
+        self._channel.trim(IDLE_SECONDS)
 
     def _answer(self, received: Received, execute: Execute) -> None:
         payload = self._channel.payload()

@@ -24,7 +24,6 @@ from pytriton.errors import ErrorCode, sendable_text
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.transport.arena import find_unshared_remote_block
-from pytriton.transport.channel import INLINE_TENSOR_BYTES
 from pytriton.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -33,6 +32,7 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
+from pytriton.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from pytriton.executor.base import InstanceEvents
     from pytriton.executor.memory_keeper import MemoryKeeper
-    from pytriton.transport.channel import Channel, Payload, Received
+    from pytriton.transport.channel import Payload, Received
+    from pytriton.transport.memory_channel import MemoryChannel as Channel
 
 logger = logging.getLogger(__name__)
 

@@ -7,23 +7,21 @@ them through the door, which parent and children share because a message on it i
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
 from typing import TYPE_CHECKING
 
 from pytriton.executor.call_port import CallPort
-from pytriton.transport.channel import Channel
-from pytriton.transport.unsent import UnsentSender
+from pytriton.transport.loop_channel import LoopChannel
+from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     import asyncio
 
     from pytriton.executor.memory_keeper import MemoryKeeper
     from pytriton.executor.services import WorkerServices
-    from pytriton.transport.channel import Payload
-    from pytriton.transport.frames import Frame
+    from pytriton.transport.channel import Received
 
 logger = logging.getLogger(__name__)
 
@@ -103,19 +101,22 @@ class ForkedCaller:
         services: WorkerServices,
         siblings: set[ForkedCaller],
     ) -> None:
-        sock.setblocking(False)
-        self._channel = Channel(sock, keeper.arena)
-        self._port = CallPort(self._channel, keeper, services, self._send)
-        self._keeper = keeper
-        self._loop = loop
+        channel = MemoryChannel(sock, keeper.arena)
+        self._channel = LoopChannel(
+            channel,
+            loop,
+            keeper,
+            "a forked process",
+            on_message=self._take,
+            on_lost=lambda _: self.close(),
+        )
+        self._port = CallPort(channel, keeper, services, self._channel.send)
         self._siblings = siblings
-        self._unsent = UnsentSender(loop, self._channel.link, lambda _: self.close())
 
     def open(self) -> None:
         """Begin to serve its calls."""
         self._siblings.add(self)
-        self._keeper.add(self._channel)
-        self._loop.add_reader(self._channel.fileno(), self._on_readable)
+        self._channel.start()
 
     def close(self) -> None:
         """End the channel and give up its calls."""
@@ -123,30 +124,7 @@ class ForkedCaller:
             return
         self._siblings.discard(self)
         self._port.close()
-        self._loop.remove_reader(self._channel.fileno())
-        self._unsent.stop()
         self._channel.close()
-        self._keeper.remove(self._channel)
 
-    def _send(self, frame: Frame, payload: Payload | None) -> None:
-        with contextlib.suppress(OSError):  # it is gone, which the reader hears, too
-            self._channel.send(frame, payload)
-        if self._channel.link.has_unsent:
-            self._unsent.watch()
-
-    def _on_readable(self) -> None:
-        if self not in self._siblings:
-            return
-        try:
-            received = self._channel.receive()
-            if received is not None:
-                if received.uses_blocks:
-                    self._keeper.touch()
-                self._port.take(received)
-                if self._channel.link.has_message:
-                    self._loop.call_soon(self._on_readable)
-        except EOFError:
-            self.close()
-        except Exception:  # what it asked for is lost, so it would wait for ever
-            logger.exception("a message of a forked process could not be read")
-            self.close()
+    def _take(self, received: Received) -> None:
+        self._port.take(received)

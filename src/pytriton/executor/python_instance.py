@@ -15,7 +15,7 @@ from pytriton.executor.channel_instance import PROCESS_ENDED, ChannelInstance, M
 from pytriton.executor.door import Door
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.executor.worker import ForkingProcessEndedError
-from pytriton.transport.channel import Channel
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import (
     CheckReady,
     Finalize,
@@ -60,7 +60,7 @@ class PythonInstance(ChannelInstance):
         services: WorkerServices,
         grace_s: float = FINALIZE_GRACE_S,
     ) -> None:
-        channel = Channel(worker.channel, keeper.arena)
+        channel = MemoryChannel(worker.channel, keeper.arena)
         super().__init__(worker.instance_name, labels, channel, keeper, loop, events)
         self.has_ready_check = False
         self.ended: asyncio.Future[None] = loop.create_future()

@@ -15,8 +15,8 @@ from pytriton.pb_utils.failures import TritonModelException
 from pytriton.python_backend.loop_reader import LoopReader
 from pytriton.python_backend.mailbox import Handler, Inbox, Mailbox, Waiter
 from pytriton.transport.arena import Arena
-from pytriton.transport.channel import Channel
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.response_outbox import ResponseOutbox
 from pytriton.transport.worker_frames import InferReply, ServiceCall, ServiceReply
 
@@ -28,7 +28,7 @@ class Connection:
     """A channel with a mailbox, an outbox and the calls whose answers are awaited."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.outbox = ResponseOutbox(Channel(sock, Arena()))
+        self.outbox = ResponseOutbox(MemoryChannel(sock, Arena()))
         self.handlers: dict[type, Handler] = {
             InferReply: self._on_reply,
             ServiceReply: self._on_reply,

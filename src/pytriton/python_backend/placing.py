@@ -12,8 +12,8 @@ import numpy as np
 from pytriton.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.transport.arena import find_unshared_remote_block
-from pytriton.transport.channel import INLINE_TENSOR_BYTES
 from pytriton.transport.frames import TensorRef
+from pytriton.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,6 +11,7 @@ when the last array goes, the block is given back.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections import deque
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytriton.transport import memory
+    from pytriton.transport.memory import ReceivedSegment
 
 ALIGNMENT = 64
 SEGMENT_BYTES = 16 << 20
@@ -34,6 +35,7 @@ DEFAULT_LIMIT_BYTES = 8 << 30
 # Without the interpreter's lock other threads change a count while it is read: outputs are copied.
 COUNTS_REFERENCES = "t" not in getattr(sys, "abiflags", "")
 IDLE_SECONDS = 5.0  # a segment unused for so long is given back to the system
+_numbers = itertools.count(1)  # of blocks, those of other processes among them
 
 
 class Block:
@@ -41,8 +43,8 @@ class Block:
 
     __slots__ = ("__weakref__", "_places", "id", "offset", "segment", "size")
 
-    def __init__(self, block_id: int, places: _Places, offset: int, size: int) -> None:
-        self.id = block_id
+    def __init__(self, places: _Places, offset: int, size: int) -> None:
+        self.id = next(_numbers)
         self._places = places
         self.segment = places.segment
         self.offset = offset
@@ -65,28 +67,42 @@ class Block:
 
 
 class RemoteBlock:
-    """A block of the peer's arena, as long as any array here refers to it."""
+    """A block of the peer's arena, as long as any array here refers to it.
 
-    __slots__ = ("_mapping", "_release", "id", "offset", "size")
+    Args:
+        owner_id: the peer's number of it.
+        segment: where it lies.
+        extent: its offset and size there.
+        release: gets the peer's number when the block is given back, and whether it is to be
+            abandoned.
+    """
+
+    __slots__ = ("_is_abandoned", "_release", "id", "offset", "owner_id", "segment", "size")
 
     def __init__(
         self,
-        block_id: int,
-        mapping: memory.Mapping,
+        owner_id: int,
+        segment: ReceivedSegment,
         extent: tuple[int, int],
-        release: Callable[[int], None],
+        release: Callable[[int, bool], None],
     ) -> None:
-        self.id = block_id
+        self.id = next(_numbers)  # for those whom it is forwarded to
+        self.owner_id = owner_id
+        self.segment = segment
         self.offset, self.size = extent
-        self._mapping = mapping
         self._release = release
+        self._is_abandoned = False
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return _array_interface(self._mapping.address + self.offset, self.size)
+        return _array_interface(self.segment.address + self.offset, self.size)
+
+    def abandon(self) -> None:
+        """Let the owner never reuse this place: whom it was forwarded to may still be reading."""
+        self._is_abandoned = True
 
     def __del__(self) -> None:
-        self._release(self.id)
+        self._release(self.owner_id, self._is_abandoned)
 
 
 def _array_interface(address: int, size: int) -> dict[str, Any]:
@@ -206,8 +222,6 @@ class Arena:
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._places: dict[int, _Places] = {}
-        self._next_segment = 1
-        self._next_block = 1
 
     def allocate(self, size: int) -> Block:
         """A block of at least `size` bytes; UnavailableError where the arena is full."""
@@ -252,9 +266,7 @@ class Arena:
         return f"<Arena segments={len(self._places)} idle={idle} bytes={self.reserved_bytes}>"
 
     def _block(self, places: _Places, offset: int, size: int) -> Block:
-        block_id = self._next_block
-        self._next_block += 1
-        return Block(block_id, places, offset, size)
+        return Block(places, offset, size)
 
     def _grow(self, size: int) -> _Places:
         segment_size = max(SEGMENT_BYTES, size)
@@ -267,10 +279,9 @@ class Arena:
             )
             raise UnavailableError(message)
         try:
-            segment = Segment(self._next_segment, segment_size)
+            segment = Segment(segment_size)
         except OSError as error:  # no descriptor or no memory is left
             raise UnavailableError(f"no room for a tensor of {size} bytes: {error}") from error
         places = _Places(segment)
         self._places[places.segment.id] = places
-        self._next_segment += 1
         return places

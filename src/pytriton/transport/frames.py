@@ -14,7 +14,7 @@ import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
 from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
-from pytriton.transport.refs import BlockRef, MemoryNotes, SegmentRef, TensorRef
+from pytriton.transport.refs import BlockRef, MemoryUpdate, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
     CancelCall,
@@ -41,8 +41,8 @@ __all__ = [
     "Credit",
     "Execute",
     "Frame",
-    "MemoryNotes",
-    "Notes",
+    "MemoryFrame",
+    "MemoryUpdate",
     "RequestDetails",
     "ResponseItem",
     "Responses",
@@ -74,7 +74,7 @@ class Execute(msgspec.Struct, tag="execute", array_like=True):
     ids: dict[int, str] = {}
     parameters: dict[int, dict[str, ParameterValue]] = {}
     outputs: dict[int, list[str]] = {}  # requested names, where not all
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
     traces: dict[int, TraceContext] = {}  # of the traced requests
     details: dict[int, RequestDetails] = {}  # where they are not the defaults
 
@@ -84,7 +84,7 @@ class Cancel(msgspec.Struct, tag="cancel", array_like=True):
 
     batch: int
     position: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class Credit(msgspec.Struct, tag="credit", array_like=True):
@@ -93,13 +93,13 @@ class Credit(msgspec.Struct, tag="credit", array_like=True):
     batch: int
     position: int
     count: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
-class Notes(msgspec.Struct, tag="notes", array_like=True):
+class MemoryFrame(msgspec.Struct, tag="memory", array_like=True):
     """Either way: only what is said about memory."""
 
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class BatchResult(msgspec.Struct, tag="batch", array_like=True):
@@ -109,7 +109,7 @@ class BatchResult(msgspec.Struct, tag="batch", array_like=True):
     started_ns: int
     finished_ns: int
     outputs: list[TensorRef]
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class ResponseItem(msgspec.Struct, array_like=True):
@@ -131,7 +131,7 @@ class Responses(msgspec.Struct, tag="responses", array_like=True):
     started_ns: int
     finished_ns: int
     items: list[ResponseItem]
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
     returned_batch: int = 0  # a model.py returned from this batch's execute; answers may follow
 
 
@@ -143,7 +143,7 @@ class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
     finished_ns: int
     error: str
     error_code: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class Spill(msgspec.Struct, tag="spill", array_like=True):
@@ -151,14 +151,14 @@ class Spill(msgspec.Struct, tag="spill", array_like=True):
 
     block: int
     size: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 Frame = (
     Execute
     | Cancel
     | Credit
-    | Notes
+    | MemoryFrame
     | BatchResult
     | Responses
     | BatchFailure

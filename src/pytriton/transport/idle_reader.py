@@ -39,8 +39,8 @@ class IdleReader:
         channel = self._channel
         channel.gives_back_at_once = True
         try:
-            while channel.has_notes or self._uses_memory():
-                if channel.link.has_message or self._poll.poll(IDLE_SECONDS * 1000):
+            while channel.has_memory_update or self._uses_memory():
+                if channel.has_message or self._poll.poll(IDLE_SECONDS * 1000):
                     break
                 self._trim()
             received = channel.receive()

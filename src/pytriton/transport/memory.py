@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import mmap
 import os
 import sys
@@ -34,6 +35,9 @@ _F_SEAL_GROW = 4
 _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _NAME = "pytriton"
+# Newer Pythons need not keep a second descriptor for each mapping.
+_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+_numbers = itertools.count(1)
 
 
 def is_portable_forced() -> bool:
@@ -102,35 +106,54 @@ def _is_sealed(descriptor: int) -> bool:
 
 
 class Mapping:
-    """A shared region mapped into this process; unmapped when nothing refers to it any more."""
+    """A shared region mapped into this process; unmapped when nothing refers to it any more.
 
-    __slots__ = ("_array", "address", "size")
+    It owns the descriptor, by which the region can be passed on. Its number is unique in this
+    process.
+    """
+
+    __slots__ = ("__weakref__", "_array", "address", "descriptor", "id", "size")
 
     def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor  # first, so that it is closed whatever fails
         # The array holds the mmap and blocks hold this object, so the region outlives every view of
         # it.
         self._array: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(
-            mmap.mmap(descriptor, size), np.uint8
+            mmap.mmap(descriptor, size, **_MAP_OPTIONS), np.uint8
         )
         self.address: int = self._array.__array_interface__["data"][0]
         self.size = size
+        self.id = next(_numbers)
 
     def view(self, offset: int, size: int) -> memoryview:
         """Writable bytes of the region."""
         return self._array.data[offset : offset + size]
 
-
-class Segment(Mapping):
-    """A region this process created and hands out pieces of."""
-
-    __slots__ = ("descriptor", "id")
-
-    def __init__(self, segment_id: int, size: int) -> None:
-        self.id = segment_id
-        self.descriptor = _create_descriptor(size)
-        super().__init__(self.descriptor, size)
-
     def __del__(self) -> None:
         descriptor = getattr(self, "descriptor", -1)
         if descriptor >= 0:
             os.close(descriptor)
+
+
+class Segment(Mapping):
+    """A region this process created and hands out pieces of."""
+
+    __slots__ = ()
+
+    def __init__(self, size: int) -> None:
+        super().__init__(_create_descriptor(size), size)
+
+
+class ReceivedSegment(Mapping):
+    """A region of another process, which came over a channel.
+
+    Raises:
+        ValueError: See `check_received`; the descriptor is closed then.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor
+        check_received(descriptor, size)
+        super().__init__(descriptor, size)

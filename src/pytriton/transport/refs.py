@@ -36,7 +36,7 @@ class SegmentRef(msgspec.Struct, array_like=True, gc=False):
     size: int
 
 
-class MemoryNotes(msgspec.Struct, array_like=True, omit_defaults=True):
+class MemoryUpdate(msgspec.Struct, array_like=True, omit_defaults=True):
     """What the sender says about shared memory, riding on whatever message goes next."""
 
     blocks: list[BlockRef] = []
@@ -44,3 +44,4 @@ class MemoryNotes(msgspec.Struct, array_like=True, omit_defaults=True):
     dropped_segments: list[int] = []
     released_blocks: list[int] = []  # of the receiver's arena
     returned_blocks: list[int] = []  # of the receiver's arena, used by tensors of this message
+    abandoned_blocks: list[int] = []  # released, but somebody may read them who cannot tell

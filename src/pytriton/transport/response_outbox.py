@@ -116,10 +116,8 @@ class ResponseOutbox:
     def trim(self, idle_seconds: float) -> None:
         """Give memory that was unused for so long back to the system, and tell the server so."""
         with self._turn:
-            arena = self.channel.arena
-            self.channel.forget_segments(arena.trim(idle_seconds=idle_seconds))
-            self.channel.send_notes()
-            self.uses_memory = arena.reserved_bytes > 0
+            self.channel.trim(idle_seconds)
+            self.uses_memory = self.channel.reserved_bytes > 0
 
     def close(self) -> None:
         """End the helper; what was not sent is lost."""

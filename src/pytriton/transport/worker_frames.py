@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
-from pytriton.transport.refs import MemoryNotes, TensorRef
+from pytriton.transport.refs import MemoryUpdate, TensorRef
 
 
 class Initialize(msgspec.Struct, tag="initialize", array_like=True):
@@ -25,7 +25,7 @@ class Initialize(msgspec.Struct, tag="initialize", array_like=True):
     is_decoupled: bool = False
     is_batching: bool = False  # inputs have a batch dimension, along which requests are cut
     completes_config: bool = False  # only `auto_complete_config` is called, then the worker ends
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class Initialized(msgspec.Struct, tag="initialized", array_like=True):
@@ -35,20 +35,20 @@ class Initialized(msgspec.Struct, tag="initialized", array_like=True):
     config: str = ""  # JSON that `auto_complete_config` made
     has_ready_check: bool = False  # the model has `is_ready`
     is_async: bool = False  # `execute` is a coroutine function: calls of it overlap
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class Finalize(msgspec.Struct, tag="finalize", array_like=True):
     """Server to worker, last: call `finalize`, then end."""
 
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class CheckReady(msgspec.Struct, tag="check", array_like=True):
     """Server to worker: call `is_ready`."""
 
     call: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class ReadyReport(msgspec.Struct, tag="ready", array_like=True):
@@ -56,7 +56,7 @@ class ReadyReport(msgspec.Struct, tag="ready", array_like=True):
 
     call: int
     is_ready: bool
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class InferCall(msgspec.Struct, tag="infer", array_like=True):
@@ -75,7 +75,7 @@ class InferCall(msgspec.Struct, tag="infer", array_like=True):
     is_decoupled: bool = False  # the caller takes any number of responses
     blocked_batch: int = 0  # whose `execute` waits for this call on the model's thread; 0: none
     trace: TraceContext | None = None  # of the request that it is made for
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
     batch: int = 0  # in whose `execute` it was made, where that is known and does not wait above
     blocks_loop: bool = False  # what waits is the thread that the coroutines of all batches share
 
@@ -89,14 +89,14 @@ class InferReply(msgspec.Struct, tag="reply", array_like=True):
     error: str | None = None
     error_code: int = 0
     parameters: dict[str, ParameterValue] | None = None
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class CancelCall(msgspec.Struct, tag="cancel_call", array_like=True):
     """Worker to server: the caller gives an `InferCall` up; its end is still reported."""
 
     call: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
@@ -104,7 +104,7 @@ class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
 
     call: int
     count: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class ServiceCall(msgspec.Struct, tag="service", array_like=True):
@@ -113,7 +113,7 @@ class ServiceCall(msgspec.Struct, tag="service", array_like=True):
     call: int  # 0: no reply is wanted
     action: str
     arguments: dict[str, Any]
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class ServiceReply(msgspec.Struct, tag="service_reply", array_like=True):
@@ -122,7 +122,7 @@ class ServiceReply(msgspec.Struct, tag="service_reply", array_like=True):
     call: int
     value: Any = None
     error: str | None = None
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None
 
 
 class LogLine(msgspec.Struct, tag="log", array_like=True):
@@ -132,4 +132,4 @@ class LogLine(msgspec.Struct, tag="log", array_like=True):
     message: str
     file: str
     line: int
-    memory: MemoryNotes | None = None
+    memory: MemoryUpdate | None = None

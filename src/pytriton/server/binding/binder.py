@@ -21,8 +21,8 @@ from pytriton.engine.model import Model
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
 from pytriton.executor.memory_keeper import MemoryKeeper
-from pytriton.transport.channel import Channel
 from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
+from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -166,7 +166,7 @@ class BinderSession:
         keeper = MemoryKeeper(self._loop)
         model.body_memory = keeper.body_memory
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
-            channel = Channel(sock, keeper.arena)
+            channel = MemoryChannel(sock, keeper.arena)
             name = f"{spec.name}_0_{index}"
             model.add_instance(
                 ChannelInstance(name, labels, channel, keeper, self._loop, model, count)

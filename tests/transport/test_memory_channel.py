@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytriton.dtypes import BYTES, FP32, encode_bytes
+from pytriton.dtypes import FP32
 from pytriton.errors import UnavailableError
 from pytriton.transport import arena
 from pytriton.transport.arena import Arena, find_unshared_remote_block
-from pytriton.transport.channel import Channel, Received
-from pytriton.transport.frames import Execute, Notes, TensorRef
+from pytriton.transport.channel import Received
+from pytriton.transport.frames import Execute, MemoryFrame, TensorRef
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,48 +27,38 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 DEADLINE_S = 30.0
+Ends = tuple[MemoryChannel, MemoryChannel]
 
 
 @pytest.fixture(params=["native", "portable"])
-def ends(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Channel, Channel]]:
+def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
-    left, right = (Channel(sock, Arena()) for sock in socket_pair())
+    left, right = (MemoryChannel(sock, Arena()) for sock in socket_pair())
     yield left, right
     left.close()
     right.close()
 
 
-def send_array(channel: Channel, array: NDArray[np.float32]) -> None:
+def send_array(channel: MemoryChannel, array: NDArray[np.float32]) -> None:
     payload = channel.payload()
     block, offset = payload.add([memoryview(array).cast("B")], array.nbytes)
     ref = TensorRef("x", FP32.number, array.shape, offset, array.nbytes, block)
     channel.send(Execute(1, [1], [ref]), payload)
 
 
-def receive(channel: Channel) -> Received:
+def receive(channel: MemoryChannel) -> Received:
     received = channel.receive()
     assert received is not None
     return received
 
 
-def receive_array(channel: Channel) -> NDArray[np.float32]:
+def receive_array(channel: MemoryChannel) -> NDArray[np.float32]:
     received = receive(channel)
     assert isinstance(received.frame, Execute)
     return received.array(received.frame.inputs[0])
 
 
-@pytest.mark.parametrize("size", [1, 1000, 10_000, MIB, 17 * MIB])
-def test_channel_carries_arrays_of_any_size(ends: tuple[Channel, Channel], size: int) -> None:
-    sent = np.arange(size, dtype=np.float32)
-
-    send_array(ends[0], sent)
-
-    assert np.array_equal(receive_array(ends[1]), sent)
-
-
-def test_channel_gives_writable_arrays(ends: tuple[Channel, Channel]) -> None:
+def test_channel_gives_writable_arrays(ends: Ends) -> None:
     for size in (4, MIB):
         send_array(ends[0], np.zeros(size, np.float32))
         array = receive_array(ends[1])
@@ -76,42 +67,7 @@ def test_channel_gives_writable_arrays(ends: tuple[Channel, Channel]) -> None:
         assert array[-1] == 1
 
 
-def test_channel_carries_empty_and_bytes_tensors(ends: tuple[Channel, Channel]) -> None:
-    left, right = ends
-    elements = [b"", b"\x00\xff", b"x" * 70_000]
-    data = encode_bytes(elements)
-    payload = left.payload()
-    block, offset = payload.add([data], len(data))
-    refs = [
-        TensorRef("empty", FP32.number, (0, 3), 0, 0),
-        TensorRef("bytes", BYTES.number, (3,), offset, len(data), block),
-    ]
-    left.send(Execute(1, [1], refs), payload)
-    received = receive(right)
-
-    assert received.array(refs[0]).shape == (0, 3)
-    assert received.array(refs[1]).tolist() == elements
-
-
-def test_channel_keeps_order_and_boundaries(ends: tuple[Channel, Channel]) -> None:
-    for batch in range(100):
-        ends[0].send(Execute(batch, [batch], []))
-
-    frames = [receive(ends[1]).frame for _ in range(100)]
-    assert [frame.batch for frame in frames if isinstance(frame, Execute)] == list(range(100))
-
-
-def test_channel_carries_headers_larger_than_a_message(ends: tuple[Channel, Channel]) -> None:
-    frame = Execute(1, [1] * 300_000, [], ids={0: "x" * 300_000})
-    ends[0].send(frame)
-    received = receive(ends[1]).frame
-
-    assert isinstance(received, Execute)
-    assert len(received.rows) == 300_000
-    assert received.ids == frame.ids
-
-
-def test_kept_array_never_changes(ends: tuple[Channel, Channel]) -> None:
+def test_kept_array_never_changes(ends: Ends) -> None:
     left, right = ends
     kept: list[NDArray[np.float32]] = []
     for value in range(40):
@@ -122,25 +78,25 @@ def test_kept_array_never_changes(ends: tuple[Channel, Channel]) -> None:
             forms = [array[5:], array.reshape(2, -1).T, np.asarray(memoryview(array)), array]
             kept.append(forms[value % 4])
         del array
-        right.send(Notes())
+        right.send(MemoryFrame())
         receive(left)
 
     assert [int(array.ravel()[0]) for array in kept] == list(range(0, 40, 3))
     assert all((array == array.ravel()[0]).all() for array in kept)
 
 
-def test_block_is_reused_once_the_peer_lets_go(ends: tuple[Channel, Channel]) -> None:
+def test_block_is_reused_once_the_peer_lets_go(ends: Ends) -> None:
     left, right = ends
     for value in range(50):
         send_array(left, np.full(MIB, value, np.float32))
         receive_array(right)
-        right.send(Notes())
+        right.send(MemoryFrame())
         receive(left)
 
     assert left.arena.reserved_bytes == 16 * MIB
 
 
-def test_release_is_told_at_once_while_waiting(ends: tuple[Channel, Channel]) -> None:
+def test_release_is_told_at_once_while_waiting(ends: Ends) -> None:
     left, right = ends
     send_array(left, np.zeros(MIB, np.float32))
     array = receive_array(right)
@@ -148,12 +104,12 @@ def test_release_is_told_at_once_while_waiting(ends: tuple[Channel, Channel]) ->
     del array
     notes = receive(left).frame
 
-    assert isinstance(notes, Notes)
+    assert isinstance(notes, MemoryFrame)
     assert "lent=0" in repr(left)
 
 
 def test_block_that_goes_back_as_an_answer_is_given_up_after_it(
-    ends: tuple[Channel, Channel],
+    ends: Ends,
 ) -> None:
     left, right = ends
     sent = np.arange(MIB, dtype=np.float32)
@@ -171,12 +127,12 @@ def test_block_that_goes_back_as_an_answer_is_given_up_after_it(
 
     assert np.array_equal(receive_array(left), sent)
     del payload
-    assert isinstance(receive(left).frame, Notes)
+    assert isinstance(receive(left).frame, MemoryFrame)
     assert "lent=0" in repr(left)
 
 
 def test_block_is_never_passed_on_where_references_cannot_be_counted(
-    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send_array(ends[0], np.zeros(MIB, np.float32))
     arrays = {"x": receive_array(ends[1])}
@@ -186,21 +142,21 @@ def test_block_is_never_passed_on_where_references_cannot_be_counted(
     assert find_unshared_remote_block(arrays, "x") is None
 
 
-def test_arena_gives_idle_segments_back(ends: tuple[Channel, Channel]) -> None:
+def test_arena_gives_idle_segments_back(ends: Ends) -> None:
     left, right = ends
     send_array(left, np.zeros(8 * MIB, np.float32))
     receive_array(right)
-    right.send(Notes())
+    right.send(MemoryFrame())
     receive(left)
     left.forget_segments(left.arena.trim(idle_seconds=0))
-    left.send_notes()
+    left.send_memory_update()
     receive(right)
 
     assert left.arena.reserved_bytes == 0
     assert "mapped=0" in repr(right)
 
 
-def test_arena_is_bounded(ends: tuple[Channel, Channel]) -> None:
+def test_arena_is_bounded(ends: Ends) -> None:
     arena = Arena(limit_bytes=32 * MIB)
     held = [arena.allocate(16 * MIB), arena.allocate(8 * MIB)]
     with pytest.raises(UnavailableError, match="no room for a tensor of 16777216 bytes"):
@@ -224,7 +180,9 @@ def test_arena_places_never_overlap() -> None:
             del view, held[old]
 
 
-def test_closed_channel_does_not_reuse_what_the_peer_reads(ends: tuple[Channel, Channel]) -> None:
+def test_closed_channel_does_not_reuse_what_the_peer_reads(
+    ends: Ends,
+) -> None:
     left, right = ends
     send_array(left, np.full(MIB, 7, np.float32))
     array = receive_array(right)
@@ -235,7 +193,9 @@ def test_closed_channel_does_not_reuse_what_the_peer_reads(ends: tuple[Channel, 
     assert (array == 7).all()
 
 
-def test_closed_channel_maps_only_what_is_still_read(ends: tuple[Channel, Channel]) -> None:
+def test_closed_channel_maps_only_what_is_still_read(
+    ends: Ends,
+) -> None:
     left, right = ends
     sent = np.arange(MIB, dtype=np.float32)
     send_array(left, sent)
@@ -247,15 +207,9 @@ def test_closed_channel_maps_only_what_is_still_read(ends: tuple[Channel, Channe
     np.testing.assert_array_equal(kept, sent)
 
 
-def test_end_of_peer_is_told(ends: tuple[Channel, Channel]) -> None:
-    ends[0].close()
-    with pytest.raises(EOFError):
-        ends[1].receive()
-
-
 def test_channel_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     def use_one() -> None:
-        left, right = (Channel(sock, Arena()) for sock in socket_pair())
+        left, right = (MemoryChannel(sock, Arena()) for sock in socket_pair())
         send_array(left, np.zeros(MIB, np.float32))
         receive_array(right)
         left.close()
@@ -273,7 +227,7 @@ def test_channel_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("by", ["release", "message"])
 def test_block_given_back_in_the_middle_of_a_message_is_told_after_it(
-    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, by: str
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     left, right = ends
     held = []
@@ -291,7 +245,7 @@ def test_block_given_back_in_the_middle_of_a_message_is_told_after_it(
     if by == "release":
         del held[0]
     else:
-        right.send(Notes())
+        right.send(MemoryFrame())
     left.link.socket.settimeout(DEADLINE_S)
     for _ in range(2):
         receive(left)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A channel between processes of one machine: small tensors inside the message, large ones shared.
+
+Both ends use the same class. Messages go over a Unix socket, and with them descriptors of memory;
+`pytriton.transport.memory_book` has the account of who reads what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from pytriton.transport.frames import MemoryFrame, Spill, decode_frame, encode_frame
+from pytriton.transport.link import MAX_MESSAGE_BYTES, make_link
+from pytriton.transport.memory import ReceivedSegment
+from pytriton.transport.memory_book import MemoryBook
+from pytriton.transport.payload import Payload, Received
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Sequence
+
+    from pytriton.transport.arena import Arena
+    from pytriton.transport.frames import Frame
+    from pytriton.transport.payload import Buffer
+    from pytriton.transport.refs import SegmentRef
+
+# Beyond this a message goes through a block, which leaves room for what is said about memory.
+_SPILL_BYTES = MAX_MESSAGE_BYTES - (32 << 10)
+
+
+class MemoryChannel:
+    """One end of a connection between two processes that share memory; see `Channel`."""
+
+    def __init__(self, sock: socket.socket, arena: Arena) -> None:
+        self.link = make_link(sock)
+        self.arena = arena
+        self.book = MemoryBook(self._on_release)
+        self.gives_back_at_once = False
+        self._send_lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """See `Channel`; -1 once it is closed."""
+        return self.link.socket.fileno()
+
+    def set_blocking(self, is_blocking: bool) -> None:
+        """See `Channel`."""
+        self.link.socket.setblocking(is_blocking)
+
+    def payload(self) -> Payload:
+        """See `Channel`."""
+        return Payload(self.arena)
+
+    def send(self, frame: Frame, payload: Payload | None = None) -> None:
+        """See `Channel`."""
+        with self._send_lock:
+            self._send(frame, payload)
+        if self.gives_back_at_once and self.book.has_releases:
+            self._send_releases()
+
+    def receive(self, flags: int = 0) -> Received | None:
+        """See `Channel`."""
+        message = self.link.receive(flags)
+        if message is None:
+            return None
+        if not message:
+            raise EOFError
+        frame, start = decode_frame(memoryview(message))
+        memory = frame.memory
+        if memory is None:
+            return Received(frame, message, start, {})
+        blocks = self.book.take_update(memory, self._take_segments(memory.segments))
+        if isinstance(frame, Spill):
+            message = bytearray(blocks[frame.block][: frame.size])
+            frame, start = decode_frame(memoryview(message))
+            frame.memory = memory
+        return Received(frame, message, start, blocks)
+
+    @property
+    def has_message(self) -> bool:
+        """See `Channel`."""
+        return self.link.has_message
+
+    @property
+    def has_unsent(self) -> bool:
+        """See `Channel`."""
+        return self.link.has_unsent
+
+    def flush(self) -> None:
+        """See `Channel`."""
+        self.link.flush()
+
+    def close(self) -> None:
+        """See `Channel`. Blocks that the peer may still read are never used again."""
+        self.book.close()
+        self.link.close()
+
+    @property
+    def maps_memory(self) -> bool:
+        """See `Channel`."""
+        return self.book.mapped_count > 0
+
+    @property
+    def has_memory_update(self) -> bool:
+        """See `Channel`."""
+        return self.book.has_update
+
+    def send_memory_update(self) -> None:
+        """See `Channel`."""
+        if self.book.has_update:
+            self.send(MemoryFrame())
+
+    def forget_segments(self, segments: Iterable[int]) -> None:
+        """See `Channel`."""
+        self.book.forget_segments(segments)
+
+    def drop_segments(self, segments: Iterable[int]) -> None:
+        """Tell the peer now which segments are gone."""
+        self.forget_segments(segments)
+        with contextlib.suppress(OSError):  # its process ended, which its instance hears, too
+            self.send_memory_update()
+
+    @property
+    def reserved_bytes(self) -> int:
+        """See `Channel`."""
+        return self.arena.reserved_bytes
+
+    @property
+    def has_idle_memory(self) -> bool:
+        """See `Channel`."""
+        return self.arena.has_idle_segments
+
+    def trim(self, idle_seconds: float) -> None:
+        """See `Channel`."""
+        self.book.forget_segments(self.arena.trim(idle_seconds=idle_seconds))
+        self.send_memory_update()
+
+    def __repr__(self) -> str:
+        book = self.book
+        return (
+            f"<MemoryChannel fd={self.fileno()} lent={book.lent_count} mapped={book.mapped_count}>"
+        )
+
+    def _send(self, frame: Frame, payload: Payload | None) -> None:
+        payload = payload or self.payload()
+        inline: Sequence[Buffer] = payload.inline
+        message = b"".join((encode_frame(frame), *inline))
+        if len(message) > _SPILL_BYTES:
+            frame, inline = self._spill(message, payload), ()
+        descriptors: list[int] = []
+        if payload.blocks or payload.returned_blocks or self.book.has_update:
+            frame.memory, descriptors = self.book.make_update(payload)
+            message = b"".join((encode_frame(frame), *inline))
+        self.link.send(message, descriptors)
+
+    def _spill(self, message: bytes, payload: Payload) -> Spill:
+        block = self.arena.allocate(len(message))
+        block.view()[: len(message)] = message
+        payload.blocks.append(block)
+        return Spill(block.id, len(message))
+
+    def _take_segments(self, refs: Sequence[SegmentRef]) -> list[ReceivedSegment]:
+        descriptors = self.link.take_descriptors(len(refs))
+        try:
+            return [ReceivedSegment(descriptors.pop(0), ref.size) for ref in refs]
+        finally:
+            for descriptor in descriptors:  # left over where one of them was refused
+                os.close(descriptor)
+
+    def _on_release(self) -> None:
+        if self.gives_back_at_once:
+            self._send_releases()
+
+    def _send_releases(self) -> None:
+        # Whoever has the lock looks again after its end: what came meanwhile is not left behind.
+        with contextlib.suppress(OSError):  # the peer is gone, and its arena with it
+            while self.book.has_releases and self._send_lock.acquire(blocking=False):
+                try:
+                    self._send(MemoryFrame(), None)
+                finally:
+                    self._send_lock.release()

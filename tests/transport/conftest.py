@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of channels of every kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.transport.arena import Arena
+from pytriton.transport.link import socket_pair, stream_pair
+from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.transport.memory_channel import MemoryChannel
+from tests.transport.inline_channel import InlineChannel
+
+KINDS = ["native", "portable", "inline"]
+
+
+@pytest.fixture(params=KINDS)
+def channels(request, monkeypatch):
+    """Two ends of a channel of each kind."""
+    if request.param == "inline":
+        pair = [InlineChannel(sock) for sock in stream_pair()]
+    else:
+        monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+        pair = [MemoryChannel(sock, Arena()) for sock in socket_pair()]
+    yield pair
+    for end in pair:
+        end.close()

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A block of one process that a second one passes on to a third, without a copy.
+
+The three are `owner`, `middle` and `reader`; the middle has a channel to each of the others. Any of
+them may end at any moment, and in the end nothing is lent, mapped or open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from pytriton.dtypes import FP32
+from pytriton.transport.arena import SEGMENT_BYTES, Arena, RemoteBlock
+from pytriton.transport.frames import Execute, TensorRef
+from pytriton.transport.link import socket_pair
+from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.transport.memory_channel import MemoryChannel
+
+COUNT = 1 << 18  # elements of a block: 1 MiB
+
+
+class Trio:
+    """Three ends with an arena each, and two channels."""
+
+    def __init__(self) -> None:
+        self.arenas = {name: Arena() for name in ("owner", "middle", "reader")}
+        left, right = socket_pair()
+        self.owner = MemoryChannel(left, self.arenas["owner"])
+        self.from_owner = MemoryChannel(right, self.arenas["middle"])
+        left, right = socket_pair()
+        self.to_reader = MemoryChannel(left, self.arenas["middle"])
+        self.reader = MemoryChannel(right, self.arenas["reader"])
+        self.all = [self.owner, self.from_owner, self.to_reader, self.reader]
+        for channel in self.all:
+            channel.set_blocking(False)
+
+    def send(self, value: float) -> None:
+        """The owner sends a block with this value everywhere."""
+        array = np.full(COUNT, value, np.float32)
+        payload = self.owner.payload()
+        block, offset = payload.add([array.tobytes()], array.nbytes)
+        ref = TensorRef("x", FP32.number, array.shape, offset, array.nbytes, block)
+        self.owner.send(Execute(1, [1], [ref]), payload)
+
+    def forward(self, array: np.ndarray) -> None:
+        """The middle passes an array on that lies in a block of the owner's."""
+        block = block_of(array)
+        offset = array.__array_interface__["data"][0] - block.__array_interface__["data"][0]
+        payload = self.to_reader.payload()
+        number = payload.forward(block)
+        ref = TensorRef("x", FP32.number, array.shape, offset, array.nbytes, number)
+        self.to_reader.send(Execute(1, [1], [ref]), payload)
+
+    def tell(self) -> None:
+        """All say what they have to say about memory, and hear it, until nothing is left."""
+        gc.collect()
+        for _ in range(4):
+            for channel in self.all:
+                if channel.fileno() >= 0:
+                    try:
+                        channel.send_memory_update()
+                    except OSError:
+                        channel.close()
+            for channel in self.all:
+                take_all(channel)
+
+    def close(self, *names: str) -> None:
+        """Processes end."""
+        for name in names:
+            ends = {"owner": [self.owner], "reader": [self.reader]}
+            for channel in ends.get(name, [self.from_owner, self.to_reader]):
+                channel.close()
+
+    def lent(self) -> list[int]:
+        return [channel.book.lent_count for channel in self.all]
+
+    def mapped(self) -> list[int]:
+        return [channel.book.mapped_count for channel in self.all]
+
+
+def block_of(array: np.ndarray) -> RemoteBlock:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    assert isinstance(array.base, RemoteBlock)
+    return array.base
+
+
+def take_all(channel: MemoryChannel) -> list[np.ndarray]:
+    """The arrays of all messages that came; a channel whose peer is gone is closed."""
+    arrays = []
+    try:
+        while channel.fileno() >= 0 and (received := channel.receive()) is not None:
+            frame = received.frame
+            if isinstance(frame, Execute):
+                arrays += [received.array(ref) for ref in frame.inputs]
+    except EOFError:
+        channel.close()
+    return arrays
+
+
+def descriptors() -> int:
+    return len(list(pathlib.Path("/dev/fd").iterdir()))
+
+
+@pytest.fixture(params=["native", "portable"])
+def trio(request, monkeypatch):
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+    gc.collect()
+    before = descriptors()
+    made = Trio()
+    yield made
+    for channel in made.all:
+        channel.close()
+    gc.collect()
+    assert descriptors() <= before + segments_of(made)
+
+
+def segments_of(trio: Trio) -> int:
+    """Descriptors that segments still have, each one for its mapping, too."""
+    return sum(2 * arena.reserved_bytes // SEGMENT_BYTES for arena in trio.arenas.values())
+
+
+def test_reader_has_the_owners_bytes_themselves(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    (read,) = take_all(trio.reader)
+    assert (read == 1).all()
+    array[:] = 2
+
+    assert (read == 2).all()
+    assert trio.arenas["middle"].reserved_bytes == 0
+
+
+def test_part_of_a_block_can_be_forwarded(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    array[16:] = 5
+    trio.forward(array[16:32])
+    (read,) = take_all(trio.reader)
+
+    assert read.tolist() == [5.0] * 16
+
+
+@pytest.mark.parametrize("first", ["middle", "reader"])
+def test_owner_has_it_back_when_the_last_holder_lets_go(trio, first):
+    trio.send(1)
+    held = {"middle": take_all(trio.from_owner)}
+    trio.forward(held["middle"][0])
+    held["reader"] = take_all(trio.reader)
+    del held[first]
+    trio.tell()
+    assert trio.owner.book.lent_count == 1
+
+    held.clear()
+    trio.tell()
+
+    assert trio.lent() == [0, 0, 0, 0]
+    for number in range(2, 5):  # the place is used again
+        trio.send(number)
+        take_all(trio.from_owner)
+        trio.tell()
+    assert trio.arenas["owner"].reserved_bytes == SEGMENT_BYTES
+
+
+def test_block_that_is_forwarded_twice_comes_back_once_both_are_gone(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    trio.forward(array)
+    del array
+    first, second = take_all(trio.reader)
+    del first
+    trio.tell()
+    assert trio.owner.book.lent_count == 1
+    assert (second == 1).all()
+
+    del second
+    trio.tell()
+
+    assert trio.lent() == [0, 0, 0, 0]
+
+
+def test_reader_can_answer_with_the_same_block(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    del array
+    (read,) = take_all(trio.reader)
+    payload = trio.reader.payload()
+    number = payload.give_back(block_of(read))
+    ref = TensorRef("x", FP32.number, read.shape, 0, read.nbytes, number)
+    trio.reader.send(Execute(1, [1], [ref]), payload)
+    del read, payload
+    (answer,) = take_all(trio.to_reader)
+    trio.tell()
+    assert (answer == 1).all()
+    assert trio.owner.book.lent_count == 1
+
+    del answer
+    trio.tell()
+
+    assert trio.lent() == [0, 0, 0, 0]
+
+
+def test_segment_that_the_owner_drops_is_unmapped_by_all(trio):
+    for number in range(3):
+        trio.send(number)
+        (array,) = take_all(trio.from_owner)
+        trio.forward(array)
+        del array
+        take_all(trio.reader)
+        trio.tell()
+    assert trio.mapped() == [0, 1, 0, 1]
+    trio.owner.forget_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+    trio.tell()
+
+    assert trio.mapped() == [0, 0, 0, 0]
+
+
+def test_end_of_the_reader_lets_the_owner_never_reuse_what_it_may_read(trio):
+    trio.send(7)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    del array
+    (read,) = take_all(trio.reader)
+    trio.to_reader.close()  # its connection is gone, itself maybe not
+    trio.tell()
+    assert trio.owner.book.lent_count == 0
+    for number in range(20):
+        trio.send(number)
+        take_all(trio.from_owner)
+        trio.tell()
+    assert (read == 7).all()
+    trio.owner.forget_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+
+    assert trio.arenas["owner"].reserved_bytes == 0
+
+
+def test_end_of_the_reader_counts_when_the_middle_lets_go(trio):
+    trio.send(7)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    trio.close("reader")
+    trio.tell()
+    assert (array == 7).all()
+    assert trio.owner.book.lent_count == 1
+
+    del array
+    trio.tell()
+
+    assert trio.owner.book.lent_count == 0
+
+
+def test_end_of_the_owner_leaves_the_others_what_they_read(trio):
+    trio.send(7)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    del array
+    (read,) = take_all(trio.reader)
+    trio.close("owner")
+    trio.tell()
+    assert (read == 7).all()
+
+    del read
+    trio.tell()
+
+    assert trio.lent() == [0, 0, 0, 0]
+    assert trio.mapped() == [0, 0, 0, 0]
+
+
+def test_end_of_the_middle_leaves_nothing_lent(trio):
+    trio.send(7)
+    (array,) = take_all(trio.from_owner)
+    trio.forward(array)
+    del array
+    (read,) = take_all(trio.reader)
+    trio.close("middle")
+    trio.tell()
+
+    assert (read == 7).all()
+    assert trio.lent() == [0, 0, 0, 0]
+    trio.arenas["owner"].trim(idle_seconds=0.0)
+    assert trio.arenas["owner"].reserved_bytes == 0
+
+
+class Play:
+    """Random steps of three processes, each array with the value that it must keep."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.trio = Trio()
+        self.held: dict[str, list[tuple[float, np.ndarray]]] = {"middle": [], "reader": []}
+        self.ended: set[str] = set()
+        self.next_value = 0.0
+
+    def step(self) -> None:
+        names = [*["send", "hear", "forward", "drop"] * 2, "tell", "end"]
+        getattr(self, f"_{self.rng.choice(names)}")()
+        for value, array in (*self.held["middle"], *self.held["reader"]):
+            assert array[0] == array[-1] == value
+
+    def _send(self) -> None:
+        if not self.ended & {"owner", "middle"}:
+            self.next_value += 1
+            self._try(self.trio.send, self.next_value)
+
+    def _hear(self) -> None:
+        for name, channel in (("middle", self.trio.from_owner), ("reader", self.trio.reader)):
+            if name not in self.ended:
+                self.held[name] += [(float(each[0]), each) for each in take_all(channel)]
+
+    def _forward(self) -> None:
+        if self.held["middle"] and not self.ended & {"middle", "reader"}:
+            self._try(self.trio.forward, self.rng.choice(self.held["middle"])[1])
+
+    def _drop(self) -> None:
+        held = self.held[self.rng.choice(["middle", "reader"])]
+        if held:
+            del held[self.rng.randrange(len(held))]
+
+    def _tell(self) -> None:
+        self._hear()
+        for channel in self.trio.all:
+            if channel.fileno() >= 0:
+                self._try(channel.send_memory_update)
+        self._hear()
+        for channel in (self.trio.owner, self.trio.to_reader):
+            assert take_all(channel) == []
+        if self.rng.random() < 0.3 and "owner" not in self.ended:
+            gone = self.trio.arenas["owner"].trim(idle_seconds=0.0)
+            self.trio.owner.forget_segments(gone)
+
+    def _end(self) -> None:
+        if self.rng.random() < 0.1:
+            name = self.rng.choice(["owner", "middle", "reader"])
+            self.ended.add(name)
+            self.trio.close(name)
+            if name == "middle":
+                self.held["middle"].clear()
+
+    def _try(self, work, *arguments) -> None:
+        with contextlib.suppress(OSError):  # the peer ended, which is heard later
+            work(*arguments)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_lost_or_left_whoever_ends_when(seed):
+    gc.collect()
+    before = descriptors()
+    play = Play(seed)
+    for _ in range(120):
+        play.step()
+    play.held = {"middle": [], "reader": []}
+    play.trio.tell()
+
+    lent = play.trio.lent()
+    assert lent == [0, 0, 0, 0]
+    for arena in play.trio.arenas.values():
+        arena.trim(idle_seconds=0.0)
+        assert arena.reserved_bytes == 0
+    for channel in play.trio.all:
+        channel.close()
+    del play
+    gc.collect()
+    assert descriptors() == before
