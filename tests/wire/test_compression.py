@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 import zlib
 
@@ -10,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.errors import InvalidArgumentError, UnsupportedError
-from pytriton.wire.compression import choose_encoding, compress, decompress
+from pytriton.wire.compression import (
+    choose_encoding,
+    compress,
+    decompress,
+    decompress_small,
+)
 
 LIMIT = 1 << 20
 
@@ -20,12 +26,12 @@ LIMIT = 1 << 20
 def test_body_survives_the_way_out_and_in(encoding, parts):
     body = b"".join(parts)
 
-    assert decompress(compress(parts, encoding), encoding, LIMIT) == body
+    assert decompress(b"".join(compress(parts, encoding)), encoding, LIMIT) == body
 
 
 def test_compressed_body_is_what_other_programs_read():
-    assert gzip.decompress(compress([b"a", memoryview(b"bc")], "gzip")) == b"abc"
-    assert zlib.decompress(compress([b"a", bytearray(b"bc")], "deflate")) == b"abc"
+    assert gzip.decompress(b"".join(compress([b"a", memoryview(b"bc")], "gzip"))) == b"abc"
+    assert zlib.decompress(b"".join(compress([b"a", bytearray(b"bc")], "deflate"))) == b"abc"
 
 
 def test_identity_is_the_body_itself():
@@ -81,6 +87,38 @@ def test_bomb_costs_no_more_than_the_limit():
         tracemalloc.stop()
 
     assert peak < 8 * LIMIT
+
+
+def test_large_body_in_many_pieces_survives_the_way_out_and_in():
+    body = random.Random(1).randbytes(3 << 20) + bytes(3 << 20)  # hardly and well compressed
+
+    packed = b"".join(compress([memoryview(body)], "gzip")) + b"what follows is ignored"
+
+    assert decompress(packed, "gzip", len(body)) == body
+
+
+def test_small_body_is_told_from_a_larger_one():
+    body = gzip.compress(bytes(1000))
+
+    assert decompress_small(body, "gzip", LIMIT, 1000) == bytes(1000)
+    assert decompress_small(body, "gzip", LIMIT, 999) is None
+
+
+def test_input_is_taken_in_pieces(monkeypatch):
+    inputs = []
+
+    class Inflater:
+        eof, unconsumed_tail = False, b""
+
+        def decompress(self, data, most):
+            inputs.append(len(data))
+            self.eof = sum(inputs) == 3 << 20
+            return b""
+
+    monkeypatch.setattr(zlib, "decompressobj", lambda wrapper: Inflater())
+
+    assert decompress(bytes(3 << 20), "gzip", LIMIT) == b""
+    assert max(inputs) <= 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ back each output is a member, a plain value where it has one element.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -37,6 +37,13 @@ NOT_ONE_RESPONSE = (
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
 
 
+class PackedElements(NamedTuple):
+    """The elements of an array that were read already."""
+
+    number: int
+    data: bytes
+
+
 def parse_generate(
     body: Buffer, spec: ModelSpec, sink: ResponseSink, model_version: str = ""
 ) -> InferRequest:
@@ -54,6 +61,17 @@ def parse_generate(
     document = load_json(body)
     if type(document) is not dict:
         raise InternalError("attempt to get members for non-object")
+    return request_from_members(document, spec, sink, model_version)
+
+
+def request_from_members(
+    document: dict[str, Any], spec: ModelSpec, sink: ResponseSink, model_version: str = ""
+) -> InferRequest:
+    """Make a request of its members, as `parse_generate` does.
+
+    Raises:
+        ServerError: One is wrong.
+    """
     request = InferRequest(spec.name, {}, sink, model_version)
     if "id" in document:
         request.id = text_member(document, "id")
@@ -121,9 +139,13 @@ def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -
         raise InvalidArgumentError(
             f"{request_prefix(request.id)}input '{key}' already exists in request"
         )
-    elements = value if type(value) is list else [value]
-    shape = _shape(expected, len(elements))
-    data = tensor_from_json(elements, expected.dtype, len(elements), key)
+    if type(value) is PackedElements:
+        count, data = value
+        shape = _shape(expected, count)
+    else:
+        elements = value if type(value) is list else [value]
+        shape = _shape(expected, len(elements))
+        data = tensor_from_json(elements, expected.dtype, len(elements), key)
     request.inputs[key] = InferTensor(key, expected.dtype, shape, data)
 
 

@@ -21,7 +21,7 @@ from pytriton.wire.output_format import unknown_region
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
-_Unsigned = Annotated[int, msgspec.Meta(ge=0)]
+Unsigned = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class InputForm(msgspec.Struct, gc=False):
@@ -29,7 +29,7 @@ class InputForm(msgspec.Struct, gc=False):
 
     name: str
     datatype: str
-    shape: tuple[_Unsigned, ...]
+    shape: tuple[Unsigned, ...]
     data: list[Any] | UnsetType = UNSET
     parameters: Any = UNSET  # what is not an object is ignored
 

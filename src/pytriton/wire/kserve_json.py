@@ -22,12 +22,14 @@ from pytriton.wire.json_members import (
     text_member,
     unsigned_member,
 )
-from pytriton.wire.kserve_form import InputForm, binary_data_size, read_form
+from pytriton.wire.kserve_form import InputForm, RequestForm, binary_data_size, read_form
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
 from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
 from pytriton.wire.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.dtypes import Buffer, DataType
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.messages import ResponseSink
@@ -85,11 +87,24 @@ def parse_infer(
         form = read_form(body)
     else:
         form = read_form(memoryview(body)[:header_length])
+    return request_from_form(form, body, header_length, spec, sink, model_version)
+
+
+def request_from_form(
+    form: RequestForm,
+    body: Buffer,
+    header_length: int,
+    spec: ModelSpec,
+    sink: ResponseSink,
+    model_version: str = "",
+    read_data: Callable[[Any, DataType, int, str], Buffer] = tensor_from_json,
+) -> tuple[InferRequest, OutputFormat]:
+    """Make a request of its JSON, as `parse_infer` does; `read_data` reads inputs that are JSON."""
     request = InferRequest(spec.name, {}, sink, model_version, form.id)
     output_format = ALL_JSON
     if form.parameters and _read_parameters(form.parameters, request):
         output_format = ALL_BINARY
-    if _read_inputs(form.inputs, body, header_length, request) != size:
+    if _read_inputs(form.inputs, body, header_length, request, read_data) != len(body):
         raise InvalidArgumentError(f"unexpected additional input data for model '{spec.name}'")
     if form.outputs:  # an empty list asks for all of them
         listed = read_outputs(form.outputs, len(spec.outputs))
@@ -125,7 +140,13 @@ def _sequence_id(parameters: dict[str, Any]) -> int | str:
     return check_sequence_id(text_member(parameters, "sequence_id"))
 
 
-def _read_inputs(entries: list[InputForm], body: Buffer, end: int, request: InferRequest) -> int:
+def _read_inputs(
+    entries: list[InputForm],
+    body: Buffer,
+    end: int,
+    request: InferRequest,
+    read_data: Callable[[Any, DataType, int, str], Buffer],
+) -> int:
     """Fill the request's inputs; binary parts begin at `end`, and end at what is returned."""
     inputs = request.inputs
     for entry in entries:
@@ -142,7 +163,7 @@ def _read_inputs(entries: list[InputForm], body: Buffer, end: int, request: Infe
                 f"{request_prefix(request.id)}input '{name}' already exists in request"
             )
         if size is None:
-            content: Buffer = tensor_from_json(data or [], dtype, count, name)
+            content = read_data(data, dtype, count, name)
         else:
             content = memoryview(body)[end : end + size]
             end += size

@@ -140,7 +140,7 @@ class InferExchange(EngineExchange):
         if self._accept_encoding is not None:
             encoding = choose_encoding(self._accept_encoding.decode("latin-1"))
             if encoding != "identity":
-                parts = [compress(parts, encoding)]
+                parts = list(compress(parts, encoding))
                 headers += b"Content-Encoding: %b\r\n" % encoding.encode()
         content_type = JSON_TYPE if header_length is None else _BINARY_TYPE
         self._connection.respond(200, parts, content_type, headers)

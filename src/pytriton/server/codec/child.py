@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that reads large JSON: takes jobs from standard input, until that ends.
+
+Whoever sent a job has to answer others meanwhile, so time is cheap here; memory is not, and ends
+the job, not the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pathlib
+import signal
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.server.codec.messages import (
+    LENGTH,
+    Job,
+    Kind,
+    ModelForm,
+    ReadLoad,
+    ReadRequest,
+    Refused,
+    Reply,
+    TensorPlace,
+    decode_job,
+    encode,
+)
+from pytriton.wire.large_json import (
+    check_memory,
+    check_objects,
+    parse_large_generate,
+    parse_large_infer,
+)
+from pytriton.wire.output_format import ALL_JSON
+from pytriton.wire.repository import read_load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytriton.dtypes import Buffer
+    from pytriton.messages import InferRequest
+    from pytriton.wire.output_format import OutputFormat
+
+# Names, shapes and parameters, which the server's own process has to read.
+MAX_HEAD_BYTES = 1 << 20
+MAX_MESSAGE_CHARACTERS = 16 << 10
+# What reading a text may take: most requests need two to five times its size.
+_MEMORY_BYTES = 1 << 30
+_MEMORY_FACTOR = 6
+
+
+def perform(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
+    """Do a job: the reply, and what follows it."""
+    try:
+        if job.kind is Kind.LOAD:
+            return _load(text)
+        return _request(job, text)
+    except MemoryError:
+        error: ServerError = UnavailableError(
+            f"reading {len(text)} bytes of JSON takes more than the "
+            f"{_memory_bytes(len(text))} bytes of memory that are allowed for it"
+        )
+    except ServerError as raised:
+        error = raised
+    return Refused(error.code, error.message[:MAX_MESSAGE_CHARACTERS]), []
+
+
+def _request(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
+    spec = (job.model or ModelForm("", [], [])).spec()
+    output_format = ALL_JSON
+    memory_bytes = _memory_bytes(len(text))
+    sink: Any = None  # nobody answers from here
+    if job.kind is Kind.GENERATE:
+        request = parse_large_generate(text, spec, sink, memory_bytes)
+    else:
+        body = _empty(job.body_bytes)
+        request, output_format = parse_large_infer(
+            text, body, spec, sink, job.max_bytes, memory_bytes
+        )
+    tensors = request.inputs.values()
+    reply = _checked(_reply(request, output_format), "names, shapes and parameters")
+    return reply, [each.data for each in tensors if not isinstance(each.data, memoryview)]
+
+
+def _checked(reply: Reply, words: str) -> Reply:
+    size = len(encode(reply))
+    if size > MAX_HEAD_BYTES:
+        raise InvalidArgumentError(
+            f"expected at most {MAX_HEAD_BYTES} bytes of {words} in a request, got {size}"
+        )
+    return reply
+
+
+def _empty(size: int) -> Buffer:
+    """A buffer that takes no memory, as nobody reads it."""
+    return memoryview(mmap.mmap(-1, size, prot=mmap.PROT_READ)) if size else b""
+
+
+def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
+    places = [
+        TensorPlace(
+            each.name,
+            each.dtype.name,
+            each.shape,
+            len(each.data),
+            isinstance(each.data, memoryview),
+        )
+        for each in request.inputs.values()
+    ]
+    return ReadRequest(
+        places,
+        request.id,
+        request.outputs,
+        request.parameters,
+        request.priority,
+        request.timeout_us,
+        request.correlation_id,
+        request.flags,
+        output_format.default,
+        dict(output_format.listed),
+    )
+
+
+def _load(text: bytes) -> tuple[Reply, list[Buffer]]:
+    check_objects(text)
+    check_memory(text, _memory_bytes(len(text)))
+    form = read_load(text)
+    sizes = {path: len(content) for path, content in form.files.items()}
+    reply = _checked(ReadLoad(form.config, sizes), "configuration and names of files")
+    return reply, list(form.files.values())
+
+
+def _memory_bytes(text_bytes: int) -> int:
+    return _MEMORY_BYTES + _MEMORY_FACTOR * text_bytes
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    try:
+        import resource  # noqa: PLC0415  not on every platform
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _volunteer() -> None:
+    """Be the one that the system ends where memory is short: the server goes on without it."""
+    with contextlib.suppress(OSError):
+        pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _take_jobs(source: BinaryIO, jobs: SimpleQueue[tuple[Job, bytes]]) -> None:
+    """Read jobs; the end of the server ends this process, also in the middle of a job."""
+    try:
+        while head := source.read(LENGTH.size):
+            job = decode_job(source.read(LENGTH.unpack(head)[0]))
+            _limit_memory(_memory_bytes(job.text_bytes))
+            jobs.put((job, source.read(job.text_bytes)))
+    finally:
+        os._exit(0)
+
+
+def _write(descriptor: int, parts: Iterable[Buffer]) -> None:
+    for part in parts:
+        view = memoryview(part)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+
+def main() -> None:
+    """Work until the server ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this one
+        signal.signal(number, signal.SIG_IGN)
+    results = os.dup(1)
+    os.dup2(2, 1)  # what anybody prints is no result
+    _volunteer()
+    jobs: SimpleQueue[tuple[Job, bytes]] = SimpleQueue()
+    source = os.fdopen(os.dup(0), "rb")
+    threading.Thread(target=_take_jobs, args=(source, jobs), daemon=True).start()
+    while True:
+        job, text = jobs.get()
+        reply, payload = perform(job, text)
+        del text
+        head = encode(reply)
+        with contextlib.suppress(BrokenPipeError):  # the other thread sees the same
+            _write(results, (LENGTH.pack(len(head)), head, *payload))
+        del reply, payload

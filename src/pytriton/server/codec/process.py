@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process that reads JSON for the server, as the thread sees it that waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pytriton.server.codec.messages import LENGTH, Job, Reply, decode_reply, encode
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
+
+# The folder that holds the package replaces the working directory as the first place to import
+# from: a file of the user's called like a module of ours must not be taken for it.
+_BOOTSTRAP = (
+    "import sys; sys.path[0] = sys.argv.pop(1); "
+    "from pytriton.server.codec.child import main; main()"
+)
+_PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent.parent.parent)
+_PIPE_BYTES = 1 << 20
+
+
+class CodecProcess:
+    """Does one job at a time. All methods wait, and let other threads run meanwhile."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each would take memory
+        )
+        assert isinstance(self._process.stdin, io.FileIO)
+        assert isinstance(self._process.stdout, io.FileIO)
+        for pipe in (self._process.stdin, self._process.stdout):
+            _widen(pipe)
+        self._jobs = self._process.stdin
+        self._results = io.BufferedReader(self._process.stdout)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def ask(self, job: Job, text: Buffer) -> tuple[Reply, list[bytes]]:
+        """Have a text read: the reply, and what follows it.
+
+        Raises:
+            EOFError: The process ended.
+        """
+        head = encode(job)
+        try:
+            for part in (LENGTH.pack(len(head)) + head, text):
+                view = memoryview(part)
+                while view:
+                    view = view[self._jobs.write(view) :]
+        except BrokenPipeError:
+            raise EOFError from None
+        (length,) = LENGTH.unpack(self._read(LENGTH.size))
+        reply = decode_reply(self._read(length))
+        return reply, [self._read(size) for size in reply.payload_sizes]
+
+    def _read(self, size: int) -> bytes:
+        data = self._results.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+    def kill(self) -> None:
+        """End it, whatever it does; who waits for it sees its end."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it when nobody waits for it, and leave nothing behind."""
+        self._process.kill()
+        self._process.wait()
+        self._jobs.close()
+        self._results.close()
+
+    def __repr__(self) -> str:
+        return f"<CodecProcess {self.pid}>"
+
+
+def _widen(pipe: io.FileIO) -> None:
+    """Let more than 64 KiB pass at once, where the system can."""
+    try:
+        import fcntl  # noqa: PLC0415  not on every platform
+    except ImportError:
+        return
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # a user may have only so much
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large JSON requests, read with memory for their text and their tensors and little more.
+
+The results are those of `pytriton.wire.kserve_json` and `pytriton.wire.generate`, which make an
+object of every element. Here the data of a tensor is only found by the parser, and then read piece
+by piece. Whatever is not plain (a mistake, NaN, empty arrays) goes the usual way as a whole, so
+that there is one place for errors and leniency. A parser does not let other threads run: all this
+is for a process of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import numpy as np
+import orjson
+from msgspec import UNSET, UnsetType
+
+from pytriton import dtypes
+from pytriton.errors import InvalidArgumentError, ServerError
+from pytriton.wire.generate import PackedElements, parse_generate, request_from_members
+from pytriton.wire.json_text import MAX_NESTING
+from pytriton.wire.kserve_form import RequestForm, Unsigned, read_form
+from pytriton.wire.kserve_json import request_from_form
+from pytriton.wire.tensor_json import tensor_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytriton.dtypes import Buffer, DataType
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.messages import InferRequest, ResponseSink
+    from pytriton.wire.output_format import OutputFormat
+
+MAX_OBJECTS = 100_000
+_PIECE_BYTES = 1 << 20
+_PIECE_STRINGS = 10_000
+# About what an empty list takes, and a number with its place in a list.
+_ARRAY_BYTES = 72
+_ELEMENT_BYTES = 40
+_STRING_OR_OBJECT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\{', re.DOTALL)
+_SEPARATED_STRING = re.compile(rb'([\s,\[\]]*)("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+
+
+class _IrregularError(Exception):
+    """The text has to be read as a whole."""
+
+
+class _TooLargeError(InvalidArgumentError):
+    """An input that must not be read, not even as a whole."""
+
+
+_NOT_PLAIN = (_IrregularError, ServerError, ValueError, msgspec.MsgspecError, RecursionError)
+
+
+class _InputParts(msgspec.Struct, gc=False):
+    """An element of `inputs` whose data was only looked over."""
+
+    name: str
+    datatype: str
+    shape: tuple[Unsigned, ...]
+    data: msgspec.Raw | UnsetType = UNSET
+    parameters: Any = UNSET
+
+
+class _RequestParts(msgspec.Struct, gc=False):
+    inputs: list[_InputParts]
+    id: str = ""
+    parameters: dict[str, Any] | UnsetType = UNSET
+    outputs: list[Any] | UnsetType = UNSET
+
+
+_decode_parts = msgspec.json.Decoder(_RequestParts).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_list = msgspec.json.Decoder(list[Any]).decode
+
+
+def parse_large_infer(
+    text: bytes,
+    body: Buffer,
+    spec: ModelSpec,
+    sink: ResponseSink,
+    max_bytes: int,
+    memory_bytes: int,
+) -> tuple[InferRequest, OutputFormat]:
+    """Read an infer request as `pytriton.wire.kserve_json.parse_infer` does.
+
+    Args:
+        text: Its JSON.
+        body: A buffer of the size of the whole body, whose bytes are not looked at.
+        spec: The model that the request is for.
+        sink: Where its responses go.
+        max_bytes: The most that the data of an input may come to.
+        memory_bytes: The most that reading may take.
+
+    Raises:
+        ServerError: The request is malformed.
+    """
+    check_objects(text)
+
+    def read_raw(raw: msgspec.Raw, dtype: DataType, count: int, name: str) -> Buffer:
+        if count * dtype.itemsize > max_bytes:
+            _refuse_size(name, count * dtype.itemsize, max_bytes)
+        data, found = _read_array(bytes(raw), dtype, name, _decode_list)
+        if dtype is not dtypes.BYTES and found != count:
+            raise _IrregularError
+        return data
+
+    try:
+        form = _decode_parts(text)
+        return request_from_form(_with_raw(form), body, len(text), spec, sink, "", read_raw)
+    except _TooLargeError:
+        raise
+    except _NOT_PLAIN:
+        check_memory(text, memory_bytes)
+        return request_from_form(read_form(text), body, len(text), spec, sink)
+
+
+def parse_large_generate(
+    text: bytes, spec: ModelSpec, sink: ResponseSink, memory_bytes: int
+) -> InferRequest:
+    """Read a generate request as `pytriton.wire.generate.parse_generate` does.
+
+    Args:
+        text: Its JSON.
+        spec: The model that the request is for.
+        sink: Where its responses go.
+        memory_bytes: The most that reading may take.
+
+    Raises:
+        ServerError: The request is malformed.
+    """
+    check_objects(text)
+    try:
+        members = {key: _read_value(raw, spec, key) for key, raw in _decode_members(text).items()}
+        return request_from_members(members, spec, sink)
+    except _NOT_PLAIN:
+        check_memory(text, memory_bytes)
+        return parse_generate(text, spec, sink)
+
+
+def check_objects(text: bytes) -> None:
+    """Refuse a text with more objects than any request has, before they are made.
+
+    Raises:
+        InvalidArgumentError: There are.
+    """
+    if text.count(b"{") <= MAX_OBJECTS:
+        return
+    objects = (match for match in _STRING_OR_OBJECT.finditer(text) if match[0] == b"{")
+    if len(list(islice(objects, MAX_OBJECTS + 1))) > MAX_OBJECTS:
+        raise InvalidArgumentError(
+            f"expected at most {MAX_OBJECTS} objects in the JSON of a request, got more"
+        )
+
+
+def check_memory(text: bytes, allowed_bytes: int) -> None:
+    """Refuse a text whose objects would take more memory than is allowed, before they are made.
+
+    Raises:
+        InvalidArgumentError: They would.
+    """
+    arrays, elements = text.count(b"["), text.count(b",")
+    needed = len(text) + arrays * _ARRAY_BYTES + elements * _ELEMENT_BYTES
+    if needed > allowed_bytes:
+        raise InvalidArgumentError(
+            f"expected JSON that is read with at most {allowed_bytes} bytes of memory, got "
+            f"{len(text)} bytes of it with {arrays} arrays and {elements} commas"
+        )
+
+
+def _refuse_size(name: str, size: int, max_bytes: int) -> NoReturn:
+    raise _TooLargeError(
+        f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed "
+        f"value of {max_bytes} bytes. Use --http-max-input-size to increase the limit."
+    )
+
+
+def _with_raw(parts: _RequestParts) -> RequestForm:
+    inputs: list[Any] = parts.inputs  # differs in its data only, which `read_raw` takes
+    return RequestForm(inputs, parts.id, parts.parameters, parts.outputs)
+
+
+def _read_value(raw: msgspec.Raw, spec: ModelSpec, key: str) -> Any:
+    expected = spec.inputs.get(key)
+    text = bytes(raw)
+    # Arrays in an array count as its elements, so that one with brackets is read as a whole.
+    if expected is None or not text.startswith(b"[") or text.count(b"[") > 1:
+        return orjson.loads(text)
+    data, count = _read_array(text, expected.dtype, key, orjson.loads)
+    return PackedElements(count, data)
+
+
+def _read_array(
+    raw: bytes, dtype: DataType, name: str, decode: Callable[[bytes], list[Any]]
+) -> tuple[bytes, int]:
+    """The bytes of a tensor and the number of its elements."""
+    pieces = _string_pieces(raw) if dtype is dtypes.BYTES else _number_pieces(raw)
+    parts = []
+    count = 0
+    for piece in pieces:
+        elements = decode(b"[%b]" % piece)
+        parts.append(tensor_from_json(elements, dtype, len(elements), name))
+        count += len(elements)
+    return b"".join(parts), count
+
+
+def _number_pieces(raw: bytes) -> Iterator[bytes]:
+    """The elements of nested arrays of numbers, which the parser found well-formed."""
+    if raw.count(b"[") >= MAX_NESTING:
+        _check_depth(raw, 0)
+    start = 0
+    while start < len(raw):
+        end = raw.find(b",", start + _PIECE_BYTES)
+        end = len(raw) if end < 0 else end
+        yield raw[start:end].translate(None, b"[]")
+        start = end + 1
+
+
+def _string_pieces(raw: bytes) -> Iterator[bytes]:
+    """The elements of nested arrays of strings, which the parser found well-formed."""
+    end = depth = 0
+    strings = _SEPARATED_STRING.finditer(raw)
+    while batch := list(islice(strings, _PIECE_STRINGS)):
+        for match in batch:
+            if match.start() != end:  # something else is between two strings
+                raise _IrregularError
+            end = match.end()
+        depth = _check_depth(b"".join(match[1] for match in batch), depth)
+        yield b",".join(match[2] for match in batch)
+    if raw[end:].strip(b" \t\r\n,[]"):
+        raise _IrregularError
+
+
+def _check_depth(raw: bytes, depth: int) -> int:
+    """How many arrays are open after `raw`; what is nested too deeply is refused elsewhere."""
+    for start in range(0, len(raw), _PIECE_BYTES):
+        piece = np.frombuffer(raw[start : start + _PIECE_BYTES], np.uint8)
+        steps = (piece == ord("[")).astype(np.int8) - (piece == ord("]"))
+        depths = depth + np.cumsum(steps, dtype=np.int64)
+        if depths.max(initial=0) >= MAX_NESTING:
+            raise _IrregularError
+        depth = int(depths[-1])
+    return depth
