@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -109,6 +109,29 @@ def decode_bytes(data: Buffer) -> list[bytes]:
             )
         elements.append(raw[start:at])
     return elements
+
+
+def bytes_runs(data: Buffer, count: int) -> Iterator[tuple[int, int, int]]:
+    """The places of up to `count` BYTES elements at a time: start, end, and how many they are.
+
+    Takes no memory, and lets other threads run, however many elements there are.
+
+    Raises:
+        ValueError: The data ends inside an element.
+    """
+    unpack = _LENGTH.unpack_from
+    last = len(data) - 4
+    start = at = number = 0
+    while at <= last:
+        at += 4 + unpack(data, at)[0]
+        number += 1
+        if number == count:
+            yield start, min(at, len(data)), number
+            start, number = at, 0
+    if at != len(data):
+        raise ValueError(f"expected elements that end at {len(data)}, got one until {at}")
+    if number:
+        yield start, at, number
 
 
 def _decode_equal_lengths(raw: bytes) -> list[bytes] | None:

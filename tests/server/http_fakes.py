@@ -44,6 +44,14 @@ class FakeLoop:
     def create_future(self) -> FakeFuture:
         return FakeFuture()
 
+    def create_task(self, work) -> FakeTask:
+        """Run a coroutine that waits for nothing."""
+        try:
+            work.send(None)
+        except StopIteration:
+            return FakeTask()
+        raise AssertionError(f"{work} waits for something")
+
     @property
     def timer_count(self) -> int:
         return len(self._later)
@@ -74,6 +82,16 @@ class FakeTimer:
 
     def cancelled(self) -> bool:
         return self._is_cancelled
+
+
+class FakeTask:
+    """A task that is done."""
+
+    def add_done_callback(self, callback) -> None:
+        callback(self)
+
+    def cancel(self) -> None:
+        pass
 
 
 class FakeFuture:

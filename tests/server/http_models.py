@@ -15,6 +15,9 @@ from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.codec.child import perform
+from pytriton.server.codec.messages import decode_job, decode_reply, encode
+from pytriton.server.codec.pool import CodecPool
 from pytriton.server.http.api import HttpApi
 from pytriton.server.options.server_options import Limits, ServerOptions
 from pytriton.server.tracing.settings import TraceSettings
@@ -78,16 +81,58 @@ class ScriptedInstance:
         self._model.on_outcomes(self, batch, [outcome], (0, 0))
 
 
+class InlineBackground:
+    """Does at once what a thread would do, and counts it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self, function, *arguments):
+        self.count += 1
+        return function(*arguments)
+
+    def close(self) -> None:
+        self.count = -1
+
+
+class InlineProcess:
+    """Does a job of a codec process in this one."""
+
+    pid = 0
+
+    def ask(self, job, text):
+        reply, payload = perform(decode_job(encode(job)), bytes(text))
+        return decode_reply(encode(reply)), list(map(bytes, payload))
+
+    def kill(self) -> None:
+        self.pid = -1
+
+    def close(self) -> None:
+        self.kill()
+
+
 class Service:
     """A server without its sockets."""
 
-    def __init__(self, limits: Limits | None = None, *, control=None, loop=None, **options) -> None:
+    def __init__(
+        self, limits: Limits | None = None, *, control=None, loop=None, background=None, **options
+    ) -> None:
         self.loop = loop or FakeLoop()
         self.engine = Engine()
         self.options = ServerOptions(limits=limits or Limits(), **options)
         self.control = control or BoundControl(self.engine, self.loop)
         traces = TraceSettings.read(self.options.trace_settings)
-        self.api = HttpApi(self.engine, self.options, self.loop, self.control, traces)
+        self.background = background or InlineBackground()
+        codec = CodecPool(self.loop, self.background, InlineProcess)
+        self.api = HttpApi(
+            self.engine,
+            self.options,
+            self.loop,
+            self.control,
+            traces,
+            background=self.background,
+            codec=codec,
+        )
         self.instances: dict[str, ScriptedInstance] = {}
         for name, text in MODELS.items():
             self._serve(name, text)

@@ -92,7 +92,7 @@ class Server:
         if connections:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
-        self._http.tasks.cancel()
+        self._http.close()
         self._grpc.tasks.cancel()
 
     def _listen(

@@ -89,18 +89,26 @@ def encode_generate_response(response: InferResponse) -> bytes:
     Raises:
         ServerError: An output has no JSON form.
     """
-    document: dict[str, Any] = {
+    members = generate_members(response)
+    for tensor in response.outputs:
+        elements = json_from_tensor(tensor)
+        members[tensor.name] = elements[0] if prod(tensor.shape) == 1 else elements
+    return orjson.dumps(members, None, _OPTIONS)
+
+
+def generate_members(response: InferResponse) -> dict[str, Any]:
+    """The members of a response in their order; outputs are still tensors."""
+    members: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,
     }
     if response.id:
-        document["id"] = response.id
+        members["id"] = response.id
     for key, value in (response.parameters or {}).items():
-        document[key] = orjson.Fragment(dump_json(value))
+        members[key] = orjson.Fragment(dump_json(value))
     for tensor in response.outputs:
-        elements = json_from_tensor(tensor)
-        document[tensor.name] = elements[0] if prod(tensor.shape) == 1 else elements
-    return orjson.dumps(document, None, _OPTIONS)
+        members[tensor.name] = tensor
+    return members
 
 
 def encode_event(content: bytes) -> bytes:

@@ -60,11 +60,12 @@ def encode_infer_response(
         else:
             data = json_from_tensor(tensor)
             outputs.append({"name": name, "datatype": datatype, "shape": shape, "data": data})
-    header = _dumps(_document(response, outputs), None, _NUMPY)
+    header = _dumps(infer_document(response, outputs), None, _NUMPY)
     return (len(header), [header, *binary]) if binary else (None, [header])
 
 
-def _document(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+def infer_document(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The root of the JSON, with the outputs as its last member."""
     document: dict[str, Any] = {"id": response.id} if response.id else {}
     document["model_name"] = response.model_name
     document["model_version"] = response.model_version

@@ -198,6 +198,8 @@ def _read_array(
     raw: bytes, dtype: DataType, name: str, decode: Callable[[bytes], list[Any]]
 ) -> tuple[bytes, int]:
     """The bytes of a tensor and the number of its elements."""
+    if not raw.startswith(b"["):
+        raise _IrregularError
     pieces = _string_pieces(raw) if dtype is dtypes.BYTES else _number_pieces(raw)
     parts = []
     count = 0

@@ -115,7 +115,7 @@ def json_from_tensor(tensor: InferTensor) -> Any:
         try:
             values = form.unpack[count](data)
         except struct.error:
-            _refuse_size(tensor)
+            refuse_output_size(tensor)
         if form.is_float:
             for value in values:
                 if value - value != 0.0:  # NaN or an infinity
@@ -126,7 +126,7 @@ def json_from_tensor(tensor: InferTensor) -> Any:
 
 def _json_from_many(tensor: InferTensor, form: _Form, count: int) -> Any:
     if len(tensor.data) != count * tensor.dtype.itemsize:
-        _refuse_size(tensor)
+        refuse_output_size(tensor)
     array = np.frombuffer(tensor.data, tensor.dtype.numpy)
     if not form.is_float:
         return array.tolist()
@@ -212,9 +212,9 @@ def _json_from_bytes(tensor: InferTensor, count: int) -> Any:
     try:
         elements = dtypes.decode_bytes(tensor.data)
     except ValueError:
-        _refuse_size(tensor)
+        refuse_output_size(tensor)
     if len(elements) != count:
-        _refuse_size(tensor)
+        refuse_output_size(tensor)
     try:
         return [element.decode() for element in elements]
     except UnicodeDecodeError:  # Triton writes the bytes as they are
@@ -222,7 +222,8 @@ def _json_from_bytes(tensor: InferTensor, count: int) -> Any:
         return [orjson.Fragment(dump_json(text)) for text in texts]
 
 
-def _refuse_size(tensor: InferTensor) -> NoReturn:
+def refuse_output_size(tensor: InferTensor) -> NoReturn:
+    """Refuse to write an output whose data is not what its shape says."""
     raise InternalError(
         "Failed to write 'data' field: output tensor shape does not match size of output for "
         f"'{tensor.name}'"

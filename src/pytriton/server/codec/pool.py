@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from pytriton import dtypes
 from pytriton.errors import UnavailableError, error_from_code
 from pytriton.messages import InferRequest, InferTensor
-from pytriton.server.api.background import WORKERS, Background
+from pytriton.server.api.background import Background
 from pytriton.server.codec.messages import Job, Kind, ModelForm, ReadLoad, ReadRequest, Refused
 from pytriton.server.codec.process import CodecProcess
 from pytriton.wire.output_format import OutputChoice, OutputFormat
 from pytriton.wire.repository import LoadForm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.messages import ResponseSink
@@ -36,12 +38,12 @@ class CodecPool:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        workers: int = WORKERS,
-        make_process: Any = CodecProcess,
+        background: Background | None = None,
+        make_process: Callable[[], CodecProcess] = CodecProcess,
     ) -> None:
         self._loop = loop
         self._make_process = make_process
-        self._background = Background(loop, "codec", workers)
+        self._background = background or Background(loop, "codec")
         self._lock = threading.Lock()  # for the two below: threads take and give back
         self._idle: list[CodecProcess] = []
         self._busy: set[CodecProcess] = set()

@@ -8,25 +8,32 @@ this order.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import ServerError, UnavailableError, UnsupportedError
+from pytriton.messages import InferRequest
 from pytriton.server.api import documents
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
-from pytriton.server.http.exchange import Exchange
+from pytriton.server.http.bodies import Bodies
+from pytriton.server.http.exchange import Exchange, LaterExchange
 from pytriton.server.http.generate import (
+    GenerateEvents,
     GenerateExchange,
+    InferEvents,
     accepts_events,
-    generate_events,
-    infer_events,
-    read_generate,
 )
 from pytriton.server.http.handler import HttpHandler
-from pytriton.server.http.infer import HeaderUse, InferExchange, respond_server_error
+from pytriton.server.http.infer import (
+    EngineExchange,
+    HeaderUse,
+    InferExchange,
+    respond_server_error,
+)
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Route, Router
 from pytriton.server.http.text import UNEXPECTED
@@ -39,7 +46,11 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
+    from pytriton.engine.model import Model
+    from pytriton.server.api.background import Background
     from pytriton.server.api.readiness import Readable
+    from pytriton.server.codec.pool import CodecPool
+    from pytriton.server.http.bodies import Later, ReadInfer
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
@@ -63,6 +74,8 @@ class HttpApi(HttpHandler):
         control: ModelControl,
         trace_settings: TraceSettings,
         tracing: Tracing | None = None,
+        background: Background | None = None,
+        codec: CodecPool | None = None,
     ) -> None:
         super().__init__(options.limits, loop)
         self.tasks = BackgroundTasks(loop)
@@ -73,10 +86,11 @@ class HttpApi(HttpHandler):
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
         self._headers = HeaderUse(options.http_header_forward_pattern, tracing)
         self._traces = TraceService(engine, trace_settings)
+        self._bodies = Bodies(
+            loop, self.tasks, options.limits.http_max_input_bytes, background, codec
+        )
         repository = RepositoryEndpoints(
-            RepositoryService(engine, control),
-            options.limits.http_max_input_bytes,
-            self.serve_later,
+            RepositoryService(engine, control), self._bodies, self.serve_later
         )
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
@@ -129,9 +143,14 @@ class HttpApi(HttpHandler):
                 respond_server_error(connection, error)
         return None
 
+    def close(self) -> None:
+        """Give up what still runs: the server ends."""
+        self.tasks.cancel()
+        self._bodies.close()
+
     def serve_later(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
         """Have a coroutine answer the request; it goes on when the client leaves."""
-        self.tasks.start(_answer_errors(connection, work))
+        self.tasks.start(_answer_errors(connection, lambda: work))
         return Exchange()
 
     # Endpoints
@@ -205,7 +224,9 @@ class HttpApi(HttpHandler):
     def _trace_setting(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> None:
-        changes = read_trace_settings(request.body) if request.head.method == b"POST" else {}
+        changes: dict[str, list[str]] = {}
+        if request.head.method == b"POST":
+            changes = read_trace_settings(self._bodies.settings(request))
         settings = self._traces.change(route.model, changes)
         connection.respond(200, (encode_trace_settings(settings),))
 
@@ -214,40 +235,83 @@ class HttpApi(HttpHandler):
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
         if not model.spec.decoupled:
-            exchange = InferExchange(self._engine, model, connection)
-            exchange.submit(request, self.limits.http_max_input_bytes, self._headers)
-            return exchange
+            exchange = InferExchange(self._engine, model, connection, self._bodies)
+            reading = self._bodies.infer(request, model.spec, exchange)
+            if isinstance(reading, tuple):
+                exchange.submit(request.head, *reading, self._headers)
+                return exchange
+            return self._read_later(
+                connection, exchange, partial(self._submit, exchange, request, reading)
+            )
         if not accepts_events(request.head.headers):
             raise UnsupportedError(
                 "HTTP end point doesn't support models with decoupled transaction policy"
             )
-        events, inference = infer_events(
-            self._engine, model, connection, request, self.limits.http_max_input_bytes
-        )
-        self._headers.apply(request.head, inference, model.spec)
-        events.start(inference)
-        return events
+        events = InferEvents(self._engine, model, connection, self._bodies)
+        reading = self._bodies.infer(request, model.spec, events)
+        if isinstance(reading, tuple):
+            events.submit(request.head, *reading, self._headers)
+            return events
+        return self._read_later(connection, events, partial(self._submit, events, request, reading))
+
+    async def _submit(
+        self,
+        exchange: InferExchange | InferEvents,
+        request: HttpRequest,
+        read: Later[ReadInfer],
+    ) -> None:
+        exchange.submit(request.head, *await read(), self._headers)
 
     def _generate(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
-        exchange = GenerateExchange(self._engine, model, connection)
-        exchange.start(read_generate(request, model.spec, exchange, self._headers))
-        return exchange
+        exchange = GenerateExchange(self._engine, model, connection, self._bodies)
+        return self._begin_generate(connection, request, model, exchange)
 
     def _generate_stream(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
-        events = generate_events(self._engine, model, connection)
-        events.start(read_generate(request, model.spec, events, self._headers))
-        return events
+        events = GenerateEvents(self._engine, model, connection, self._bodies)
+        return self._begin_generate(connection, request, model, events)
+
+    def _begin_generate(
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        model: Model,
+        exchange: GenerateExchange | GenerateEvents,
+    ) -> Exchange:
+        def submit(inference: InferRequest) -> None:
+            self._headers.apply(request.head, inference, model.spec)
+            exchange.start(inference)
+
+        async def submit_later(read: Later[InferRequest]) -> None:
+            submit(await read())
+
+        reading = self._bodies.generate(request, model.spec, exchange)
+        if not isinstance(reading, InferRequest):
+            return self._read_later(connection, exchange, partial(submit_later, reading))
+        submit(reading)
+        return exchange
+
+    def _read_later(
+        self, connection: HttpConnection, exchange: EngineExchange, submit: Later[None]
+    ) -> Exchange:
+        """Have a request read and begun beside the event loop, unless its client leaves."""
+
+        async def begin() -> None:
+            await submit()
+            if connection.is_writing_paused:
+                exchange.pause()
+
+        return LaterExchange(exchange, self.tasks.start(_answer_errors(connection, begin)))
 
 
-async def _answer_errors(connection: HttpConnection, work: Coroutine[Any, Any, None]) -> None:
+async def _answer_errors(connection: HttpConnection, work: Later[None]) -> None:
     try:
-        await work
+        await work()
     except ServerError as error:
         respond_server_error(connection, error)
     except Exception:

@@ -131,6 +131,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         if reader.is_mid_request and not reader.is_over:
             self._await_more(nbytes)
 
+    @property
+    def is_writing_paused(self) -> bool:
+        """Whether the client takes answers slower than they come."""
+        return self._is_writing_paused
+
     def pause_writing(self) -> None:
         """Called by the transport when the client takes answers slower than they come."""
         self._is_writing_paused = True

@@ -30,6 +30,29 @@ class Exchange:
         """The client caught up."""
 
 
+class LaterExchange(Exchange):
+    """A request whose body is still being read, for the exchange that will answer it."""
+
+    __slots__ = ("_exchange", "_task")
+
+    def __init__(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        self._exchange = exchange
+        self._task = task
+
+    def abandon(self) -> None:
+        """The client is gone."""
+        self._task.cancel()
+        self._exchange.abandon()
+
+    def pause(self) -> None:
+        """The client takes what was written slower than it comes."""
+        self._exchange.pause()
+
+    def resume(self) -> None:
+        """The client caught up."""
+        self._exchange.resume()
+
+
 class RequestHandler(Protocol[ConnectionT]):
     """What a connection belongs to, and hands its requests to."""
 

@@ -3,30 +3,34 @@
 
 from __future__ import annotations
 
-import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pytriton.errors import InternalError, ServerError, UnsupportedError
+from pytriton.errors import ServerError, UnsupportedError
+from pytriton.server.api.background import SMALL_BYTES
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.status import HTTP_STATUS
+from pytriton.server.http.bodies import as_server_error
 from pytriton.server.http.exchange import Exchange
-from pytriton.server.http.text import JSON_TYPE, UNEXPECTED
-from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress, decompress
-from pytriton.wire.kserve_json import parse_header_length, parse_infer
+from pytriton.server.http.text import JSON_TYPE
+from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress
 from pytriton.wire.kserve_response import encode_infer_response
+from pytriton.wire.large_response import encode_large_infer_response
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytriton.dtypes import Buffer
     from pytriton.engine.engine import Engine
     from pytriton.engine.model import Model
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, InferResponse, ResponseSink
+    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.server.http.bodies import Bodies
     from pytriton.server.http.connection import HttpConnection
-    from pytriton.server.http.reader import HttpRequest, RequestHead
+    from pytriton.server.http.reader import RequestHead
     from pytriton.server.tracing.tracing import Tracing
     from pytriton.wire.output_format import OutputFormat
-
-logger = logging.getLogger(__name__)
 
 _BINARY_TYPE = b"application/octet-stream"
 _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
@@ -47,22 +51,6 @@ class HeaderUse:
             traceparent = head.headers.get(b"traceparent", b"").decode("latin-1")
             tracestate = head.headers.get(b"tracestate", b"").decode("latin-1")
             self._tracing.begin(request, spec, "HTTP", traceparent, tracestate)
-
-
-def read_infer(
-    http: HttpRequest, max_bytes: int, spec: ModelSpec, sink: ResponseSink
-) -> tuple[InferRequest, OutputFormat]:
-    """The request in a body, and how its outputs are wanted; ServerError says what is wrong."""
-    headers = http.head.headers
-    body = http.body
-    if b"content-encoding" in headers:
-        encoding = headers[b"content-encoding"].decode("latin-1")
-        body = decompress(body, encoding, max_bytes)
-    header_length = None
-    length_text = headers.get(b"inference-header-content-length")
-    if length_text is not None:
-        header_length = parse_header_length(length_text.decode("latin-1"), len(body))
-    return parse_infer(body, header_length, spec, sink)
 
 
 class EngineExchange(Exchange):
@@ -107,14 +95,21 @@ class EngineExchange(Exchange):
 class InferExchange(EngineExchange):
     """An infer request of a coupled model."""
 
-    __slots__ = ("_accept_encoding", "_format")
+    __slots__ = ("_accept_encoding", "_bodies", "_format")
 
-    def submit(self, http: HttpRequest, max_bytes: int, headers: HeaderUse) -> None:
-        """Read the body and hand the request to the engine."""
-        self._accept_encoding = http.head.headers.get(b"accept-encoding")
-        spec = self._model.spec
-        request, self._format = read_infer(http, max_bytes, spec, self)
-        headers.apply(http.head, request, spec)
+    def __init__(
+        self, engine: Engine, model: Model, connection: HttpConnection, bodies: Bodies
+    ) -> None:
+        super().__init__(engine, model, connection)
+        self._bodies = bodies
+
+    def submit(
+        self, head: RequestHead, request: InferRequest, output_format: OutputFormat, use: HeaderUse
+    ) -> None:
+        """Hand the request to the engine."""
+        self._accept_encoding = head.headers.get(b"accept-encoding")
+        self._format = output_format
+        use.apply(head, request, self._model.spec)
         self.start(request)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
@@ -124,39 +119,58 @@ class InferExchange(EngineExchange):
             self._connection.respond_error(500, "expected a single response, got 0")
             return
         try:
-            spec = self._model.spec
-            header_length, parts = encode_infer_response(
-                response,
-                self._format,
-                is_batched=spec.max_batch_size > 0,
-                labels=spec.labels,
-            )
+            for tensor in response.outputs:
+                if len(tensor.data) > SMALL_BYTES and self._takes_long(response):
+                    self._bodies.write_later(
+                        partial(self._write, response),
+                        lambda answer: self._connection.respond(200, *answer),
+                        self.on_error,
+                    )
+                    return
+            parts, content_type, headers = self._write(response, encode_infer_response)
         except Exception as error:  # noqa: BLE001  it is logged
             self.on_error(as_server_error(error))
             return
+        self._connection.respond(200, parts, content_type, headers)
+
+    def _takes_long(self, response: InferResponse) -> bool:
+        """Whether something large has to be made text, sorted or compressed."""
+        default, listed = self._format
+        for tensor in response.outputs:
+            choice = listed.get(tensor.name, default)
+            if len(tensor.data) > SMALL_BYTES and (choice.class_count or not choice.binary):
+                return True
+        return self._encoding() != "identity"
+
+    def _encoding(self) -> str:
+        if self._accept_encoding is None:
+            return "identity"
+        return choose_encoding(self._accept_encoding.decode("latin-1"))
+
+    def _write(
+        self,
+        response: InferResponse,
+        encode: Callable[..., tuple[int | None, list[Buffer]]] = encode_large_infer_response,
+    ) -> tuple[Sequence[Buffer], bytes, bytes]:
+        """The parts of the answer, their type and headers."""
+        spec = self._model.spec
+        header_length, parts = encode(
+            response, self._format, is_batched=spec.max_batch_size > 0, labels=spec.labels
+        )
         headers = b""
         if header_length is not None:
             headers = b"Inference-Header-Content-Length: %d\r\n" % header_length
         if self._accept_encoding is not None:
-            encoding = choose_encoding(self._accept_encoding.decode("latin-1"))
+            encoding = self._encoding()
             if encoding != "identity":
-                parts = list(compress(parts, encoding))
+                parts = [*compress(parts, encoding)]
                 headers += b"Content-Encoding: %b\r\n" % encoding.encode()
-        content_type = JSON_TYPE if header_length is None else _BINARY_TYPE
-        self._connection.respond(200, parts, content_type, headers)
+        return parts, JSON_TYPE if header_length is None else _BINARY_TYPE, headers
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
         self._request = None
         respond_server_error(self._connection, error)
-
-
-def as_server_error(error: Exception) -> ServerError:
-    """What a client reads of an exception; one that is not meant for clients is logged instead."""
-    if isinstance(error, ServerError):
-        return error
-    logger.error("a response could not be written", exc_info=error)
-    return InternalError(UNEXPECTED)
 
 
 def respond_server_error(connection: HttpConnection, error: ServerError) -> None:

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of requests read, those of answers written: beside the event loop where it takes long."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError
+from pytriton.server.api.background import SMALL_BYTES, Background
+from pytriton.server.codec.pool import CodecPool
+from pytriton.server.http.text import UNEXPECTED
+from pytriton.wire.compression import decompress, decompress_small
+from pytriton.wire.generate import parse_generate
+from pytriton.wire.kserve_json import parse_header_length, parse_infer
+from pytriton.wire.repository import read_load
+
+Answer = TypeVar("Answer")
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from pytriton.background_tasks import BackgroundTasks
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.messages import InferRequest, ResponseSink
+    from pytriton.server.http.reader import HttpRequest
+    from pytriton.wire.output_format import OutputFormat
+    from pytriton.wire.repository import LoadForm
+
+    ReadInfer = tuple[InferRequest, OutputFormat]
+    Later: TypeAlias = Callable[[], Awaitable[Answer]]
+
+logger = logging.getLogger(__name__)
+
+# What a body can be that only switches something; longer ones are refused unread.
+MAX_SETTINGS_BYTES = 1 << 20
+
+
+class Bodies:
+    """Reads and writes the bodies of a port.
+
+    Where a method may return a function, that has to be called and awaited for the same result.
+    Both raise ServerErrors that say what is wrong.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tasks: BackgroundTasks,
+        max_bytes: int,
+        background: Background | None = None,
+        codec: CodecPool | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._background = background or Background(loop, "http")
+        self._codec = codec or CodecPool(loop)
+        self._max_bytes = max_bytes
+
+    def close(self) -> None:
+        """End what is still being read."""
+        self._codec.close()
+        self._background.close()
+
+    # Requests
+
+    def infer(
+        self, http: HttpRequest, spec: ModelSpec, sink: ResponseSink
+    ) -> ReadInfer | Later[ReadInfer]:
+        """The request in a body, and how its outputs are wanted."""
+        headers = http.head.headers
+        body: Buffer = http.body
+        if b"content-encoding" in headers:
+            inflated = self._inflated(http)
+            if inflated is None:
+                return partial(self._infer_inflated, http, spec, sink)
+            body = inflated
+        header_length = None
+        length_text = headers.get(b"inference-header-content-length")
+        if length_text is not None:
+            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
+        if len(body) > SMALL_BYTES and (header_length is None or header_length > SMALL_BYTES):
+            json_length = header_length or len(body)
+            return partial(self._codec.infer, body, json_length, spec, sink, self._max_bytes)
+        return parse_infer(body, header_length, spec, sink)
+
+    async def _infer_inflated(
+        self, http: HttpRequest, spec: ModelSpec, sink: ResponseSink
+    ) -> ReadInfer:
+        headers = http.head.headers
+        body = await self._inflate(http)
+        header_length = None
+        length_text = headers.get(b"inference-header-content-length")
+        if length_text is not None:
+            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
+        json_length = len(body) if header_length is None else header_length
+        if json_length <= SMALL_BYTES:
+            return parse_infer(body, header_length, spec, sink)
+        return await self._codec.infer(body, json_length, spec, sink, self._max_bytes)
+
+    def generate(
+        self, http: HttpRequest, spec: ModelSpec, sink: ResponseSink
+    ) -> InferRequest | Later[InferRequest]:
+        """The request in the body of a generate call."""
+        if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise InvalidArgumentError(
+                "Unsupported content-encoding, only 'identity' is supported."
+            )
+        if len(http.body) > SMALL_BYTES:
+            return partial(self._codec.generate, http.body, spec, sink)
+        return parse_generate(http.body, spec, sink)
+
+    def load(self, http: HttpRequest) -> LoadForm | Later[LoadForm]:
+        """The request in the body of a call that loads a model."""
+        body: Buffer = http.body
+        if body and b"content-encoding" in http.head.headers:
+            inflated = self._inflated(http)
+            if inflated is None:
+                return partial(self._load_inflated, http)
+            body = inflated
+        if len(body) > SMALL_BYTES:
+            return partial(self._codec.load, body)
+        return read_load(body)
+
+    async def _load_inflated(self, http: HttpRequest) -> LoadForm:
+        body = await self._inflate(http)
+        return await self._codec.load(body)
+
+    def settings(self, http: HttpRequest) -> Buffer:
+        """A body that is small in every real request."""
+        body: Buffer | None = http.body
+        if body and b"content-encoding" in http.head.headers:
+            body = self._inflated(http, MAX_SETTINGS_BYTES)
+        if body is None or len(body) > MAX_SETTINGS_BYTES:
+            raise InvalidArgumentError(
+                f"expected a body of at most {MAX_SETTINGS_BYTES} bytes for this request, got more"
+            )
+        return body
+
+    def _inflated(self, http: HttpRequest, small_bytes: int = SMALL_BYTES) -> Buffer | None:
+        """The body without its encoding; None where it is not small, before or after."""
+        encoding = http.head.headers[b"content-encoding"].decode("latin-1")
+        if len(http.body) > small_bytes:
+            return None
+        return decompress_small(http.body, encoding, self._max_bytes, small_bytes)
+
+    async def _inflate(self, http: HttpRequest) -> Buffer:
+        encoding = http.head.headers[b"content-encoding"].decode("latin-1")
+        return await self._background.run(decompress, http.body, encoding, self._max_bytes)
+
+    # Answers
+
+    def write_later(
+        self,
+        write: Callable[[], Answer],
+        on_written: Callable[[Answer], None],
+        on_error: Callable[[ServerError], None],
+    ) -> None:
+        """Have a body written in a thread."""
+
+        async def work() -> None:
+            try:
+                answer = await self._background.run(write)
+            except Exception as error:  # noqa: BLE001  it is logged
+                on_error(as_server_error(error))
+            else:
+                on_written(answer)
+
+        self._tasks.start(work())
+
+
+def as_server_error(error: Exception) -> ServerError:
+    """What a client reads of an exception; one that is not meant for clients is logged instead."""
+    if isinstance(error, ServerError):
+        return error
+    logger.error("a response could not be written", exc_info=error)
+    return InternalError(UNEXPECTED)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that read JSON: what comes of a request, and of a process that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+
+import msgspec
+import psutil
+import pytest
+
+from pytriton import dtypes
+from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.server.codec import child, pool
+from pytriton.server.codec.pool import CodecPool
+from pytriton.wire.kserve_json import parse_infer
+from tests.server.http_models import InlineProcess
+from tests.wire.specs import IgnoredSink, model_spec, tensor_spec
+
+SPEC = model_spec(
+    tensor_spec("a", dtypes.FP32, (-1,), batched=False),
+    tensor_spec("b", dtypes.BYTES, (1,), batched=False),
+    name="m",
+    outputs=("o", "p"),
+    max_batch_size=0,
+)
+LIMIT = 1 << 30
+
+
+def infer_body(**more):
+    inputs = [
+        {"name": "b", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}},
+        {"name": "a", "datatype": "FP32", "shape": [3], "data": [1, 2.5, 3]},
+    ]
+    head = json.dumps({"id": "x", "inputs": inputs, **more}).encode()
+    return head, head + b"\1\0\0\0y"
+
+
+def fields(request):
+    """What is in a request, so that it can be compared."""
+    inputs = {name: (it.shape, bytes(it.data)) for name, it in request.inputs.items()}
+    return {**msgspec.structs.asdict(request), "inputs": inputs}
+
+
+def run(use, make_process=InlineProcess):
+    """Have a pool used by a coroutine function, and ended."""
+
+    async def main():
+        codec = CodecPool(asyncio.get_running_loop(), make_process=make_process)
+        try:
+            return await use(codec)
+        finally:
+            codec.close()
+
+    return asyncio.run(main())
+
+
+def test_process_reads_what_the_server_would_read():
+    parameters = {"p": 1.5, "q": "text", "priority": 3, "timeout": 7, "sequence_id": 5}
+    outputs = [{"name": "p", "parameters": {"binary_data": True}}, {"name": "o"}]
+    head, body = infer_body(parameters=parameters, outputs=outputs)
+
+    async def read(codec):
+        pid_before = await codec.infer(body, len(head), SPEC, None, LIMIT)
+        pids = [process.pid for process in codec._idle]
+        again = await codec.infer(body, len(head), SPEC, None, LIMIT)
+        assert [process.pid for process in codec._idle] == pids
+        return pids, pid_before, again
+
+    pids, first, second = run(read, pool.CodecProcess)
+
+    expected, output_format = parse_infer(body, len(head), SPEC, None)
+    for request, chosen in (first, second):
+        assert fields(request) == fields(expected)
+        assert chosen == output_format
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_generate_and_load_are_read():
+    async def read(codec):
+        request = await codec.generate(b'{"a":[1,2],"p":"x"}', SPEC, None)
+        content = base64.b64encode(b"code").decode()
+        parameters = {"config": "{}", "file:1/model.py": content, "file:empty": ""}
+        return request, await codec.load(json.dumps({"parameters": parameters}).encode())
+
+    request, form = run(read)
+
+    assert bytes(request.inputs["a"].data) == b"\0\0\x80\x3f\0\0\0\x40"
+    assert request.parameters == {"p": "x"}
+    assert form == ("{}", {"1/model.py": b"code", "empty": b""})
+
+
+@pytest.mark.parametrize(
+    "text,kind,words",
+    [
+        (b" ", InternalError, "The document is empty. at 1"),
+        (b"{}", InternalError, "Unable to parse 'inputs'"),
+        (b'{"inputs":[],"parameters":{"triton_x":1}}', InvalidArgumentError, "reserved"),
+    ],
+)
+def test_mistake_is_an_error_of_its_kind(text, kind, words):
+    with pytest.raises(kind, match=words):
+        run(lambda codec: codec.infer(text, len(text), SPEC, None, LIMIT))
+
+
+def test_request_with_too_many_names_is_refused(monkeypatch):
+    monkeypatch.setattr(child, "MAX_HEAD_BYTES", 200)
+    text = json.dumps({"inputs": [], "parameters": {f"p{n}": n for n in range(100)}}).encode()
+
+    with pytest.raises(InvalidArgumentError, match="expected at most 200 bytes of names, shapes"):
+        run(lambda codec: codec.infer(text, len(text), SPEC, None, LIMIT))
+
+
+def test_error_text_is_cut():
+    text = json.dumps(
+        {"inputs": [{"name": "n" * 100_000, "datatype": "X", "shape": [1], "data": []}]}
+    )
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        run(lambda codec: codec.infer(text.encode(), len(text), SPEC, None, LIMIT))
+
+    assert len(caught.value.message) == child.MAX_MESSAGE_CHARACTERS
+
+
+class DyingProcess(InlineProcess):
+    made = 0
+
+    def __init__(self):
+        DyingProcess.made += 1
+        self.dies = DyingProcess.made == 1
+
+    def ask(self, job, text):
+        if self.dies:
+            raise EOFError
+        return super().ask(job, text)
+
+
+def test_process_that_ends_fails_its_job_only():
+    DyingProcess.made = 0
+
+    async def read(codec):
+        with pytest.raises(UnavailableError, match="ended before it was done"):
+            await codec.generate(b'{"a":1}', SPEC, None)
+        return await codec.generate(b'{"a":1}', SPEC, None)
+
+    assert run(read, DyingProcess).inputs.keys() == {"a"}
+
+
+def test_process_that_cannot_be_started_fails_its_job():
+    def fail():
+        raise OSError("no more processes")
+
+    with pytest.raises(UnavailableError, match=r"no process could be started .* no more processes"):
+        run(lambda codec: codec.generate(b"{}", SPEC, None), fail)
+
+
+class HeldProcess(InlineProcess):
+    """Works when the test lets it, or ends when it is killed."""
+
+    def __init__(self):
+        self.began = threading.Event()
+        self.gate = threading.Event()
+        self.was_killed = False
+
+    def ask(self, job, text):
+        self.began.set()
+        assert self.gate.wait(60)
+        if self.was_killed:
+            raise EOFError
+        return super().ask(job, text)
+
+    def kill(self):
+        self.was_killed = True
+        self.gate.set()
+
+
+def test_few_are_read_at_once_and_one_whose_client_left_never():
+    made = []
+    began = threading.Semaphore(0)
+
+    class Counted(HeldProcess):
+        def ask(self, job, text):
+            began.release()
+            return super().ask(job, text)
+
+    def make():
+        made.append(Counted())
+        return made[-1]
+
+    async def read(codec):
+        jobs = [asyncio.create_task(codec.generate(b"{}", SPEC, None)) for _ in range(5)]
+        for _ in range(2):
+            assert await asyncio.to_thread(began.acquire, timeout=60)
+        jobs[3].cancel()
+        for process in made:
+            process.gate.set()
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        return [type(result).__name__ for result in results]
+
+    names = run(read, make)
+
+    assert len(made) == 2
+    assert names == ["InferRequest"] * 3 + ["CancelledError", "InferRequest"]
+
+
+def test_long_job_whose_client_left_ends(monkeypatch):
+    monkeypatch.setattr(pool, "_LONG_JOB_BYTES", 1)
+    process = HeldProcess()
+
+    async def read(codec):
+        job = asyncio.create_task(codec.generate(b'{"a":1}', SPEC, None))
+        assert await asyncio.to_thread(process.began.wait, 60)
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
+
+    run(read, lambda: process)
+
+    assert process.was_killed
+
+
+def test_closed_pool_ends_what_runs():
+    process = HeldProcess()
+
+    async def read(codec):
+        job = asyncio.create_task(codec.generate(b'{"a":1}', SPEC, None))
+        assert await asyncio.to_thread(process.began.wait, 60)
+        codec.close()
+        with pytest.raises(UnavailableError):
+            await job
+
+    run(read, lambda: process)
+
+    assert process.was_killed
+
+
+def test_idle_process_ends(monkeypatch):
+    monkeypatch.setattr(pool, "IDLE_S", 0.0)
+
+    class Noted(InlineProcess):
+        closed = asyncio.Event()
+
+        def close(self):
+            self.closed.set()
+
+    async def read(codec):
+        await codec.generate(b'{"a":1}', SPEC, None)
+        await asyncio.wait_for(Noted.closed.wait(), 60)
+
+    run(read, Noted)
+
+
+def test_memory_error_is_told_as_one(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(child, "parse_large_generate", fail)
+
+    with pytest.raises(UnavailableError, match="reading 2 bytes of JSON takes more than the"):
+        run(lambda codec: codec.generate(b"{}", SPEC, IgnoredSink()))
