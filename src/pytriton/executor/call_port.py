@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.executor.memory_keeper import MemoryKeeper
-    from pytriton.executor.services import RunningCall, WorkerServices
+    from pytriton.executor.worker_services import RunningCall, WorkerServices
     from pytriton.messages import InferResponse
     from pytriton.transport.channel import Channel, Payload, Received
     from pytriton.transport.frames import Frame

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.executor.memory_keeper import MemoryKeeper
-    from pytriton.executor.services import WorkerServices
+    from pytriton.executor.worker_services import WorkerServices
     from pytriton.transport.channel import Received
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytriton.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.executor.launcher import Worker, WorkerLauncher, WorkerSpec
-    from pytriton.executor.services import WorkerServices
+    from pytriton.executor.worker_services import WorkerServices
     from pytriton.messages import InferRequest
     from pytriton.transport.channel import Received
     from pytriton.transport.frames import BatchFailure, BatchResult, Responses

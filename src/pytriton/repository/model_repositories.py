@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, ServerError, UnavailableError
-from pytriton.repository.loading.load_context import LoadContext
-from pytriton.repository.model_keeper import ModelKeeper
+from pytriton.repository.loading.load_coordinator import LoadCoordinator
+from pytriton.repository.model_lifecycle import ModelLifecycle
 from pytriton.repository.poller import Poller
 from pytriton.repository.reading.layout import ModelPlace, check_model_name, find_models, look_at
 from pytriton.repository.reading.overrides import read_override
@@ -38,8 +38,8 @@ class ModelRepositories:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._settings = settings
-        self._context = LoadContext(settings, engine, loaders, loop)
-        self._keepers: dict[str, ModelKeeper] = {}
+        self._loads = LoadCoordinator(settings, engine, loaders, loop)
+        self._models: dict[str, ModelLifecycle] = {}
         self._operations: set[asyncio.Task[None]] = set()
         self._poller = Poller(settings.poll_interval_s, self.poll_once)
         self._is_stopping = False
@@ -74,7 +74,7 @@ class ModelRepositories:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        await asyncio.gather(*(keeper.stop(timeout_s) for keeper in self._keepers.values()))
+        await asyncio.gather(*(lifecycle.stop(timeout_s) for lifecycle in self._models.values()))
 
     # ModelControl
 
@@ -85,7 +85,7 @@ class ModelRepositories:
         except ServerError as error:
             logger.warning("the index has only what was loaded: %s", error.message)
             places = {}
-        return self._context.table.rows(places, ready=ready)
+        return self._loads.table.rows(places, ready=ready)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model; returns when it is ready.
@@ -102,13 +102,13 @@ class ModelRepositories:
             ServerError: The server does not leave that to clients, or it ends.
         """
         self._check_control()
-        keeper = self._keepers.get(name)
-        if keeper is not None:
-            await self._run(keeper.unload())
+        lifecycle = self._models.get(name)
+        if lifecycle is not None:
+            await self._run(lifecycle.unload())
 
     def is_ready(self) -> bool:
         """Whether every model that should serve does."""
-        return self._context.table.is_ready()
+        return self._loads.table.is_ready()
 
     @property
     def for_models(self) -> ControlForModels:
@@ -142,7 +142,7 @@ class ModelRepositories:
                 f"failed to load '{name}', failed to poll from model repository: {error.message}"
             ) from error
         places = await self._find()
-        await self._keeper(name).load(places.get(name, ()), override, is_limited=is_limited)
+        await self._lifecycle(name).load(places.get(name, ()), override, is_limited=is_limited)
 
     async def _run(self, operation: Coroutine[Any, Any, None]) -> None:
         """Run an operation to its end, also when who asked for it does not wait any more."""
@@ -164,11 +164,11 @@ class ModelRepositories:
         if not task.cancelled():
             task.exception()  # whoever waits has it; it was logged in any case
 
-    def _keeper(self, name: str) -> ModelKeeper:
-        keeper = self._keepers.get(name)
-        if keeper is None:
-            keeper = self._keepers[name] = ModelKeeper(name, self._context)
-        return keeper
+    def _lifecycle(self, name: str) -> ModelLifecycle:
+        lifecycle = self._models.get(name)
+        if lifecycle is None:
+            lifecycle = self._models[name] = ModelLifecycle(name, self._loads)
+        return lifecycle
 
     async def _find(self) -> dict[str, list[ModelPlace]]:
         return await asyncio.to_thread(find_models, self._settings.repositories)
@@ -181,12 +181,12 @@ class ModelRepositories:
 
         def tell() -> None:
             if report is not None:
-                report(finished, len(places), self._context.loading)
+                report(finished, len(places), self._loads.loading)
 
         async def load(name: str) -> bool:
             nonlocal finished
             try:
-                await self._keeper(name).load(places[name])
+                await self._lifecycle(name).load(places[name])
             except ServerError:
                 return False
             except Exception:
@@ -197,11 +197,11 @@ class ModelRepositories:
                 tell()
             return True
 
-        self._context.on_progress = tell
+        self._loads.on_progress = tell
         try:
             return all(await asyncio.gather(*(load(name) for name in places)))
         finally:
-            self._context.on_progress = None
+            self._loads.on_progress = None
 
     async def poll_once(self) -> None:
         """Load models that are new or changed, unload those that are gone.
@@ -213,20 +213,20 @@ class ModelRepositories:
             InternalError: A repository cannot be read; nothing was changed.
         """
         places = await self._find()
-        known = {name: keeper.last_tried for name, keeper in self._keepers.items()}
+        known = {name: lifecycle.last_tried for name, lifecycle in self._models.items()}
         changed = await asyncio.to_thread(
             lambda: [name for name in places if known.get(name) != look_at(places[name])]
         )
         for name in changed:
-            self._keeper(name).give_up_loading()
+            self._lifecycle(name).give_up_loading()
         gone = [name for name, seen in known.items() if seen is not None and name not in places]
-        await asyncio.gather(*(self._keepers[name].unload() for name in gone))
+        await asyncio.gather(*(self._models[name].unload() for name in gone))
         await self._load_all({name: places[name] for name in changed})
 
     def __repr__(self) -> str:
         return (
             f"<ModelRepositories {self._settings.control_mode.value}: "
-            f"{len(self._keepers)} models, {len(self._operations)} operations>"
+            f"{len(self._models)} models, {len(self._operations)} operations>"
         )
 
 

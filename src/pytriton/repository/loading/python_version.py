@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from pytriton.engine.model import ModelState
 from pytriton.errors import ServerError
 from pytriton.executor.worker import ForkingProcessEndedError
-from pytriton.repository.loading.load_limit import load_within
-from pytriton.repository.loading.supervisor import GiveUp, RestartPolicy
+from pytriton.repository.loading.load_timeout import load_within
+from pytriton.repository.loading.restart_policy import GiveUp, RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

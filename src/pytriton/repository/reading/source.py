@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pytriton.engine.config_rules import validate_instance_groups
-from pytriton.repository.loading.load_limit import load_timeout_s
+from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.reading.config_files import read_config, read_labels
 from pytriton.repository.reading.instances import plan_instances

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model import Model
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.executor.services import CallSink
+    from pytriton.executor.worker_services import CallSink
     from pytriton.messages import InferResponse, InferTensor, TraceContext
     from pytriton.transport.worker_frames import InferCall
 

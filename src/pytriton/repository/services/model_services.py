@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError, ServerError
-from pytriton.repository.loading.load_waits import LoadWaits
+from pytriton.repository.loading.load_dependencies import LoadDependencies
 from pytriton.repository.services.bls import MAX_DEPTH, ModelCaller
 from pytriton.repository.services.custom_metrics import WorkerMetrics
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
-    from pytriton.executor.services import CallSink
+    from pytriton.executor.worker_services import CallSink
     from pytriton.messages import InferTensor
     from pytriton.repository.services.bls import BeginTrace, CallingInstance, ModelCall
     from pytriton.repository.services.custom_metrics import CustomMetrics
@@ -58,7 +58,7 @@ class SharedServices:
         self.control = control
         self.metrics = metrics
         self.caller = ModelCaller(engine, loop, max_depth=max_depth, begin_trace=begin_trace)
-        self.load_waits = LoadWaits()
+        self.load_dependencies = LoadDependencies()
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself holds them only weakly
 
@@ -171,8 +171,12 @@ class ModelServices:
             logger.warning("%s: %s failed: %s", self._instance_name, action, error.message)
 
     async def _load_model(self, name: str, config: str, files: dict[str, bytes]) -> None:
-        waits = self._shared.load_waits
-        with waits.add(self._model_name, name) if self.is_loading else contextlib.nullcontext():
+        dependencies = self._shared.load_dependencies
+        with (
+            dependencies.add(self._model_name, name)
+            if self.is_loading
+            else contextlib.nullcontext()
+        ):
             await self._shared.control.load(name, config or None, files)
 
     async def _unload_model(self, name: str, unload_dependents: bool) -> None:

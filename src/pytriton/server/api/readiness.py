@@ -18,7 +18,7 @@ Readable = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
 
 
 class Readiness:
-    """Joins what the engine knows, what the keeper of the models knows, and what models say."""
+    """Joins what the engine knows, what the control of the models knows, and what models say."""
 
     def __init__(self, engine: Engine, control: ModelControl, *, is_strict: bool) -> None:
         self._engine = engine

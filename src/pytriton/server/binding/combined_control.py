@@ -34,15 +34,15 @@ class CombinedControl:
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """See `ModelControl`."""
-        await self._keeper(name).load(name, config, files)
+        await self._control_of(name).load(name, config, files)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See `ModelControl`."""
-        await self._keeper(name).unload(name, unload_dependents=unload_dependents)
+        await self._control_of(name).unload(name, unload_dependents=unload_dependents)
 
     def is_ready(self) -> bool:
         """Whether every model that should serve does."""
         return self._bound.is_ready() and self._repository.is_ready()
 
-    def _keeper(self, name: str) -> ModelControl:
+    def _control_of(self, name: str) -> ModelControl:
         return self._bound if self._is_explicit and self._bound.has(name) else self._repository

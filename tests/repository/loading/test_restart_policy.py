@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.repository.loading.supervisor import (
+from pytriton.repository.loading.restart_policy import (
     CRASH_LIMIT,
     CRASH_PERIOD_S,
     MAX_DELAY_S,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
-from pytriton.repository.loading.load_context import LoadContext, failure_text
+from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
 from pytriton.repository.reading.layout import ModelPlace, Sighting, Snapshot, look_at
 from pytriton.repository.reading.overrides import Override, remove_files
 from pytriton.repository.reading.source import ModelSource, read_sent_source, read_source
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 _REFUSAL = "failed to load '{}', failed to poll from model repository"
 
 
-class ModelKeeper:
-    """Keeps one model. Loads and unloads of it run one after the other."""
+class ModelLifecycle:
+    """One model, from its first load to its end. Its loads and unloads take turns."""
 
-    def __init__(self, name: str, context: LoadContext) -> None:
+    def __init__(self, name: str, loads: LoadCoordinator) -> None:
         self.name = name
         self.last_tried: Sighting | None = None  # of the repository's files
-        self._context = context
+        self._loads = loads
         self._turn = asyncio.Lock()
         self._attempts: set[asyncio.Future[None]] = set()  # loads, the first one has its turn
         self._source: ModelSource | None = None  # of what serves
@@ -86,7 +86,7 @@ class ModelKeeper:
                 if source.is_temporary:
                     remove_files(source.place.directory)
                 raise
-            self._context.table.set_problem(self.name, "")
+            self._loads.table.set_problem(self.name, "")
 
     async def unload(self) -> None:
         """Take the model out of service; its last requests are finished meanwhile.
@@ -98,7 +98,7 @@ class ModelKeeper:
             source, self._source = self._source, None
             leaving, self._loaded = self._loaded, {}
             self.last_tried = None
-            self._context.table.set_problem(self.name, "")
+            self._loads.table.set_problem(self.name, "")
             self._withdraw(self._waiting)
             self._retire(leaving, source)
 
@@ -129,7 +129,7 @@ class ModelKeeper:
         try:
             if override is not None and override.files:
                 return await asyncio.to_thread(
-                    read_sent_source, self.name, override, self._context.settings
+                    read_sent_source, self.name, override, self._loads.settings
                 )
             return await self._read_places(places, override)
         except Exception as error:
@@ -138,7 +138,7 @@ class ModelKeeper:
             logger.error("Poll failed for model directory '%s': %s", self.name, message)  # noqa: TRY400  known by its text
             # What a client sent says nothing about the model in the repository.
             if override is None:
-                self._context.table.set_problem(self.name, reason)
+                self._loads.table.set_problem(self.name, reason)
             raise InternalError(f"{_REFUSAL.format(self.name)}: {message}") from error
 
     async def _read_places(
@@ -153,7 +153,7 @@ class ModelKeeper:
             self.name,
             places[0],
             seen,
-            self._context.settings,
+            self._loads.settings,
             override=None if override is None else override.config,
         )
 
@@ -166,7 +166,7 @@ class ModelKeeper:
                 f"model '{self.name}'"
             )
             logger.error("failed to load model '%s': %s", self.name, message)
-            self._context.table.set_problem(self.name, f"Invalid argument: {message}")
+            self._loads.table.set_problem(self.name, f"Invalid argument: {message}")
             raise InvalidArgumentError(f"load failed for model '{self.name}': {message}\n")
         changed = [version for version in source.versions if not self._is_current(source, version)]
         if changed or self._loaded.keys() != source.versions.keys():
@@ -194,7 +194,7 @@ class ModelKeeper:
         held = {each: self._hold_place(each) for each in versions if not self._serves(each)}
         loads = {
             each: asyncio.ensure_future(
-                self._context.load_version(source, each, is_limited=is_limited)
+                self._loads.load_version(source, each, is_limited=is_limited)
             )
             for each in versions
         }
@@ -214,7 +214,7 @@ class ModelKeeper:
         return {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
 
     def _hold_place(self, version: int) -> Model:
-        model = self._waiting[version] = self._context.hold_place(self.name, version)
+        model = self._waiting[version] = self._loads.hold_place(self.name, version)
         return model
 
     def _withdraw(self, versions: Collection[int]) -> None:
@@ -237,9 +237,9 @@ class ModelKeeper:
         for version in source.versions:
             self._loaded[version] = fresh.get(version) or former[version]
         for version, loaded in fresh.items():
-            self._context.engine.add(loaded.model)
-            self._context.engine.set_ready(loaded.model)
-            self._context.table.put(self.name, version, loaded.model)
+            self._loads.engine.add(loaded.model)
+            self._loads.engine.set_ready(loaded.model)
+            self._loads.table.put(self.name, version, loaded.model)
             self._waiting.pop(version, None)
         self._withdraw([version for version in self._waiting if version not in source.versions])
         leaving = {
@@ -264,7 +264,7 @@ class ModelKeeper:
                 loaded.model.become(ModelState.UNLOADING)
             elif were_served and version not in self._loaded:
                 self._withdraw([version])  # the engine shows why it failed, which is over now
-            self._context.engine.retire(loaded.model)
+            self._loads.engine.retire(loaded.model)
         directory = source.place.directory if source is not None and source.is_temporary else None
         if leaving or directory is not None:
             versions = tuple(leaving.values())
@@ -273,7 +273,7 @@ class ModelKeeper:
             task.add_done_callback(self._retiring.pop)
 
     async def _end(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
-        timeout_s = self._context.settings.drain_timeout_s
+        timeout_s = self._loads.settings.drain_timeout_s
         try:
             await asyncio.gather(*(self._end_version(version, timeout_s) for version in versions))
         finally:
@@ -286,13 +286,13 @@ class ModelKeeper:
         except Exception:  # nobody waits for this, and the others are ended as well
             logger.exception("'%s' did not end as it should", self.name)
         finally:
-            self._context.engine.forget(version.model)
+            self._loads.engine.forget(version.model)
         number = version.model.spec.version
         logger.info("successfully unloaded '%s' version %d", self.name, number)
 
     def __repr__(self) -> str:
         return (
-            f"<ModelKeeper {self.name} loaded={sorted(self._loaded)} "
+            f"<ModelLifecycle {self.name} loaded={sorted(self._loaded)} "
             f"retiring={len(self._retiring)}>"
         )
 

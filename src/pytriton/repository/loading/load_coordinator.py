@@ -14,7 +14,7 @@ from pytriton.engine.model import Model
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import ServerError
 from pytriton.repository.loading.backends import find_loader
-from pytriton.repository.loading.load_limit import load_within
+from pytriton.repository.loading.load_timeout import load_within
 from pytriton.repository.reading.source import ModelSource, make_plan
 from pytriton.repository.states import StateTable
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class LoadContext:
-    """Loads versions, a few at a time, for the keepers of all models."""
+class LoadCoordinator:
+    """Loads versions, a few at a time, for all models."""
 
     def __init__(
         self,

@@ -6,12 +6,12 @@ import contextlib
 import pytest
 
 from pytriton.errors import InvalidArgumentError
-from pytriton.repository.loading.load_waits import LoadWaits
+from pytriton.repository.loading.load_dependencies import LoadDependencies
 
 
 @pytest.fixture
 def waits():
-    return LoadWaits()
+    return LoadDependencies()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_models_may_wait_for_the_same_one(waits, stack):
     stack.enter_context(waits.add("b", "c"))
     stack.enter_context(waits.add("a", "b"))
 
-    assert repr(waits) == "<LoadWaits 3 loads>"
+    assert repr(waits) == "<LoadDependencies 3 loads>"
 
 
 def test_instances_of_a_model_may_wait_for_the_same_one(waits, stack):

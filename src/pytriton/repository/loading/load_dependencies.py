@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pytriton.errors import InvalidArgumentError
 
 
-class LoadWaits:
+class LoadDependencies:
     """A graph of models; loads of one model run one after the other, so a circle would not end."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class LoadWaits:
         return sum(wants.total() for wants in self._waits.values())
 
     def __repr__(self) -> str:
-        return f"<LoadWaits {len(self)} loads>"
+        return f"<LoadDependencies {len(self)} loads>"
 
     def _path(self, start: str, end: str) -> list[str]:
         """The models from `start` to `end`, both included; empty where none leads there."""
