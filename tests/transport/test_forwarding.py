@@ -22,7 +22,7 @@ from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.transport.memory_channel import MemoryChannel
 
-COUNT = 1 << 18  # elements of a block: 1 MiB
+COUNT = 1 << 14  # elements of a block: 64 KiB
 
 
 class Trio:
@@ -59,7 +59,6 @@ class Trio:
 
     def tell(self) -> None:
         """All say what they have to say about memory, and hear it, until nothing is left."""
-        gc.collect()
         for _ in range(4):
             for channel in self.all:
                 if channel.fileno() >= 0:

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A channel of either kind on an event loop: nothing waits, and its loss is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from pytriton.dtypes import FP32
+from pytriton.transport.frames import Cancel, Execute, LogLine, TensorRef
+from pytriton.transport.loop_channel import LoopChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
+
+DEADLINE_S = 30.0
+
+
+class Rig:
+    """An end on an event loop, the far end in the test's hands."""
+
+    def __init__(self, channels):
+        ours, self.far = channels
+        self.loop = asyncio.new_event_loop()
+        self.trimmer = MemoryTrimmer(self.loop, ours.arena)
+        self.heard = []
+        self.losses = []
+        self.near = LoopChannel(
+            ours,
+            self.loop,
+            self.trimmer,
+            "peer",
+            on_message=self.take,
+            on_lost=self.losses.append,
+        )
+        self.near.start()
+
+    def take(self, received):
+        self.heard.append(received.frame)
+
+    def until(self, condition):
+        async def wait():
+            end = time.monotonic() + DEADLINE_S
+            while not condition():
+                assert time.monotonic() < end
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(wait())
+
+    def turn(self, count=10):
+        async def wait():
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(wait())
+
+
+@pytest.fixture
+def rig(channels):
+    made = Rig(channels)
+    yield made
+    made.near.close()
+    made.trimmer.stop()
+    made.loop.close()
+
+
+@pytest.mark.parametrize("reads_ahead", [False, True])
+def test_messages_come_in_order(rig, reads_ahead):
+    rig.near.reads_ahead = reads_ahead
+    for batch in range(100):
+        rig.far.send(Cancel(batch, 0))
+    rig.until(lambda: len(rig.heard) == 100)
+
+    assert [frame.batch for frame in rig.heard] == list(range(100))
+
+
+def test_sending_does_not_wait_and_the_rest_goes_when_there_is_room(rig):
+    count = 0
+    while not rig.near.channel.has_unsent:
+        rig.near.send(Cancel(count, 0))
+        count += 1
+    rig.near.send(Cancel(count, 0))
+    rig.far.set_blocking(False)
+    got = []
+
+    def read():
+        while (received := rig.far.receive()) is not None:
+            got.append(received.frame.batch)
+        return len(got) == count + 1
+
+    rig.until(read)
+
+    assert got == list(range(count + 1))
+    assert not rig.near.channel.has_unsent
+
+
+def test_end_of_the_peer_is_told_once_after_what_it_said(rig):
+    rig.far.send(Cancel(1, 0))
+    rig.far.close()
+    rig.until(lambda: rig.losses)
+    rig.near.send(Cancel(2, 0))
+    rig.turn()
+
+    assert [frame.batch for frame in rig.heard] == [1]
+    assert [type(error) for error in rig.losses] == [EOFError]
+    assert rig.near.is_open
+
+
+def test_loss_that_a_sender_finds_is_told_after_its_call(rig):
+    rig.near._loop.remove_reader(rig.near.channel.fileno())  # nobody reads
+    rig.far.close()
+    for _ in range(3):
+        rig.near.send(Cancel(1, 0))
+    assert rig.losses == []
+    rig.turn()
+
+    (error,) = rig.losses
+    assert isinstance(error, OSError)
+
+
+def test_message_that_cannot_be_read_is_a_loss(rig, caplog):
+    rig.far.link.send(b"\xff" * 40)
+    rig.until(lambda: rig.losses)
+
+    assert "peer: a message could not be read" in caplog.text
+    assert not isinstance(rig.losses[0], OSError | EOFError)
+
+
+def test_what_takes_messages_and_fails_is_a_loss(rig, caplog):
+    def fail(received):
+        raise ValueError("no")
+
+    rig.near._on_message = fail
+    rig.far.send(Cancel(1, 0))
+    rig.until(lambda: rig.losses)
+
+    assert isinstance(rig.losses[0], ValueError)
+
+
+def test_frame_that_cannot_be_encoded_is_the_callers_error(rig):
+    with pytest.raises(UnicodeEncodeError):
+        rig.near.send(LogLine("INFO", "\udcff", "f", 1))
+    rig.near.send(Cancel(3, 0))
+
+    assert rig.far.receive().frame.batch == 3
+
+
+def test_last_words_can_be_read_after_the_loss(rig):
+    rig.near.stop_watching()
+    rig.far.send(Cancel(1, 0))
+    rig.far.send(Cancel(2, 0))
+    rig.far.close()
+    rig.turn()
+    assert rig.heard == []
+    rig.near.read_to_end()
+
+    assert [frame.batch for frame in rig.heard] == [1, 2]
+    assert rig.losses == []
+
+
+def test_closed_channel_tells_nothing(rig):
+    rig.far.send(Cancel(1, 0))
+    rig.near.close()
+    rig.near.close()
+    rig.near.send(Cancel(1, 0))
+    rig.turn()
+
+    assert (rig.heard, rig.losses) == ([], [])
+    assert not rig.near.is_open
+
+
+def test_dropped_segments_are_told_even_where_a_peer_is_gone(rig):
+    rig.far.close()
+    rig.near.drop_segments([1, 2])
+    rig.turn()
+
+    assert len(rig.losses) == 1
+
+
+def test_tensors_in_both_directions_keep_the_timer_running(rig):
+    def send(channel):
+        payload = channel.payload()
+        data = bytes(1 << 17)
+        block, offset = payload.add([data], len(data))
+        ref = TensorRef("x", FP32.number, (1 << 15,), offset, len(data), block)
+        frame = Execute(1, [1], [ref])
+        if channel is rig.near.channel:
+            rig.near.send(frame, payload)
+        else:
+            channel.send(frame, payload)
+        return block
+
+    uses_memory = bool(send(rig.near.channel))
+    assert (rig.trimmer._timer is not None) == uses_memory
+    rig.trimmer.stop()
+    rig.far.receive()
+    send(rig.far)
+    rig.until(lambda: rig.heard)
+
+    assert (rig.trimmer._timer is not None) == uses_memory
+    assert np.prod(rig.heard[0].inputs[0].shape) == 1 << 15
