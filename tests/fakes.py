@@ -11,6 +11,7 @@ from typing import Any
 from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
 from pytriton.errors import InternalError, ServerError
 from pytriton.executor.base import Outcome, RunningBatch
+from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse
 
 SECOND_NS = 1_000_000_000
@@ -88,6 +89,7 @@ class RecordingSink:
         self.name = name
         self.responses: list[InferResponse | None] = []
         self.errors: list[ServerError] = []
+        self.refusals: list[ServerError] = []  # which are errors, too
         self.final_count = 0
         self._log = log
 
@@ -101,6 +103,10 @@ class RecordingSink:
         self.final_count += final
         self._note()
 
+    def on_refused(self, error: ServerError) -> None:
+        self.refusals.append(error)
+        self.on_error(error)
+
     def _note(self) -> None:
         if self._log is not None:
             self._log.append(self.name)
@@ -113,16 +119,19 @@ class FakeInstance:
         self.name = name
         self.batches: list[RunningBatch] = []  # in the order of arrival, also ended ones
         self.running: list[RunningBatch] = []
-        self.cancelled: list[InferRequest] = []
-        self.granted: list[tuple[InferRequest, int]] = []
+        self.cancelled: list[Inference] = []
+        self.granted: list[tuple[Inference, int]] = []
         self.refusal: Exception | None = None  # raised by `execute`
+        self.is_lost = False  # it is gone, and its owner has not heard of it yet
         self._events = events
         self._concurrency = concurrency
         self._is_open = True
 
     @property
     def free_slots(self) -> int:
-        return self._concurrency - len(self.running) if self._is_open else 0
+        if self.is_lost or not self._is_open:
+            return 0
+        return self._concurrency - len(self.running)
 
     @property
     def is_idle(self) -> bool:
@@ -130,26 +139,30 @@ class FakeInstance:
 
     @property
     def sizes(self) -> list[int]:
-        return [len(batch.requests) for batch in self.batches]
+        return [len(batch.inferences) for batch in self.batches]
+
+    @property
+    def executing_batches(self) -> list[int]:
+        return [batch.id for batch in self.running]
 
     def start(self) -> None:
         assert self._is_open
 
-    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
         assert self.free_slots > 0, "given more than it takes"
         if self.refusal is not None:
             raise self.refusal
-        batch = RunningBatch(len(self.batches), requests, now_ns, set(range(len(requests))))
-        for request in requests:
-            request.instance = self
+        batch = RunningBatch(len(self.batches), inferences, now_ns, set(range(len(inferences))))
+        for each in inferences:
+            each.instance = self
         self.batches.append(batch)
         self.running.append(batch)
 
-    def cancel(self, request: InferRequest) -> None:
-        self.cancelled.append(request)
+    def cancel(self, inference: Inference) -> None:
+        self.cancelled.append(inference)
 
-    def grant(self, request: InferRequest, count: int) -> None:
-        self.granted.append((request, count))
+    def grant(self, inference: Inference, count: int) -> None:
+        self.granted.append((inference, count))
 
     def stop(self) -> None:
         self.die("the model was unloaded")
@@ -184,14 +197,36 @@ class FakeInstance:
         self._events.on_died(self, reason)
 
 
+class FakeSupervisor:
+    """Has a model's word on its readiness, where a test gives it one, and replaces instances."""
+
+    def __init__(self, check: Any = None, *, replaces: bool = False) -> None:
+        self.check = check
+        self._replaces = replaces
+
+    @property
+    def has_ready_check(self) -> bool:
+        return self.check is not None
+
+    async def check_ready(self) -> bool:
+        return await self.check()
+
+    def replaces(self, instance: Any, reason: str) -> bool:
+        return self._replaces
+
+
 def response() -> InferResponse:
     return InferResponse("m", "1", "", [])
 
 
-def request(sink: RecordingSink | None = None, rows: int = 1, **fields: Any) -> InferRequest:
-    return InferRequest(
-        **{"model_name": "m", "inputs": {}, "sink": sink or RecordingSink(), **fields}, rows=rows
-    )
+def request(rows: int = 1, **fields: Any) -> InferRequest:
+    return InferRequest(**{"model_name": "m", "inputs": {}, **fields}, rows=rows)
+
+
+def inference(sink: RecordingSink | None = None, **fields: Any) -> Inference:
+    """A request as the engine keeps it; fields are those of `InferRequest` and of `Inference`."""
+    kept = {name: fields.pop(name) for name in Inference.__struct_fields__ if name in fields}
+    return Inference(request(**fields), sink or RecordingSink(), **kept)
 
 
 def model_spec(

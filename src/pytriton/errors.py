@@ -23,6 +23,10 @@ class ErrorCode(enum.IntEnum):
     CANCELLED = 7
 
 
+# What a client reads of an error that is not its own fault and that nobody foresaw.
+UNEXPECTED = "unexpected error in the server, its log says more"
+
+
 class ServerError(Exception):
     """A request could not be served; the text is what the client reads."""
 

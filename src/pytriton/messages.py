@@ -37,14 +37,13 @@ class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class InferRequest(msgspec.Struct, eq=False):
-    """One inference, from the moment it is parsed to its final response.
+    """One inference as a client asks for it: a plain record, which may cross a process.
 
-    A front end fills the first group and calls `Engine.infer`; the engine fills the second.
+    What the engine keeps while it serves the request is `pytriton.executor.inference.Inference`.
     """
 
     model_name: str
     inputs: dict[str, InferTensor]
-    sink: ResponseSink
     model_version: str = ""
     id: str = ""
     outputs: tuple[str, ...] | None = None  # requested names; None asks for all
@@ -54,24 +53,11 @@ class InferRequest(msgspec.Struct, eq=False):
     correlation_id: int | str = 0  # of a sequence
     flags: int = 0  # 1: its first request, 2: its last
     received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
-    trace: RequestTrace | None = None  # None: it is not traced
-    depth: int = 0  # models that called one another until this request was made
+    call_depth: int = 0  # how many models called one another until this request was made
 
-    model: Any = None  # the engine's model; set once the request was accepted
+    # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 where the model has none
     batch_key: Any = None  # only requests with equal keys share a batch
-    queued_ns: int = 0
-    deadline_ns: int = 0  # 0: none
-    is_cancelled: bool = False
-    ticket: int = 0  # place in the order of arrival, where a model keeps it
-    instance: Any = None  # that runs it, and as what: the batch's id and the position in it
-    batch_id: int = 0
-    position: int = 0
-    response_count: int = 0
-    taken_count: int = 0  # responses that the sink took and the instance was not told of
-    is_paused: bool = False  # the sink takes no more for now
-    cache_key: Any = None  # set where the response is to be cached
-    cache_ns: int = 0
 
 
 class InferResponse(msgspec.Struct, gc=False):
@@ -85,13 +71,24 @@ class InferResponse(msgspec.Struct, gc=False):
 
 
 class ResponseSink(Protocol):
-    """Where the responses of a request go: a front end's exchange, an ensemble step, a test."""
+    """Where the responses of a request go: a front end's exchange, an ensemble step, a test.
+
+    It hears of every request exactly one end: a refusal, or a response or error that is final. That
+    may be before `Engine.infer` returns.
+    """
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Take a response; None with `final` ends a decoupled request without a tensor."""
+        """Take a response; None with `final` ends a decoupled request without a tensor.
+
+        An exception says that it cannot be delivered: `on_error` with that error follows, and is
+        the end.
+        """
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Take an error; only that of a decoupled model may not be the end of the request."""
+
+    def on_refused(self, error: ServerError) -> None:
+        """The engine did not take the request, so no model has seen it. This is the end."""
 
 
 class RequestTrace(Protocol):
@@ -106,8 +103,9 @@ class RequestTrace(Protocol):
     def on_cancelled(self) -> None:
         """Nobody waits for its responses any more."""
 
-    def on_refused(self, error: ServerError) -> None:
-        """It was not taken, and its sink will hear nothing."""
+
+class TracedSink(RequestTrace, ResponseSink, Protocol):
+    """The trace of a request, which hears of its responses before it passes them on."""
 
 
 class ExecutionTimes(msgspec.Struct, frozen=True, gc=False):

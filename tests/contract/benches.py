@@ -14,6 +14,7 @@ from pytriton import dtypes
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators import TritonContext, batch
 from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
+from pytriton.executor.inference import Inference
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
@@ -66,8 +67,8 @@ DECOUPLED = {"generator": _generator, "async generator": _async_generator}
 class Call:
     """A request in an instance's hands, and what it was answered so far."""
 
-    def __init__(self, request: InferRequest, sink: RecordingSink) -> None:
-        self.request = request
+    def __init__(self, inference: Inference, sink: RecordingSink) -> None:
+        self.inference = inference
         self.takes = True  # whether responses are acknowledged
         self.responses: list[Arrays] = []
         self._sink = sink
@@ -117,8 +118,8 @@ class InstanceBench:
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         assert instance is self.instance
         for outcome in outcomes:
-            call = self._calls[id(batch.requests[outcome.position])]
-            sink = call.request.sink
+            call = self._calls[id(batch.inferences[outcome.position])]
+            sink = call.inference.sink
             assert sink.final_count == 0, "answered after its end"
             if outcome.error is not None:
                 sink.on_error(outcome.error)
@@ -127,7 +128,7 @@ class InstanceBench:
                 call.responses.append(to_arrays(outcome.response))
             sink.on_response(None, final=outcome.is_final)  # it would keep the memory
             if not outcome.is_final and call.takes:
-                instance.grant(call.request, 1)
+                instance.grant(call.inference, 1)
 
     def on_died(self, instance, reason):
         self.deaths.append(reason)
@@ -143,10 +144,10 @@ class InstanceBench:
             rows = next((len(array) for array in arrays.values() if array.ndim), 1)
             if not self._batching:
                 rows = 1
-            call = Call(InferRequest("m", inputs, sink, rows=rows, **fields), sink)
-            self._calls[id(call.request)] = call
+            call = Call(Inference(InferRequest("m", inputs, rows=rows, **fields), sink), sink)
+            self._calls[id(call.inference)] = call
             calls.append(call)
-        self.instance.execute([call.request for call in calls], time.monotonic_ns())
+        self.instance.execute([call.inference for call in calls], time.monotonic_ns())
         return calls
 
     def infer(self, *batch: Arrays, **fields: Any) -> list[Call]:

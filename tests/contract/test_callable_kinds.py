@@ -188,7 +188,7 @@ def test_cancelled_async_generator_hears_of_it_where_it_waits(serve):
     bench = serve(wait, decoupled=True)
     (call,) = bench.execute(ONE)
     assert bench.until(lambda: call.responses)
-    bench.instance.cancel(call.request)
+    bench.instance.cancel(call.inference)
 
     assert bench.until(lambda: call.is_over and seen == ["cancelled"])
     assert call.error == ""

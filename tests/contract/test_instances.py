@@ -236,9 +236,9 @@ def test_kept_inputs_do_not_change(serve):
 def test_cancelled_request_is_answered_once_and_the_instance_stays(serve):
     bench = serve(echo)
     (cancelled,) = bench.execute({"x": rows(1)})
-    bench.instance.cancel(cancelled.request)
+    bench.instance.cancel(cancelled.inference)
     assert bench.until(lambda: cancelled.is_over)
-    bench.instance.cancel(cancelled.request)
+    bench.instance.cancel(cancelled.inference)
     (call,) = bench.infer({"x": rows(1)})
 
     assert np.array_equal(call.outputs["y"], rows(1))

@@ -200,7 +200,7 @@ def test_generator_never_runs_further_ahead_than_the_window(serve, size):
     # One more may have been acknowledged when the count was taken, and one is being made.
     assert produced <= taken + window + 2
     assert most_ahead <= window + 2
-    bench.instance.cancel(call.request)
+    bench.instance.cancel(call.inference)
     assert bench.until(lambda: call.is_over)
 
 
@@ -209,11 +209,11 @@ def test_client_that_takes_again_gets_the_rest(serve):
     (call,) = bench.execute(number(300))
     call.takes = False
     assert bench.until(lambda: len(call.responses) == 1)
-    bench.instance.grant(call.request, 1)
+    bench.instance.grant(call.inference, 1)
     assert bench.until(lambda: len(call.responses) == 1 + RESPONSE_WINDOW)
 
     call.takes = True
-    bench.instance.grant(call.request, RESPONSE_WINDOW)
+    bench.instance.grant(call.inference, RESPONSE_WINDOW)
     assert bench.until(lambda: call.is_over)
 
     assert values(call) == list(range(300))
@@ -224,7 +224,7 @@ def test_slow_client_holds_up_nobody_else(serve):
     (slow,) = bench.execute(number(ENDLESS))
     slow.takes = False
     assert bench.until(lambda: len(slow.responses) == 1)
-    bench.instance.grant(slow.request, 1)
+    bench.instance.grant(slow.inference, 1)
     assert bench.until(lambda: len(slow.responses) == 1 + RESPONSE_WINDOW)
 
     (quick,) = bench.infer(number(500))
@@ -249,8 +249,8 @@ def test_cancelled_stream_ends_its_generator_and_is_answered_once(serve):
     bench = serve(steps)
     (call,) = bench.execute(number(0))
     assert bench.until(lambda: len(call.responses) > 10)
-    bench.instance.cancel(call.request)
-    bench.instance.cancel(call.request)
+    bench.instance.cancel(call.inference)
+    bench.instance.cancel(call.inference)
     assert bench.until(lambda: call.is_over and len(ended) == 2)
 
     assert call.error == ""
@@ -271,7 +271,7 @@ def test_stream_that_waits_for_credit_can_be_cancelled(serve):
     (call,) = bench.execute(number(ENDLESS))
     call.takes = False
     assert bench.until(lambda: len(call.responses) == 1)
-    bench.instance.cancel(call.request)
+    bench.instance.cancel(call.inference)
 
     assert bench.until(lambda: call.is_over and ended.is_set())
 
@@ -324,7 +324,7 @@ def test_stream_that_is_cancelled_at_once_leaves_nothing(serve):
     (host,) = bench.bound._hosts
     for _ in range(50):
         (call,) = bench.execute(number(ENDLESS))
-        bench.instance.cancel(call.request)
+        bench.instance.cancel(call.inference)
         assert bench.until(lambda call=call: call.is_over)
 
     assert bench.until(lambda: host._streams == {})
@@ -342,7 +342,7 @@ def test_generator_that_raises_when_closed_harms_no_other(serve, caplog):
     bench = serve(steps)
     (call,) = bench.execute(number(ENDLESS))
     assert bench.until(lambda: call.responses)
-    bench.instance.cancel(call.request)
+    bench.instance.cancel(call.inference)
     assert bench.until(lambda: call.is_over)
     (other,) = bench.infer(number(3))
 

@@ -77,7 +77,7 @@ def test_client_that_takes_nothing_holds_its_stream_back_until_it_takes_again(se
     assert not bench.until(lambda: len(call.responses) > RESPONSE_WINDOW, 0.05)
     assert len(made) <= RESPONSE_WINDOW + 1
     call.takes = True
-    bench.instance.grant(call.request, RESPONSE_WINDOW)
+    bench.instance.grant(call.inference, RESPONSE_WINDOW)
     assert bench.until(lambda: call.is_over)
 
     assert values(call) == list(range(500))
@@ -88,7 +88,7 @@ def test_stream_that_waits_for_its_client_can_be_cancelled(serve):
     (call,) = bench.execute(number(ENDLESS))
     call.takes = False
     assert bench.until(lambda: len(call.responses) == RESPONSE_WINDOW)
-    bench.instance.cancel(call.request)
+    bench.instance.cancel(call.inference)
     assert bench.until(lambda: call.is_over)
     (other,) = bench.infer(number(3))
 
@@ -124,7 +124,7 @@ def test_instance_is_free_once_execute_returned(serve, kind):
         (other,) = bench.infer(number(2))
         assert values(other) == [0, 1]
     assert not endless.is_over
-    bench.instance.cancel(endless.request)
+    bench.instance.cancel(endless.inference)
 
     assert bench.until(lambda: endless.is_over and bench.instance.is_idle)
 

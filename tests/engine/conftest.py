@@ -10,8 +10,8 @@ import pytest
 from pytriton.engine import alarm, answer_cache, engine, model, recording
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model import Model, ModelState
-from pytriton.messages import InferRequest
-from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
+from pytriton.executor.inference import Inference
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, inference, model_spec
 
 
 class Scene:
@@ -23,18 +23,20 @@ class Scene:
         instances: int = 1,
         concurrency: int = 1,
         cache: ResponseCache | None = None,
+        supervisor: Any = None,
         **spec: Any,
     ) -> None:
         self.clock = clock
         self.loop = FakeLoop(clock)
-        self.model = Model(model_spec(**spec), self.loop, cache)
+        self.model = Model(model_spec(**spec), self.loop, cache, supervisor=supervisor)
         self.instances = [
             FakeInstance(f"m_0_{index}", self.model, concurrency) for index in range(instances)
         ]
         for instance in self.instances:
             self.model.add_instance(instance)
         self.model.become(ModelState.READY)
-        self.requests: list[InferRequest] = []
+        self.inferences: list[Inference] = []
+        self.sinks: list[RecordingSink] = []
         self.log: list[Any] = []  # names of the sinks that heard something
         self.loop.run()
 
@@ -43,28 +45,28 @@ class Scene:
         (only,) = self.instances
         return only
 
-    def submit(self, count: int = 1, **fields: Any) -> list[InferRequest]:
+    def submit(self, count: int = 1, **fields: Any) -> list[Inference]:
         """Submit requests in one round of the loop; the sinks are numbered."""
         submitted = []
         for _ in range(count):
-            sink = RecordingSink(len(self.requests), self.log)
-            each = request(sink, received_ns=self.clock.now_ns, **fields)
-            each.model = self.model
-            self.requests.append(each)
+            sink = RecordingSink(len(self.sinks), self.log)
+            each = inference(sink, received_ns=self.clock.now_ns, owner=self.model, **fields)
+            self.sinks.append(sink)
+            self.inferences.append(each)
             submitted.append(each)
             self.model.submit(each, self.clock.now_ns)
         self.loop.run()
         return submitted
 
     def sink(self, number: int) -> RecordingSink:
-        return self.requests[number].sink
+        return self.sinks[number]
 
     def check_all_answered(self) -> None:
         """Every request ended exactly once, and the account says so too."""
-        assert [each.sink.final_count for each in self.requests] == [1] * len(self.requests)
+        assert [sink.final_count for sink in self.sinks] == [1] * len(self.sinks)
         statistics = self.model.statistics
         assert statistics.pending_count == 0
-        assert statistics.success_count + statistics.fail.count == len(self.requests)
+        assert statistics.success_count + statistics.fail.count == len(self.sinks)
         assert statistics.fail.count == sum(statistics.failures.values())
         assert ": 0 queued, 0 running" in repr(self.model)
 

@@ -15,13 +15,10 @@ from pytriton.engine.batcher import (
     make_batcher,
 )
 from pytriton.engine.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec
-from pytriton.messages import InferRequest
+from pytriton.executor.inference import Inference
+from tests.fakes import inference
 
 US = 1000
-
-
-def request(rows: int = 1, **fields: Any) -> InferRequest:
-    return InferRequest(model_name="m", inputs={}, sink=None, rows=rows, **fields)
 
 
 def batcher(max_batch_size: int, **settings: Any) -> Batcher:
@@ -41,8 +38,8 @@ def model(max_batch_size: int, settings: BatcherSpec | None) -> ModelSpec:
     )
 
 
-def add_rows(batcher: Batcher, *rows: int, now_ns: int = 0, **fields: Any) -> list[InferRequest]:
-    requests = [request(count, **fields) for count in rows]
+def add_rows(batcher: Batcher, *rows: int, now_ns: int = 0, **fields: Any) -> list[Inference]:
+    requests = [inference(rows=count, **fields) for count in rows]
     for each in requests:
         batcher.add(each, now_ns)
     return requests

@@ -8,7 +8,6 @@ runs, who is rejected and when to ask again.
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,13 +15,10 @@ from hypothesis import strategies as st
 from pytriton.engine.batcher import DynamicBatcher, GreedyBatcher
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
 from pytriton.errors import UnavailableError
-from pytriton.messages import InferRequest
+from pytriton.executor.inference import Inference
+from tests.fakes import inference
 
 MAX_ROWS = 8
-
-
-def request(**fields: Any) -> InferRequest:
-    return InferRequest(model_name="m", inputs={}, sink=None, **fields)
 
 
 policies = st.builds(
@@ -52,39 +48,39 @@ class QueueModel:
 
     def __init__(self, spec: BatcherSpec) -> None:
         self.spec = spec
-        self.waiting: list[tuple[int, InferRequest]] = []  # with the level, in order of arrival
-        self.delayed: list[tuple[int, InferRequest]] = []  # in order of their deadlines
+        self.waiting: list[tuple[int, Inference]] = []  # with the level, in order of arrival
+        self.delayed: list[tuple[int, Inference]] = []  # in order of their deadlines
 
-    def level(self, each: InferRequest) -> int:
-        in_range = 1 <= each.priority <= self.spec.priority_levels
-        return each.priority if in_range else self.spec.default_priority_level
+    def level(self, each: Inference) -> int:
+        in_range = 1 <= each.request.priority <= self.spec.priority_levels
+        return each.request.priority if in_range else self.spec.default_priority_level
 
     def policy(self, level: int) -> QueuePolicySpec:
         return self.spec.queue_policies.get(level, self.spec.default_queue_policy)
 
-    def is_full(self, each: InferRequest) -> bool:
+    def is_full(self, each: Inference) -> bool:
         level = self.level(each)
         size = sum(1 for found, _ in self.waiting + self.delayed if found == level)
         return 0 < self.policy(level).max_queue_size <= size
 
-    def deadline(self, each: InferRequest, now_ns: int) -> int:
+    def deadline(self, each: Inference, now_ns: int) -> int:
         policy = self.policy(self.level(each))
         timeout_us = policy.default_timeout_us
-        if policy.allow_timeout_override and each.timeout_us and timeout_us:
-            timeout_us = min(timeout_us, each.timeout_us)
+        if policy.allow_timeout_override and each.request.timeout_us and timeout_us:
+            timeout_us = min(timeout_us, each.request.timeout_us)
         return now_ns + 1000 * timeout_us if timeout_us else 0
 
-    def in_order(self) -> list[InferRequest]:
+    def in_order(self) -> list[Inference]:
         ranked = [(level, 0, each) for level, each in self.waiting]
         ranked += [(level, 1, each) for level, each in self.delayed]
         return [each for *_, each in sorted(ranked, key=lambda entry: entry[:2])]
 
-    def discard(self, gone: list[InferRequest]) -> None:
-        names = {each.id for each in gone}
-        self.waiting = [entry for entry in self.waiting if entry[1].id not in names]
-        self.delayed = [entry for entry in self.delayed if entry[1].id not in names]
+    def discard(self, gone: list[Inference]) -> None:
+        names = {each.request.id for each in gone}
+        self.waiting = [entry for entry in self.waiting if entry[1].request.id not in names]
+        self.delayed = [entry for entry in self.delayed if entry[1].request.id not in names]
 
-    def expire(self, now_ns: int) -> list[InferRequest]:
+    def expire(self, now_ns: int) -> list[Inference]:
         due = [entry for entry in self.waiting if 0 < entry[1].deadline_ns <= now_ns]
         due.sort(key=lambda entry: entry[1].deadline_ns)
         self.discard([each for _, each in due])
@@ -92,15 +88,18 @@ class QueueModel:
         self.delayed += [entry for entry in due if entry[0] in delays]
         return [each for level, each in due if level not in delays]
 
-    def decide(self, now_ns: int) -> list[InferRequest] | int | None:
+    def decide(self, now_ns: int) -> list[Inference] | int | None:
         order = self.in_order()
         if not order:
             return None
         sums = [0]
         for each in order:
-            if sums[-1] + max(each.rows, 1) > MAX_ROWS or each.batch_key != order[0].batch_key:
+            if (
+                sums[-1] + max(each.request.rows, 1) > MAX_ROWS
+                or each.request.batch_key != order[0].request.batch_key
+            ):
                 break
-            sums.append(sums[-1] + max(each.rows, 1))
+            sums.append(sums[-1] + max(each.request.rows, 1))
         length = len(sums) - 1
         delay_ns = 1000 * self.spec.max_queue_delay_us
         sizes = self.spec.preferred_batch_sizes or (MAX_ROWS,)
@@ -138,11 +137,11 @@ class Simulation:
         deadlines = [each.deadline_ns for _, each in self.model.waiting if each.deadline_ns]
 
         assert len(self.batcher) == len(waiting)
-        assert sorted(self.left + [each.id for each in waiting]) == sorted(self.added)
+        assert sorted(self.left + [each.request.id for each in waiting]) == sorted(self.added)
         assert self.batcher.next_deadline_ns() == min(deadlines, default=0)
 
     def add(self) -> None:
-        each = request(
+        each = inference(
             id=str(len(self.added)),
             rows=self.random.choice((0, 1, 1, 2, 2, 3, 5, MAX_ROWS)),
             batch_key=self.random.choice("aaaaab"),
@@ -158,7 +157,7 @@ class Simulation:
         assert not self.model.is_full(each)
         assert each.queued_ns == self.now_ns
         assert each.deadline_ns == self.model.deadline(each, self.now_ns)
-        self.added.append(each.id)
+        self.added.append(each.request.id)
         self.model.waiting.append((self.model.level(each), each))
 
     def wait(self) -> None:
@@ -170,7 +169,7 @@ class Simulation:
 
             assert self.batcher.expire(self.now_ns) == expected
             assert self.batcher.next_deadline_ns() != self.now_ns
-            self.left += [each.id for each in expected]
+            self.left += [each.request.id for each in expected]
         self.now_ns = until_ns
 
     def oversleep(self) -> None:
@@ -184,12 +183,12 @@ class Simulation:
 
         assert self.batcher.next(self.now_ns) == expected
         assert self.batcher.expire(self.now_ns) == rejected
-        self.left += [each.id for each in rejected]
+        self.left += [each.request.id for each in rejected]
         if isinstance(expected, list):
-            assert sum(max(each.rows, 1) for each in expected) <= MAX_ROWS
-            assert len({each.batch_key for each in expected}) == 1
+            assert sum(max(each.request.rows, 1) for each in expected) <= MAX_ROWS
+            assert len({each.request.batch_key for each in expected}) == 1
             self.model.discard(expected)
-            self.left += [each.id for each in expected]
+            self.left += [each.request.id for each in expected]
 
     def cancel(self) -> None:
         waiting = self.model.in_order()
@@ -199,7 +198,7 @@ class Simulation:
             assert self.batcher.remove(each)
             assert not self.batcher.remove(each)
             self.model.discard([each])
-            self.left.append(each.id)
+            self.left.append(each.request.id)
 
 
 @given(spec=specs(), seed=st.integers(0, 2**32 - 1))
@@ -219,7 +218,7 @@ def test_batcher_agrees_with_the_model(spec, seed):
 def test_standing_backlog_fills_every_batch(rows, keys, delay_us):
     spec = BatcherSpec(max_queue_delay_us=delay_us)
     batcher = (DynamicBatcher if delay_us else GreedyBatcher)(spec, MAX_ROWS)
-    backlog = [request(rows=count, batch_key=key) for count, key in zip(rows, keys, strict=True)]
+    backlog = [inference(rows=count, batch_key=key) for count, key in zip(rows, keys, strict=True)]
     for each in backlog:
         batcher.add(each, 0)
     done = 0
@@ -228,9 +227,10 @@ def test_standing_backlog_fills_every_batch(rows, keys, delay_us):
         assert isinstance(batch, list)
         done += len(batch)
         following = backlog[done]
-        total = sum(max(each.rows, 1) for each in batch)
+        total = sum(max(each.request.rows, 1) for each in batch)
 
         assert backlog[done - len(batch) : done] == batch
         assert (
-            total + max(following.rows, 1) > MAX_ROWS or following.batch_key != batch[0].batch_key
+            total + max(following.request.rows, 1) > MAX_ROWS
+            or following.request.batch_key != batch[0].request.batch_key
         )

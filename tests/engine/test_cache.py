@@ -28,7 +28,7 @@ def tensor(
 def request(*inputs: InferTensor, **fields: Any) -> InferRequest:
     inputs = inputs or (tensor(),)
     named = {each.name: each for each in inputs}
-    return InferRequest(model_name=fields.pop("model", "m"), inputs=named, sink=None, **fields)
+    return InferRequest(model_name=fields.pop("model", "m"), inputs=named, **fields)
 
 
 def test_lookup_gives_the_inserted_outputs_and_parameters():
@@ -75,13 +75,20 @@ def test_parameters_that_are_equal_in_python_differ_in_the_key(values):
     assert len(keys) == len(values)
 
 
-def test_id_priority_timeout_and_order_do_not_change_the_key():
+def test_id_priority_and_order_do_not_change_the_key():
     first, second = tensor(), tensor(b"wxyz", name="B")
 
     one = request(first, second, id="1", priority=1, parameters={"a": 1, "b": 2})
-    two = request(second, first, id="2", timeout_us=9, parameters={"b": 2, "a": 1})
+    two = request(second, first, id="2", priority=2, parameters={"b": 2, "a": 1})
 
     assert cache_key(one, 1) == cache_key(two, 1)
+
+
+@pytest.mark.parametrize(
+    "field", [{"correlation_id": 7}, {"correlation_id": "7"}, {"flags": 1}, {"timeout_us": 9}]
+)
+def test_what_a_model_reads_of_a_request_changes_the_key(field):
+    assert cache_key(request(**field), 1) != cache_key(request(), 1)
 
 
 @pytest.mark.parametrize("size", [4, EXACT_BYTES, EXACT_BYTES + 1, 100_000])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -16,15 +17,14 @@ from pytriton.errors import (
     ServerError,
     UnavailableError,
 )
-from tests.fakes import FakeClock, FakeInstance, FakeLoop, model_spec, request
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
 
 
 class Served:
     """A model in an engine, and its only instance."""
 
     def __init__(self, engine, loop, *, ready=True, bound=False, **spec):
-        self.model = Model(model_spec(batches=False, **spec), loop)
-        self.model.is_bound = bound
+        self.model = Model(model_spec(batches=False, **spec), loop, is_bound=bound)
         self.instance = FakeInstance("i", self.model)
         self.model.add_instance(self.instance)
         engine.add(self.model)
@@ -207,56 +207,89 @@ def test_removed_model_leaves_no_trace_but_its_successor_stays(engine, serve):
         engine.lookup("m")
 
 
+def infer_refused(engine, **fields):
+    """The error that a request is refused with."""
+    sink = RecordingSink()
+    inference = engine.infer(request(**fields), sink)
+    assert inference.is_over
+    (error,) = sink.refusals
+    return error
+
+
 def test_inference_runs_and_can_be_given_up(engine, serve, loop):
     served = serve()
-    requests = [request() for _ in range(2)]
-    for each in requests:
-        engine.infer(each, served.model)
+    sinks = [RecordingSink() for _ in range(2)]
+    first, second = [engine.infer(request(), sink) for sink in sinks]
     loop.run()
     served.instance.finish()
     loop.run()
-    engine.cancel(requests[1])
+    first.cancel()
+    second.cancel()
 
-    assert requests[0].sink.final_count == 1
-    assert served.instance.cancelled == [requests[1]]
+    assert [sink.final_count for sink in sinks] == [1, 0]
+    assert served.instance.cancelled == [second]
 
 
 def test_inference_that_does_not_fit_is_refused_before_the_model_hears(engine, serve):
     served = serve()
 
-    with pytest.raises(InvalidArgumentError, match="unexpected inference output 'y'"):
-        engine.infer(request(outputs=("y",)), served.model)
+    refusal = infer_refused(engine, outputs=("y",))
 
+    assert "unexpected inference output 'y'" in refusal.message
     assert served.model.statistics.pending_count == 0
 
 
 def test_server_that_exits_takes_no_inference(engine, serve):
-    served = serve()
+    serve()
     engine.refuse()
 
-    with pytest.raises(UnavailableError, match="Server exiting"):
-        engine.infer(request(), served.model)
+    refusal = infer_refused(engine)
+
+    assert (refusal.code, refusal.message) == (UnavailableError.code, "Server exiting")
 
 
 def test_request_that_no_model_took_may_be_paused_resumed_and_cancelled(engine):
-    refused = request()
-    for action in (engine.pause, engine.resume, engine.cancel):
-        action(refused)
+    sink = RecordingSink()
 
-    assert refused.sink.final_count == 0
+    refused = engine.infer(request(), sink)
+    for action in (refused.pause, refused.resume, refused.cancel):
+        action()
+
+    assert refused.is_over
+    assert sink.final_count == 1
+
+
+def test_refusal_that_its_sink_cannot_take_is_logged(engine, caplog):
+    class Broken(RecordingSink):
+        def on_refused(self, error):
+            raise RuntimeError("a bug in a front end")
+
+    assert engine.infer(request(), Broken()).is_over
+
+    assert "a bug in a front end" in caplog.text
+
+
+def test_inference_that_is_over_does_not_hold_its_sink(engine, serve, loop):
+    served = serve()
+    kept = engine.infer(request(), RecordingSink())
+    reference = weakref.ref(kept.sink)
+    loop.run()
+    served.instance.finish()
+    loop.run()
+
+    assert kept.is_over
+    assert reference() is None
 
 
 def test_request_for_a_replaced_model_goes_to_its_successor(engine, serve, loop):
     old = serve()
-    looked_up = engine.lookup("m")
     new = serve()
     old.model.become(ModelState.UNLOADING)
 
-    late = request()
-    engine.infer(late, looked_up)
+    late = engine.infer(request(), RecordingSink())
     loop.run()
 
-    assert late.model is new.model
+    assert late.owner is new.model
     assert (old.instance.sizes, new.instance.sizes) == ([], [1])
 
 
@@ -265,16 +298,20 @@ def test_request_for_a_model_unloaded_meanwhile_is_refused(engine, serve):
     engine.remove(served.model)
     served.model.stop()
 
-    with pytest.raises(NotFoundError, match="'m' is not found"):
-        engine.infer(request(), served.model)
+    refusal = infer_refused(engine)
+
+    assert isinstance(refusal, NotFoundError)
+    assert "'m' is not found" in refusal.message
 
 
 def test_request_for_a_model_that_died_meanwhile_is_refused(engine, serve):
     served = serve()
     served.instance.die()
 
-    with pytest.raises(UnavailableError, match="is not at ready state"):
-        engine.infer(request(model_version="1"), served.model)
+    refusal = infer_refused(engine, model_version="1")
+
+    assert isinstance(refusal, UnavailableError)
+    assert "is not at ready state" in refusal.message
 
 
 def run_on_loop(test):
@@ -288,21 +325,20 @@ def run_on_loop(test):
 
 def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
     async def test(engine, served):
-        requests = [request() for _ in range(3)]
-        for each in requests:
-            engine.infer(each, served.model)
+        sinks = [RecordingSink() for _ in range(3)]
+        for sink in sinks:
+            engine.infer(request(), sink)
         unloading = asyncio.ensure_future(engine.unload(served.model))
         await asyncio.sleep(0)
         assert engine.leaving == {served.model}
         assert served.model.state is ModelState.UNLOADING
-        with pytest.raises(NotFoundError):
-            engine.infer(request(), served.model)
-        for _ in requests:
+        assert isinstance(infer_refused(engine), NotFoundError)
+        for _ in sinks:
             served.instance.finish()
 
         await unloading
 
-        assert [each.sink.errors for each in requests] == [[], [], []]
+        assert [sink.errors for sink in sinks] == [[], [], []]
         assert (engine.leaving, served.model.instances) == (set(), [])
         assert served.model.state is ModelState.UNAVAILABLE
 
@@ -311,15 +347,14 @@ def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
 
 def test_unloading_that_takes_too_long_answers_the_rest():
     async def test(engine, served):
-        requests = [request() for _ in range(2)]
-        for each in requests:
-            engine.infer(each, served.model)
-        engine.cancel(requests[1])
+        sinks = [RecordingSink() for _ in range(2)]
+        _, second = [engine.infer(request(), sink) for sink in sinks]
+        second.cancel()
 
         await engine.unload(served.model, 0.01)
 
-        assert len(requests[0].sink.errors) == 1
-        assert isinstance(requests[1].sink.errors[0], CancelledError)
+        assert len(sinks[0].errors) == 1
+        assert isinstance(sinks[1].errors[0], CancelledError)
 
     run_on_loop(test)
 

@@ -8,8 +8,15 @@ import pytest
 from pytriton.engine.model import TRANSITIONS, ModelState
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
 from pytriton.engine.stats import FailureReason
-from pytriton.errors import CancelledError, InternalError, UnavailableError
-from tests.fakes import RecordingSink
+from pytriton.errors import (
+    UNEXPECTED,
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from pytriton.executor.base import Outcome
+from tests.fakes import RecordingSink, response
 
 MS = 1000  # microseconds
 
@@ -71,7 +78,7 @@ def test_full_queue_refuses_without_a_trace(scene):
     with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
         one.submit()
 
-    assert one.requests.pop().sink.final_count == 0
+    assert one.sinks.pop().final_count == 0
     one.instance.finish()
     one.instance.finish()
     one.check_all_answered()
@@ -81,8 +88,8 @@ def test_cancelled_request_that_waits_goes_at_once(scene):
     one = scene()
     one.submit()
     one.submit()
-    one.model.cancel(one.requests[1])
-    one.model.cancel(one.requests[1])
+    one.model.cancel(one.inferences[1])
+    one.model.cancel(one.inferences[1])
 
     assert isinstance(one.sink(1).errors[0], CancelledError)
     one.instance.finish()
@@ -95,10 +102,10 @@ def test_instance_is_told_of_a_cancelled_request_that_runs(scene):
     one = scene()
     one.submit(2)
 
-    one.model.cancel(one.requests[1])
-    one.model.cancel(one.requests[1])
+    one.model.cancel(one.inferences[1])
+    one.model.cancel(one.inferences[1])
 
-    assert one.instance.cancelled == [one.requests[1]]
+    assert one.instance.cancelled == [one.inferences[1]]
     one.instance.fail()
     assert one.model.statistics.failures[FailureReason.CANCELED] == 1
     assert one.model.statistics.failures[FailureReason.BACKEND] == 1
@@ -110,7 +117,7 @@ def test_request_that_was_answered_may_be_cancelled_too(scene):
     one.submit()
     one.instance.finish()
 
-    one.model.cancel(one.requests[0])
+    one.model.cancel(one.inferences[0])
 
     one.check_all_answered()
 
@@ -135,7 +142,7 @@ def test_ordered_answers_wait_for_earlier_ones(scene):
 def test_ordered_answers_do_not_wait_for_what_was_rejected_or_cancelled(scene):
     two = scene(instances=2, max_batch_size=1, batcher=timeouts(5 * MS, preserve_ordering=True))
     two.submit(5)
-    two.model.cancel(two.requests[2])
+    two.model.cancel(two.inferences[2])
     two.instances[1].finish()  # request 1, then it gets request 3
     two.loop.advance(0.006)  # request 4 is rejected
     two.instances[1].finish()
@@ -184,12 +191,52 @@ def test_batch_that_cannot_be_sent_for_any_reason_is_answered_and_logged(scene, 
     one.check_all_answered()
 
 
-def test_sink_that_raises_keeps_no_answer_from_the_others(scene, caplog):
-    class Broken(RecordingSink):
-        def on_response(self, response, *, final):
-            super().on_response(response, final=final)
-            raise RuntimeError("a bug in a front end")
+class Unable(RecordingSink):
+    """A front end that cannot deliver responses."""
 
+    def __init__(self, failure):
+        super().__init__()
+        self._failure = failure
+
+    def on_response(self, response, *, final):
+        raise self._failure
+
+
+def replace_sink(scene, number, sink):
+    scene.inferences[number].sink = scene.sinks[number] = sink
+
+
+def test_response_that_cannot_be_delivered_ends_with_an_error(scene, caplog):
+    one = scene(max_batch_size=3)
+    one.submit(3)
+    replace_sink(one, 0, Unable(IndexError("a bug in a codec")))
+    replace_sink(one, 1, Unable(InvalidArgumentError("it has no such class")))
+
+    one.instance.finish()
+
+    assert [error.message for error in one.sink(0).errors] == [UNEXPECTED]
+    assert [error.message for error in one.sink(1).errors] == ["it has no such class"]
+    assert "a bug in a codec" in caplog.text
+    assert "no such class" not in caplog.text
+    one.check_all_answered()
+
+
+def test_stream_ends_where_one_of_its_responses_cannot_be_delivered(scene):
+    one = scene(decoupled=True)
+    (streamed,) = one.submit()
+    replace_sink(one, 0, Unable(IndexError("a bug in a codec")))
+    batch = one.instance.running[0]
+
+    one.instance.report(batch, [Outcome(0, response(), is_final=False)])
+    assert one.instance.cancelled == [streamed]
+    one.instance.report(batch, [Outcome(0, response(), is_final=False), Outcome(0, None)])
+
+    assert [error.message for error in one.sink(0).errors] == [UNEXPECTED]
+    one.check_all_answered()
+
+
+def test_sink_that_raises_keeps_no_answer_from_the_others(scene, caplog):
+    class Broken(Unable):
         def on_error(self, error, *, final=True):
             super().on_error(error, final=final)
             raise RuntimeError("a bug in a front end")
@@ -197,7 +244,7 @@ def test_sink_that_raises_keeps_no_answer_from_the_others(scene, caplog):
     one = scene(max_batch_size=3)
     one.submit(6)
     for number in (0, 3):
-        one.requests[number].sink = Broken()
+        replace_sink(one, number, Broken(InternalError("it cannot be written")))
 
     one.instance.finish()
     one.instance.fail()

@@ -33,6 +33,38 @@ def test_requests_that_come_while_the_instance_is_busy_form_the_next_batch(scene
     one.check_all_answered()
 
 
+def test_instance_that_takes_nothing_any_more_gets_no_batch(scene):
+    two = scene(instances=2)
+    lost, other = two.instances
+    lost.is_lost = True
+
+    two.submit()
+
+    assert (lost.sizes, other.sizes) == ([], [1])
+    lost.die()
+    other.finish()
+    two.check_all_answered()
+
+
+def test_whoever_asks_hears_when_a_request_was_placed(scene):
+    one = scene(batches=False)
+    one.submit()
+    placed, cancelled = one.submit(2)
+    heard = []
+    one.model.when_placed(placed, lambda: heard.append(placed.instance))
+    one.model.when_placed(cancelled, lambda: heard.append(None))
+
+    cancelled.cancel()
+    one.loop.run()
+    assert heard == []
+    one.instance.finish()
+    one.loop.run()
+
+    assert heard == [one.instance]
+    one.instance.finish()
+    one.check_all_answered()
+
+
 def test_instance_has_its_next_batch_before_answers_are_delivered(scene):
     one = scene()
     seen = []

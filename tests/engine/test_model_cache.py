@@ -31,7 +31,7 @@ def ask(scene, value, **fields):
 def finish(scene, value, instance=0):
     outputs = [InferTensor("y", FP32, (1,), memoryview(bytes([value, 0, 0, 0])))]
     running = scene.instances[instance].running[0]
-    response = InferResponse("m", "1", running.requests[0].id, outputs, {"p": 1})
+    response = InferResponse("m", "1", running.inferences[0].request.id, outputs, {"p": 1})
     scene.instances[instance].report(running, [Outcome(0, response)])
 
 
@@ -45,6 +45,18 @@ def test_equal_request_is_answered_from_the_cache(cached):
     (answer,) = cached.sink(1).responses
     assert (answer.id, answer.parameters) == ("second", {"p": 1})
     assert bytes(answer.outputs[0].data) == bytes([7, 0, 0, 0])
+    cached.check_all_answered()
+
+
+def test_sequences_do_not_share_answers(cached):
+    ask(cached, 1, correlation_id=1)
+    finish(cached, 7)
+
+    ask(cached, 1, correlation_id=2)
+    finish(cached, 8)
+
+    answers = [cached.sink(number).responses[0].outputs[0].data[0] for number in range(2)]
+    assert answers == [7, 8]
     cached.check_all_answered()
 
 

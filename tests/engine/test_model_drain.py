@@ -10,7 +10,7 @@ import time
 from pytriton.engine.model import Model, ModelState
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.errors import UnavailableError
-from tests.fakes import FakeInstance, model_spec, request
+from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 FOREVER_S = 60.0
 FOREVER_US = 60_000_000
@@ -39,10 +39,10 @@ def on_loop(test=None, **batcher):
 
 
 def submit(model, count):
-    requests = [request() for _ in range(count)]
-    for each in requests:
-        model.submit(each, NOW_NS)
-    return requests
+    sinks = [RecordingSink() for _ in range(count)]
+    for sink in sinks:
+        model.submit(inference(sink), NOW_NS)
+    return sinks
 
 
 async def begin(work):
@@ -94,12 +94,12 @@ async def test_drain_gives_up_when_its_time_is_over(model, instance):
 
     await model.drain(0.01)
 
-    assert running.sink.final_count == 0
+    assert running.final_count == 0
 
 
 @on_loop(preferred_batch_sizes=(2,), max_queue_delay_us=FOREVER_US)
 async def test_drain_ends_when_the_last_request_is_cancelled(model, instance):
-    model.submit(waiting := request(), time.monotonic_ns())
+    model.submit(waiting := inference(), time.monotonic_ns())
     draining = await begin(model.drain())
     assert instance.running == []
 
@@ -114,11 +114,11 @@ async def test_drain_ends_when_the_last_request_is_cancelled(model, instance):
     default_queue_policy=QueuePolicySpec(default_timeout_us=1000),
 )
 async def test_drain_ends_when_the_last_request_is_rejected(model, instance):
-    model.submit(waiting := request(), time.monotonic_ns())
+    model.submit(inference(sink := RecordingSink()), time.monotonic_ns())
 
     await model.drain()
 
-    assert waiting.sink.errors[0].message == "Request timeout expired"
+    assert sink.errors[0].message == "Request timeout expired"
 
 
 @on_loop
@@ -134,10 +134,10 @@ async def test_drain_ends_when_the_last_batch_cannot_be_sent(model, instance):
 
 @on_loop
 async def test_drain_ends_with_the_model(model, instance):
-    requests = submit(model, 2)
+    sinks = submit(model, 2)
     draining = await begin(model.drain())
 
     model.stop()
 
     await draining
-    assert [each.sink.final_count for each in requests] == [1, 1]
+    assert [sink.final_count for sink in sinks] == [1, 1]

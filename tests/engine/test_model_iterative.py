@@ -4,26 +4,28 @@
 from __future__ import annotations
 
 from pytriton.engine.model import ModelState
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.errors import CancelledError
 from pytriton.executor.base import Outcome
-from tests.fakes import FakeInstance
+from tests.fakes import FakeInstance, FakeSupervisor
 
 
 def reschedule(scene, position=0):
     batch = scene.instance.running[0]
-    batch.needs_care = True
+    batch.is_rescheduled = True
     scene.instance.report(batch, [Outcome(position, is_rescheduled=True)])
     scene.loop.run()
 
 
 def test_rescheduled_request_is_executed_again_and_answered_once(scene):
     one = scene(iterative=True)
-    (request,) = one.submit()
-    assert (request.correlation_id, request.flags) == (1, 1)
+    (submitted,) = one.submit()
+    assert (submitted.request.correlation_id, submitted.request.flags) == (1, 1)
 
     reschedule(one)
     assert one.instance.sizes == [1, 1]
-    assert one.instance.running[0].requests == [request]
-    assert (request.correlation_id, request.flags) == (1, 0)
+    assert one.instance.running[0].inferences == [submitted]
+    assert (submitted.request.correlation_id, submitted.request.flags) == (1, 0)
 
     one.instance.finish()
     one.check_all_answered()
@@ -31,8 +33,8 @@ def test_rescheduled_request_is_executed_again_and_answered_once(scene):
 
 def test_sequences_of_one_request_have_ids_of_their_own_unless_clients_name_them(scene):
     one = scene(iterative=True, concurrency=3)
-    requests = [*one.submit(), *one.submit(correlation_id=77), *one.submit()]
-    assert [request.correlation_id for request in requests] == [1, 77, 2]
+    submitted = [*one.submit(), *one.submit(correlation_id=77), *one.submit()]
+    assert [each.request.correlation_id for each in submitted] == [1, 77, 2]
 
 
 def test_rescheduling_is_an_error_where_the_model_has_no_such_sequences(scene):
@@ -45,9 +47,47 @@ def test_rescheduling_is_an_error_where_the_model_has_no_such_sequences(scene):
     one.check_all_answered()
 
 
+def test_cancelled_request_is_not_executed_again(scene):
+    one = scene(iterative=True)
+    (submitted,) = one.submit()
+    reschedule(one)
+
+    submitted.cancel()
+    reschedule(one)
+
+    assert one.instance.cancelled == [submitted]
+    assert one.instance.sizes == [1, 1]
+    assert isinstance(one.sink(0).errors[0], CancelledError)
+    one.check_all_answered()
+
+
+def test_request_that_finds_its_queue_full_when_it_returns_is_refused(scene):
+    policy = QueuePolicySpec(max_queue_size=1)
+    one = scene(iterative=True, batcher=BatcherSpec(default_queue_policy=policy))
+    one.submit()
+    one.submit()
+
+    reschedule(one)
+
+    assert "Exceeds maximum queue size" in one.sink(0).errors[0].message
+    one.instance.finish()
+    one.check_all_answered()
+
+
+def test_rescheduled_request_joins_the_next_batch(scene):
+    one = scene(iterative=True)
+    one.submit()
+    one.submit(2)
+
+    reschedule(one)
+
+    assert one.instance.sizes == [1, 3]
+    one.instance.finish()
+    one.check_all_answered()
+
+
 def test_model_waits_for_an_instance_that_is_replaced(scene):
-    one = scene()
-    one.model.is_replaced = lambda instance, reason: True
+    one = scene(supervisor=FakeSupervisor(replaces=True))
     one.instance.die("killed by SIGKILL (9)")
     assert one.model.state is ModelState.READY
     assert not one.model.is_ready
@@ -62,12 +102,11 @@ def test_model_waits_for_an_instance_that_is_replaced(scene):
 
 
 def test_model_without_instances_that_gives_up_refuses_what_waits(scene):
-    one = scene()
-    one.model.is_replaced = lambda instance, reason: True
+    one = scene(supervisor=FakeSupervisor(replaces=True))
     one.instance.die()
     one.submit()
 
-    one.model.give_up_if_empty("it crashed too often")
+    one.model.give_up("it crashed too often")
     assert (one.model.state, one.model.reason) == (ModelState.UNAVAILABLE, "it crashed too often")
     one.check_all_answered()
 

@@ -37,8 +37,8 @@ def act(dice, scene, stream):
     busy = [(one, batch) for one in alive for batch in one.running]
     if what < 0.35 and alive:
         scene.submit(dice.randint(1, 3))
-    elif what < 0.45 and scene.requests:
-        scene.model.cancel(dice.choice(scene.requests))
+    elif what < 0.45 and scene.inferences:
+        scene.model.cancel(dice.choice(scene.inferences))
     elif what < 0.55:
         scene.loop.advance(dice.choice([0.0005, 0.003]))
     elif what < 0.57 and len(alive) > 1:
@@ -49,7 +49,7 @@ def act(dice, scene, stream):
     elif what < 0.75 and busy and stream:
         instance, batch = dice.choice(busy)
         position = dice.choice(sorted(batch.open_positions))
-        if batch.requests[position].is_cancelled:
+        if batch.inferences[position].is_cancelled:
             instance.report(batch, [Outcome(position, None, CancelledError(""))])
         else:
             instance.report(batch, [Outcome(position, response(), is_final=False)])

@@ -75,7 +75,7 @@ def test_stream_counts_each_response_at_its_index(stream):
 
 def test_stream_of_a_cancelled_request_counts_as_cancelled(stream):
     respond(stream)
-    stream.model.cancel(stream.requests[0])
+    stream.model.cancel(stream.inferences[0])
     end(stream, error=CancelledError(""))
 
     assert stream.model.statistics.responses[1].cancel.count == 1
@@ -87,7 +87,7 @@ def test_stream_of_a_cancelled_request_counts_as_cancelled(stream):
 def test_execution_counts_once_where_one_of_its_requests_is_cancelled(scene):
     one = scene(decoupled=True, concurrency=8)
     one.submit(3)
-    one.model.cancel(one.requests[1])
+    one.model.cancel(one.inferences[1])
     end(one, 1, CancelledError(""))
     one.instance.finish()
 
@@ -121,7 +121,7 @@ def test_large_responses_are_credited_at_once(stream):
 
 
 def test_paused_client_gets_no_credit_until_it_resumes(stream):
-    (request,) = stream.requests
+    (request,) = stream.inferences
     stream.model.pause(request)
     respond(stream, 2 * GRANT_RESPONSES)
     assert granted(stream) == []
@@ -133,7 +133,7 @@ def test_paused_client_gets_no_credit_until_it_resumes(stream):
 
 
 def test_resume_without_responses_grants_nothing(stream):
-    (request,) = stream.requests
+    (request,) = stream.inferences
     stream.model.pause(request)
     stream.model.resume(request)
 
@@ -143,8 +143,8 @@ def test_resume_without_responses_grants_nothing(stream):
 def test_request_that_waits_may_be_paused_and_resumed(scene):
     one = scene(decoupled=True, batches=False)
     one.submit(2)
-    one.model.pause(one.requests[1])
-    one.model.resume(one.requests[1])
+    one.model.pause(one.inferences[1])
+    one.model.resume(one.inferences[1])
     end(one)
     end(one)
 

@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from pytriton.engine.engine import Engine
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import UnavailableError
 from pytriton.executor.base import Outcome
 from pytriton.messages import ExecutionTimes
-from tests.fakes import SECOND_NS, RecordingSink, request, response
+from tests.fakes import SECOND_NS, response
 
 
 class RecordingTrace:
@@ -18,7 +13,6 @@ class RecordingTrace:
 
     def __init__(self):
         self.executions = []
-        self.refusals = []
         self.cancelled_count = 0
 
     def add_execution(self, times_ns):
@@ -26,9 +20,6 @@ class RecordingTrace:
 
     def on_cancelled(self):
         self.cancelled_count += 1
-
-    def on_refused(self, error):
-        self.refusals.append(error.message)
 
 
 def submit(scene, **fields):
@@ -38,7 +29,8 @@ def submit(scene, **fields):
 
 def report(scene, *outcomes):
     batch = scene.instance.running[0]
-    batch.needs_care = True  # as an instance says of traced requests
+    batch.is_traced = True  # as an instance says of traced requests
+    batch.is_rescheduled = any(outcome.is_rescheduled for outcome in outcomes)
     scene.instance.report(batch, list(outcomes))
     scene.loop.run()
 
@@ -90,33 +82,6 @@ def test_trace_hears_that_its_client_is_gone(scene):
     one = scene()
     trace = submit(one)
     for _ in range(2):
-        one.model.cancel(one.requests[0])
+        one.model.cancel(one.inferences[0])
 
     assert trace.cancelled_count == 1
-
-
-def test_trace_hears_that_its_request_was_not_taken(scene):
-    policy = QueuePolicySpec(max_queue_size=1)
-    one = scene(batcher=BatcherSpec(default_queue_policy=policy))
-    one.submit(1)
-    one.submit(1)
-    engine = Engine()
-    refused = request(RecordingSink(), trace=RecordingTrace())
-
-    with pytest.raises(UnavailableError):
-        engine.infer(refused, one.model)
-
-    (text,) = refused.trace.refusals
-    assert "Exceeds maximum queue size" in text
-    assert refused.sink.final_count == 0
-
-
-def test_trace_hears_that_the_server_exits(scene):
-    engine = Engine()
-    engine.refuse()
-    refused = request(RecordingSink(), trace=RecordingTrace())
-
-    with pytest.raises(UnavailableError):
-        engine.infer(refused, scene().model)
-
-    assert refused.trace.refusals == ["Server exiting"]

@@ -13,13 +13,9 @@ from pytriton.engine.batcher import GreedyBatcher
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
 from pytriton.engine.request_queue import DeadlineHeap, RequestQueue
 from pytriton.errors import UnavailableError
-from pytriton.messages import InferRequest
+from tests.fakes import inference
 
 MS = 1_000_000
-
-
-def request(**fields: Any) -> InferRequest:
-    return InferRequest(model_name="m", inputs={}, sink=None, **fields)
 
 
 def queue(**policy: Any) -> GreedyBatcher:
@@ -29,7 +25,7 @@ def queue(**policy: Any) -> GreedyBatcher:
 
 def test_add_stamps_the_time_and_no_deadline_without_a_timeout():
     waiting = queue()
-    first = request(timeout_us=5)
+    first = inference(timeout_us=5)
 
     waiting.add(first, 70)
 
@@ -52,7 +48,7 @@ def test_request_can_only_shorten_the_timeout_and_only_where_allowed(
     default_us, can_override, asked_us, expected_us
 ):
     waiting = queue(default_timeout_us=default_us, allow_timeout_override=can_override)
-    asking = request(timeout_us=asked_us)
+    asking = inference(timeout_us=asked_us)
 
     waiting.add(asking, 7)
 
@@ -61,10 +57,10 @@ def test_request_can_only_shorten_the_timeout_and_only_where_allowed(
 
 def test_full_level_refuses_with_the_id_of_the_request():
     waiting = queue(max_queue_size=1)
-    waiting.add(request(), 0)
+    waiting.add(inference(), 0)
 
     with pytest.raises(UnavailableError) as refused:
-        waiting.add(request(id="seven"), 0)
+        waiting.add(inference(id="seven"), 0)
 
     assert refused.value.message == "[request id: seven] Exceeds maximum queue size"
     assert len(waiting) == 1
@@ -72,10 +68,10 @@ def test_full_level_refuses_with_the_id_of_the_request():
 
 def test_full_level_refuses_a_request_without_an_id():
     waiting = queue(max_queue_size=1)
-    waiting.add(request(), 0)
+    waiting.add(inference(), 0)
 
     with pytest.raises(UnavailableError) as refused:
-        waiting.add(request(), 0)
+        waiting.add(inference(), 0)
 
     assert refused.value.message == "[request id: <id_unknown>] Exceeds maximum queue size"
 
@@ -87,21 +83,21 @@ def test_queue_size_counts_delayed_requests_and_only_its_own_level():
     waiting = RequestQueue(
         BatcherSpec(priority_levels=2, default_priority_level=2, queue_policies={1: policy})
     )
-    waiting.add(request(priority=1), 0)
+    waiting.add(inference(priority=1), 0)
     assert waiting.expire(1000) == []
-    waiting.add(request(priority=1), 2000)
+    waiting.add(inference(priority=1), 2000)
 
     with pytest.raises(UnavailableError):
-        waiting.add(request(priority=1), 2000)
+        waiting.add(inference(priority=1), 2000)
     for _ in range(3):
-        waiting.add(request(priority=2), 2000)
+        waiting.add(inference(priority=2), 2000)
 
     assert len(waiting) == 5
 
 
 def test_rejection_happens_at_the_deadline_and_not_before():
     waiting = queue(default_timeout_us=200_000)
-    late, later = request(), request()
+    late, later = inference(), inference()
     waiting.add(late, 0)
     waiting.add(later, 5 * MS)
 
@@ -115,7 +111,7 @@ def test_rejection_happens_at_the_deadline_and_not_before():
 
 def test_shorter_timeout_of_a_later_request_comes_first():
     waiting = queue(default_timeout_us=100, allow_timeout_override=True)
-    patient, hasty = request(), request(timeout_us=10)
+    patient, hasty = inference(), inference(timeout_us=10)
     waiting.add(patient, 0)
     waiting.add(hasty, 0)
 
@@ -126,7 +122,7 @@ def test_shorter_timeout_of_a_later_request_comes_first():
 
 def test_expired_request_found_by_next_is_still_handed_out_by_expire():
     waiting = queue(default_timeout_us=10)
-    expired = request()
+    expired = inference()
     waiting.add(expired, 0)
 
     assert waiting.next(10_000) is None
@@ -137,10 +133,10 @@ def test_expired_request_found_by_next_is_still_handed_out_by_expire():
 
 def test_delayed_requests_run_after_those_on_time_and_keep_their_order():
     waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
-    early = [request(), request()]
+    early = [inference(), inference()]
     for each in early:
         waiting.add(each, 0)
-    fresh = request()
+    fresh = inference()
     waiting.add(fresh, 9000)
 
     assert waiting.expire(10_000) == []
@@ -151,7 +147,7 @@ def test_delayed_requests_run_after_those_on_time_and_keep_their_order():
 @pytest.mark.parametrize("priority", [0, 4, -1, 2**64 - 1])
 def test_unset_or_unknown_priority_means_the_default_level(priority):
     waiting = GreedyBatcher(BatcherSpec(priority_levels=3, default_priority_level=2), 1000)
-    low, default, high = request(priority=3), request(priority=priority), request(priority=1)
+    low, default, high = inference(priority=3), inference(priority=priority), inference(priority=1)
     for each in (low, default, high):
         waiting.add(each, 0)
 
@@ -160,7 +156,7 @@ def test_unset_or_unknown_priority_means_the_default_level(priority):
 
 def test_priority_is_ignored_where_the_model_has_one_level():
     waiting = queue()
-    first, second = request(priority=9), request(priority=1)
+    first, second = inference(priority=9), inference(priority=1)
     waiting.add(first, 0)
     waiting.add(second, 0)
 
@@ -169,7 +165,7 @@ def test_priority_is_ignored_where_the_model_has_one_level():
 
 def test_levels_cost_nothing_until_they_are_used():
     waiting = GreedyBatcher(BatcherSpec(priority_levels=2**40, default_priority_level=2**40), 1000)
-    low, high = request(), request(priority=77)
+    low, high = inference(), inference(priority=77)
     waiting.add(low, 0)
     waiting.add(high, 0)
 
@@ -179,9 +175,9 @@ def test_levels_cost_nothing_until_they_are_used():
 def test_removed_request_is_freed_at_once():
     waiting = queue(default_timeout_us=10)
     holder = lambda: None  # noqa: E731  something that can be referred to weakly
-    cancelled = request(batch_key=holder)
+    cancelled = inference(batch_key=holder)
     reference = weakref.ref(holder)
-    waiting.add(request(), 0)
+    waiting.add(inference(), 0)
     waiting.add(cancelled, 0)
 
     assert waiting.remove(cancelled)
@@ -194,7 +190,7 @@ def test_removed_request_is_freed_at_once():
 
 def test_remove_is_false_for_a_request_that_does_not_wait():
     waiting = queue(default_timeout_us=10)
-    ran, expired, removed, unknown = request(), request(), request(), request()
+    ran, expired, removed, unknown = inference(), inference(), inference(), inference()
     waiting.add(ran, 0)
     waiting.next(0)
     waiting.add(expired, 0)
@@ -216,7 +212,7 @@ def test_take_all_empties_the_queue_in_order(timeout_us):
         ),
         1000,
     )
-    low, high = request(), request(priority=1)
+    low, high = inference(), inference(priority=1)
     waiting.add(low, 0)
     waiting.add(high, 0)
 
@@ -228,7 +224,7 @@ def test_take_all_empties_the_queue_in_order(timeout_us):
 
 def test_take_all_includes_expired_requests_that_nobody_was_told_of():
     waiting = queue(default_timeout_us=10)
-    expired, fresh = request(), request()
+    expired, fresh = inference(), inference()
     waiting.add(expired, 0)
     waiting.add(fresh, 9000)
     assert waiting.next(10_000) == [fresh]
@@ -239,7 +235,7 @@ def test_take_all_includes_expired_requests_that_nobody_was_told_of():
 
 def test_delayed_request_can_be_removed():
     waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
-    delayed = request()
+    delayed = inference()
     waiting.add(delayed, 0)
     waiting.expire(10_000)
 
@@ -250,7 +246,7 @@ def test_delayed_request_can_be_removed():
 def test_deadlines_of_requests_that_left_do_not_pile_up():
     deadlines = DeadlineHeap()
     for index in range(10_000):
-        deadlines.discard(deadlines.add(request(deadline_ns=10**15 + index)))
+        deadlines.discard(deadlines.add(inference(deadline_ns=10**15 + index)))
 
     assert len(deadlines) == 0
     assert deadlines.entry_count <= 66
@@ -261,7 +257,7 @@ def test_deadlines_survive_the_removal_of_stale_ones():
     deadlines = DeadlineHeap()
     live = []
     for index in range(1000):
-        token = deadlines.add(each := request(deadline_ns=5000 - index))
+        token = deadlines.add(each := inference(deadline_ns=5000 - index))
         if index % 10:
             deadlines.discard(token)
         else:
@@ -273,8 +269,8 @@ def test_deadlines_survive_the_removal_of_stale_ones():
 
 def test_repr_shows_the_counts():
     waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
-    waiting.add(request(), 0)
+    waiting.add(inference(), 0)
     waiting.expire(10_000)
-    waiting.add(request(), 10_000)
+    waiting.add(inference(), 10_000)
 
     assert repr(waiting) == "<GreedyBatcher 2 waiting, 1 of them delayed, 1 with a deadline>"

@@ -90,9 +90,8 @@ def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
 
 
 def test_call_that_is_refused_is_answered_with_the_error(rig, caller):
-    rig.services.refusal = NotFoundError("no such model")
-    caller.send(InferCall(7, "other", -1, []))
-    rig.turn()
+    made = call(rig, caller)
+    made.sink.on_refused(NotFoundError("no such model"))
 
     assert caller.receive().frame == InferReply(7, error="no such model", error_code=2)
 
@@ -166,15 +165,16 @@ def test_call_can_be_given_up_until_it_is_over(rig, caller):
     assert made.events == ["cancel"]
 
 
-def test_answer_without_room_is_an_error_and_ends_the_called_model(rig, caller):
+def test_answer_without_room_is_an_error_that_can_be_answered(rig, caller):
     rig.keeper.arena._limit_bytes = SEGMENT_BYTES
     made = call(rig, caller)
-    made.sink.on_response(response(y=np.zeros(SEGMENT_BYTES + 1, np.uint8)), final=False)
+    with pytest.raises(UnavailableError, match="no room for a tensor") as refused:
+        made.sink.on_response(response(y=np.zeros(SEGMENT_BYTES + 1, np.uint8)), final=False)
+    made.sink.on_error(refused.value)  # as the engine does with what cannot be delivered
     reply = caller.receive().frame
 
     assert "no room for a tensor" in reply.error
     assert reply.is_final
-    assert made.events == ["cancel"]
 
 
 def test_answers_to_a_caller_that_does_not_read_wait(rig, caller):

@@ -16,7 +16,7 @@ from pytriton.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
-from tests.fakes import request
+from tests.fakes import inference
 
 
 class Rig:
@@ -42,7 +42,7 @@ class Rig:
 
     def execute(self, size=4, **fields):
         tensor = InferTensor("x", UINT8, (1, size), bytes(size))
-        sent = request(inputs={"x": tensor}, **fields)
+        sent = inference(inputs={"x": tensor}, **fields)
         self.instance.execute([sent], 0)
         return sent
 
@@ -165,7 +165,7 @@ def test_request_that_is_over_is_neither_cancelled_nor_granted(rig):
 
 
 def test_response_after_the_end_is_dropped(rig):
-    rig.instance.execute([request(), request()], 0)
+    rig.instance.execute([inference(), inference()], 0)
     items = [ResponseItem(1, 0), ResponseItem(1, 0, [], False), ResponseItem(1, 0)]
     rig.far.send(Responses(0, 0, items))
     rig.turn()

@@ -130,10 +130,10 @@ def test_answer_to_a_batch_that_is_over_is_dropped(decoupled):
 def test_requests_are_known_while_execute_works_on_them_or_answers_are_to_come(decoupled):
     batch = decoupled.execute()
     decoupled.say(Responses(0, 0, [ResponseItem(batch, 0)]))
-    assert decoupled.instance.requests_of(batch) == decoupled.requests
+    assert decoupled.instance.inferences_of(batch) == decoupled.inferences
     decoupled.say(Responses(0, 0, [], returned_batch=batch))
 
-    assert decoupled.instance.requests_of(batch) == ()
+    assert decoupled.instance.inferences_of(batch) == ()
 
 
 def test_coroutine_takes_many_batches(rig):
@@ -150,7 +150,7 @@ def test_cancel_reaches_a_request_after_its_execute_returned(decoupled):
     batch = decoupled.execute()
     decoupled.hear()
     decoupled.say(Responses(0, 0, [], returned_batch=batch))
-    decoupled.instance.cancel(decoupled.requests[0])
+    decoupled.instance.cancel(decoupled.inferences[0])
 
     assert decoupled.hear() == Cancel(batch, 0)
 

@@ -23,7 +23,7 @@ from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.transport.worker_frames import Initialize
 from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
-from tests.fakes import RecordingSink, request
+from tests.fakes import RecordingSink, inference
 
 MODEL = pathlib.Path(__file__).parent / "model_files" / "1" / "model.py"
 CAUSES = {
@@ -74,7 +74,7 @@ class Owner:
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         for outcome in outcomes:
-            sink = batch.requests[outcome.position].sink
+            sink = batch.inferences[outcome.position].sink
             if outcome.error is not None:
                 sink.on_error(outcome.error)
             else:
@@ -86,7 +86,7 @@ class Owner:
     def execute(self, instance, **parameters):
         tensor = InferTensor("x", FP32, (1, 2), np.array([[1, 2]], np.float32).tobytes())
         sink = RecordingSink()
-        instance.execute([request(sink, inputs={"x": tensor}, parameters=parameters)], 0)
+        instance.execute([inference(sink, inputs={"x": tensor}, parameters=parameters)], 0)
         return sink
 
     async def infer(self, instance, **parameters):

@@ -20,7 +20,7 @@ from pytriton.transport.frames import TensorRef
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import Initialize, Initialized
-from tests.fakes import request
+from tests.fakes import inference
 
 DEADLINE_S = 60
 INITIALIZE = Initialize("/models/m/1/model.py", "1", {}, ["y"])
@@ -122,10 +122,9 @@ class WorkerRig:
     def execute(self, count=1, **fields):
         """Hand over a batch; its id."""
         tensor = InferTensor("x", from_numpy(np.dtype("u1")), (1, 4), b"abcd")
-        requests = [request(inputs={"x": tensor}, **fields) for _ in range(count)]
-        self.instance.execute(requests, 0)
-        self.requests = requests
-        return requests[0].batch_id
+        self.inferences = [inference(inputs={"x": tensor}, **fields) for _ in range(count)]
+        self.instance.execute(self.inferences, 0)
+        return self.inferences[0].batch_id
 
     def say(self, *frames):
         """The worker says something."""

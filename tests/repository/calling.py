@@ -11,11 +11,20 @@ from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import TensorSpec
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.executor.inference import Inference
+from pytriton.messages import InferTensor
 from pytriton.repository.services.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
 from pytriton.transport.refs import TensorRef
 from pytriton.transport.worker_frames import InferCall
-from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
+from tests.fakes import (
+    FakeClock,
+    FakeInstance,
+    FakeLoop,
+    FakeSupervisor,
+    RecordingSink,
+    model_spec,
+    request,
+)
 
 INPUT = TensorSpec(name="IN", dtype=INT32, dims=(1,), shape=(1,))
 
@@ -23,19 +32,15 @@ INPUT = TensorSpec(name="IN", dtype=INT32, dims=(1,), shape=(1,))
 class CallingFake(FakeInstance):
     """An instance whose batches have numbers from 1, as they have in a worker's messages."""
 
-    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
-        super().execute(requests, now_ns)
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
+        super().execute(inferences, now_ns)
         batch = self.batches[-1]
         batch.id = len(self.batches)
-        for position, each in enumerate(requests):
+        for position, each in enumerate(inferences):
             each.batch_id, each.position = batch.id, position
 
-    @property
-    def executing_batches(self) -> Sequence[int]:
-        return [batch.id for batch in self.running]
-
-    def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
-        return next((batch.requests for batch in self.running if batch.id == batch_id), ())
+    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
+        return next((batch.inferences for batch in self.running if batch.id == batch_id), ())
 
 
 class World:
@@ -51,10 +56,23 @@ class World:
         )
         self.cache = ResponseCache(1 << 20)
 
-    def add(self, name: str, instances: int = 1, concurrency: int = 1, **spec: Any) -> Model:
+    def add(
+        self,
+        name: str,
+        instances: int = 1,
+        concurrency: int = 1,
+        check: Any = None,
+        replaces: bool = False,
+        **spec: Any,
+    ) -> Model:
         """A ready model that takes requests one by one, each with one integer."""
         settings = {"max_batch_size": 0, "batches": False, "inputs": {"IN": INPUT}, **spec}
-        model = Model(model_spec(name=name, **settings), self.loop, self.cache)
+        model = Model(
+            model_spec(name=name, **settings),
+            self.loop,
+            self.cache,
+            supervisor=FakeSupervisor(check, replaces=replaces),
+        )
         for index in range(instances):
             model.add_instance(CallingFake(f"{name}_0_{index}", model, concurrency))
         self.engine.add(model)
@@ -64,8 +82,8 @@ class World:
 
     def ask(self, model: Model) -> CallingFake:
         """Let a client ask a model; the instance that runs the request."""
-        made = request(RecordingSink(), model_name=model.spec.name, inputs=tensors())
-        self.engine.infer(made, model)
+        asked = request(model_name=model.spec.name, inputs=tensors())
+        made = self.engine.infer(asked, RecordingSink())
         self.loop.run()
         return made.instance
 

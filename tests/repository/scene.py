@@ -158,6 +158,6 @@ class Scene:
     def submit(self, name: str = "m", version: str = "") -> RecordingSink:
         """A request; it runs until the version's instance is told to finish it."""
         sink = RecordingSink()
-        self.engine.infer(request(sink, model_name=name), self.engine.lookup(name, version))
+        self.engine.infer(request(model_name=name, model_version=version), sink)
         self.run(asyncio.sleep(0))
         return sink

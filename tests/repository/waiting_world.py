@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from pytriton.messages import InferRequest
+from pytriton.executor.inference import Inference
 from pytriton.repository.services.deadlock import Wait, WaitGraph
-from tests.fakes import request
+from tests.fakes import inference
 
 
 @dataclass(eq=False)
@@ -17,9 +17,9 @@ class SimInstance:
 
     slots: int = 1
     batch_count: int = 0
-    runs: dict[int, InferRequest] = field(default_factory=dict)  # by batch
-    awaited: dict[int, set[InferRequest]] = field(default_factory=dict)  # by batch
-    blocked_by: InferRequest | None = None  # the call that a thread of all batches waits for
+    runs: dict[int, Inference] = field(default_factory=dict)  # by batch
+    awaited: dict[int, set[Inference]] = field(default_factory=dict)  # by batch
+    blocked_by: Inference | None = None  # the call that a thread of all batches waits for
 
     @property
     def free_slots(self) -> int:
@@ -33,7 +33,7 @@ class SimInstance:
     def is_async(self) -> bool:
         return self.slots > 1
 
-    def begin(self, made: InferRequest) -> None:
+    def begin(self, made: Inference) -> None:
         self.batch_count += 1
         self.runs[self.batch_count] = made
         made.instance, made.batch_id = self, self.batch_count
@@ -43,7 +43,7 @@ class SimInstance:
 class SimModel:
     instances: list[SimInstance]
     missing_instances: int = 0
-    queue: list[InferRequest] = field(default_factory=list)
+    queue: list[Inference] = field(default_factory=list)
 
 
 class Simulation:
@@ -52,9 +52,9 @@ class Simulation:
     def __init__(self, sizes: list[list[int]], chance: random.Random) -> None:
         self.models = [SimModel([SimInstance(slots) for slots in size]) for size in sizes]
         self.graph = WaitGraph()
-        self.waits: dict[InferRequest, Wait] = {}
+        self.waits: dict[Inference, Wait] = {}
         # Left `execute`, are answered by other threads, or by tasks where there are coroutines.
-        self.late: list[InferRequest] = []
+        self.late: list[Inference] = []
         self._chance = chance
 
     @property
@@ -71,10 +71,10 @@ class Simulation:
             if may_await or not instance.awaited.get(batch_id)
         ]
 
-    def submit(self) -> InferRequest:
+    def submit(self) -> Inference:
         model = self._chance.choice(self.models)
-        made = request(deadline_ns=self._chance.choice((0,) * 9 + (1,)))
-        made.model = model
+        made = inference(deadline_ns=self._chance.choice((0,) * 9 + (1,)))
+        made.owner = model
         model.queue.append(made)
         return made
 
@@ -85,7 +85,7 @@ class Simulation:
                 while instance.free_slots and model.queue:
                     instance.begin(model.queue.pop(0))
 
-    def call(self, instance: SimInstance, batch_id: int) -> InferRequest:
+    def call(self, instance: SimInstance, batch_id: int) -> Inference:
         """Let a batch wait for a new request, in one of the ways that it can."""
         made = self.submit()
         if not instance.is_async:
@@ -102,7 +102,7 @@ class Simulation:
         self.graph.add(wait, made)
         return made
 
-    def answer(self, answered: InferRequest) -> None:
+    def answer(self, answered: Inference) -> None:
         """End a request; what waits for it moves, unless it awaits something that is stuck."""
         wait = self.waits.pop(answered, None)
         if wait is None:
@@ -115,9 +115,9 @@ class Simulation:
             if other in self.waits and self.graph.is_stuck(other):
                 self.refuse(other)
 
-    def refuse(self, made: InferRequest) -> None:
-        if made in made.model.queue:
-            made.model.queue.remove(made)
+    def refuse(self, made: Inference) -> None:
+        if made in made.owner.queue:
+            made.owner.queue.remove(made)
         self.answer(made)
 
     def leave(self, instance: SimInstance, batch_id: int, *, is_late: bool = False) -> None:
@@ -175,7 +175,7 @@ class Simulation:
                 self.leave(*self._chance.choice(can_leave))
             has_moved = self.answer_late(len(self.late)) or bool(expired or can_leave)
 
-    def answered_in_the_end(self) -> set[InferRequest]:
+    def answered_in_the_end(self) -> set[Inference]:
         """Run a copy on, without new calls, until nothing moves: what was answered.
 
         A batch that waits for several calls goes on when it has one answer, or when the thread goes
@@ -211,7 +211,7 @@ def _can_answer(instance: SimInstance) -> bool:
     return instance.blocked_by is None or not instance.is_async
 
 
-def _moves(instance: SimInstance, batch_id: int, answered: set[InferRequest]) -> bool:
+def _moves(instance: SimInstance, batch_id: int, answered: set[Inference]) -> bool:
     if instance.blocked_by is not None:
         return instance.blocked_by in answered
     awaited = instance.awaited.get(batch_id)

@@ -10,8 +10,11 @@ import hpack
 import msgspec
 
 from pytriton import dtypes
+from pytriton.engine.delivery import deliver, refuse
 from pytriton.engine.model_spec import ModelSpec, TensorSpec
 from pytriton.errors import NotFoundError, ServerError
+from pytriton.executor.base import Outcome
+from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
 from pytriton.server.binding.bound_control import BoundControl
@@ -47,8 +50,10 @@ class FakeModel:
             batcher=None,
             decoupled=decoupled,
         )
-        self.body_memory: Any = None
         self.config_json = msgspec.json.encode({"name": name})
+
+    def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
+        return None
 
 
 class FakeEngine:
@@ -61,10 +66,10 @@ class FakeEngine:
             "coupled": FakeModel("coupled"),
             "stream": FakeModel("stream", decoupled=True),
         }
-        self.requests: list[InferRequest] = []
-        self.cancelled: list[InferRequest] = []
+        self.inferences: list[Inference] = []
+        self.cancelled: list[Inference] = []
         self.flow: list[tuple[str, str]] = []  # what was paused and resumed, by id
-        self.refusal: Exception | None = None  # raised by `infer`
+        self.refusal: ServerError | None = None  # of whatever comes
 
     def refuse(self) -> None:
         self.is_exiting = True
@@ -83,38 +88,43 @@ class FakeEngine:
     def models(self) -> list[Any]:
         return []
 
-    def infer(self, request: InferRequest, model: Any) -> None:
+    def infer(self, request: InferRequest, sink: Any, trace: Any = None) -> Inference:
+        inference = Inference(request, sink, trace, self)
         if self.refusal is not None:
-            raise self.refusal
-        request.model = model
-        self.requests.append(request)
+            refuse(inference, self.refusal)
+        else:
+            self.inferences.append(inference)
+        return inference
 
-    def cancel(self, request: InferRequest) -> None:
-        self.cancelled.append(request)
+    def cancel(self, inference: Inference) -> None:
+        self.cancelled.append(inference)
 
-    def pause(self, request: InferRequest) -> None:
-        self.flow.append(("pause", request.id))
+    def pause(self, inference: Inference) -> None:
+        self.flow.append(("pause", inference.request.id))
 
-    def resume(self, request: InferRequest) -> None:
-        self.flow.append(("resume", request.id))
+    def resume(self, inference: Inference) -> None:
+        self.flow.append(("resume", inference.request.id))
 
     # What a test makes it do
 
-    def request(self, request_id: str) -> InferRequest:
-        (found,) = [request for request in self.requests if request.id == request_id]
+    def inference(self, request_id: str) -> Inference:
+        (found,) = [each for each in self.inferences if each.request.id == request_id]
         return found
 
-    def answer(self, request_id: str = "", content: bytes = b"\0\0\x80\x3f", *, final=True) -> None:
-        output = InferTensor("y", dtypes.FP32, (len(content) // 4,), content)
-        request = self.request(request_id)
-        response = InferResponse(request.model_name, "1", request.id, [output])
-        request.sink.on_response(response, final=final)
+    def answer(
+        self, request_id: str = "", content: bytes | None = b"\0\0\x80\x3f", *, final=True
+    ) -> None:
+        """Respond to a request; without content, with something that no codec can write."""
+        output = InferTensor("y", dtypes.FP32, (len(content or b"") // 4,), content)
+        inference = self.inference(request_id)
+        response = InferResponse(inference.request.model_name, "1", request_id, [output])
+        deliver(inference, Outcome(0, response, is_final=final))
 
     def end(self, request_id: str = "") -> None:
-        self.request(request_id).sink.on_response(None, final=True)
+        deliver(self.inference(request_id), Outcome(0))
 
     def fail(self, error: ServerError, request_id: str = "") -> None:
-        self.request(request_id).sink.on_error(error)
+        deliver(self.inference(request_id), Outcome(0, None, error))
 
 
 class FakeTransport:

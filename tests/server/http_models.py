@@ -13,7 +13,8 @@ from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
-from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.executor.inference import Inference
+from pytriton.messages import InferResponse, InferTensor
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.codec.child import perform
 from pytriton.server.codec.messages import decode_job, decode_reply, encode
@@ -40,25 +41,26 @@ class ScriptedInstance:
     name = "scripted"
     free_slots = 1000
     is_idle = True
+    executing_batches = ()
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.requests: list[InferRequest] = []
-        self.cancelled: list[InferRequest] = []
+        self.inferences: list[Inference] = []
+        self.cancelled: list[Inference] = []
         self.granted = 0
 
     def start(self) -> None:
-        self.requests.clear()
+        self.inferences.clear()
 
-    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
-        for request in requests:
-            request.instance = self
-        self.requests += requests
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
+        for inference in inferences:
+            inference.instance = self
+        self.inferences += inferences
 
-    def cancel(self, request: InferRequest) -> None:
-        self.cancelled.append(request)
+    def cancel(self, inference: Inference) -> None:
+        self.cancelled.append(inference)
 
-    def grant(self, request: InferRequest, count: int) -> None:
+    def grant(self, inference: Inference, count: int) -> None:
         self.granted += count
 
     def stop(self) -> None:
@@ -66,18 +68,18 @@ class ScriptedInstance:
 
     def answer(self, *outputs: InferTensor, final: bool = True, index: int = 0, **more) -> None:
         """Respond to a request that runs; without outputs, only end it."""
-        request = self.requests[index]
+        inference = self.inferences[index]
         response = None
         if outputs:
             name = self._model.spec.name
-            response = InferResponse(name, "1", request.id, list(outputs), **more)
-        self._report(request, Outcome(0, response, None, final))
+            response = InferResponse(name, "1", inference.request.id, list(outputs), **more)
+        self._report(inference, Outcome(0, response, None, final))
 
     def fail(self, error: ServerError, index: int = 0) -> None:
-        self._report(self.requests[index], Outcome(0, None, error))
+        self._report(self.inferences[index], Outcome(0, None, error))
 
-    def _report(self, request: InferRequest, outcome: Outcome) -> None:
-        batch = RunningBatch(1, [request], 0, {0})
+    def _report(self, inference: Inference, outcome: Outcome) -> None:
+        batch = RunningBatch(1, [inference], 0, {0})
         self._model.on_outcomes(self, batch, [outcome], (0, 0))
 
 
@@ -140,10 +142,13 @@ class Service:
 
     def _serve(self, name: str, text: str) -> None:
         config = config_from_text(f'name: "{name}" backend: "python" {text}', "config.pbtxt")
-        model = Model(spec_from_config(normalise_config(config), 1), self.loop)
-        model.config_json = b"{}"
+        model = Model(
+            spec_from_config(normalise_config(config), 1),
+            self.loop,
+            config_json=b"{}",
+            is_bound=isinstance(self.control, BoundControl),
+        )
         self.instances[name] = ScriptedInstance(model)
-        model.is_bound = isinstance(self.control, BoundControl)
         self.engine.add(model)
         self.engine.set_ready(model)
         model.add_instance(self.instances[name])

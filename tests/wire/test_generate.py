@@ -16,13 +16,13 @@ from pytriton.wire.generate import (
     encode_generate_response,
     parse_generate,
 )
-from tests.wire.specs import ADD_SUB, IgnoredSink, model_spec, single, tensor_spec
+from tests.wire.specs import ADD_SUB, model_spec, single, tensor_spec
 
 # Every text of an error is compared with the real Triton's in tests/differential.
 
 
 def parse(document, spec=ADD_SUB):
-    return parse_generate(json.dumps(document).encode(), spec, IgnoredSink())
+    return parse_generate(json.dumps(document).encode(), spec)
 
 
 def test_members_become_inputs_and_parameters():

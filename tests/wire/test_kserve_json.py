@@ -12,7 +12,7 @@ from pytriton import dtypes
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.wire.kserve_json import parse_header_length, parse_infer
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, AS_BINARY, AS_JSON, OutputChoice
-from tests.wire.specs import ADD_SUB, IgnoredSink, single
+from tests.wire.specs import ADD_SUB, single
 
 # Every text of an error is compared with the real Triton's in tests/differential.
 
@@ -22,7 +22,7 @@ B = {"name": "b", "datatype": "FP32", "shape": [1, 1], "data": [2.5]}
 
 def parse(document, spec=ADD_SUB, header_length=None):
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return parse_infer(body, header_length, spec, IgnoredSink())
+    return parse_infer(body, header_length, spec)
 
 
 def in_binary(name, size):
@@ -64,7 +64,7 @@ def test_binary_parts_come_in_the_order_of_their_inputs():
 def test_any_buffer_is_a_body(kind):
     header = json.dumps({"inputs": [in_binary("a", 4)]}).encode()
 
-    request, _ = parse_infer(kind(header + b"1234"), len(header), ADD_SUB, IgnoredSink())
+    request, _ = parse_infer(kind(header + b"1234"), len(header), ADD_SUB)
 
     assert bytes(request.inputs["a"].data) == b"1234"
 

@@ -14,7 +14,7 @@ from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, 
 from pytriton.protos import service_pb2
 from pytriton.wire.kserve_pb import MessageStart, build_request, read_infer_form, read_start
 from tests.differential.grpc_case import message, output, tensor
-from tests.fakes import RecordingSink, model_spec
+from tests.fakes import model_spec
 
 NAMES = st.text(max_size=8)
 PARAMETERS = st.dictionaries(
@@ -44,10 +44,7 @@ SHAPES = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
 
 
 def build(request, **spec):
-    return build_request(*read_infer_form(request.SerializeToString()), model_spec(**spec), SINK)
-
-
-SINK = RecordingSink()
+    return build_request(*read_infer_form(request.SerializeToString()), model_spec(**spec))
 
 
 def parts(content) -> tuple:
@@ -174,7 +171,6 @@ def test_request_has_what_the_message_says():
     assert made.parameters == {"mine": 1.5}
     assert made.outputs == ("y", "z")
     assert made.inputs["x"].data == b"\0\0\x80\x3f"
-    assert made.sink is SINK
     assert built.class_counts == {"y": 3}
     assert built.wants_empty_final
 

@@ -15,7 +15,7 @@ from pytriton.wire.generate import parse_generate
 from pytriton.wire.kserve_json import parse_infer
 from pytriton.wire.large_json import parse_large_generate, parse_large_infer
 from tests.differential import cases_forms, cases_generate, cases_mistakes
-from tests.wire.specs import IgnoredSink, model_spec, tensor_spec
+from tests.wire.specs import model_spec, tensor_spec
 from tests.wire.test_recorded_mistakes import SPECS
 
 PLENTY = 1 << 40
@@ -47,15 +47,13 @@ def outcome(parse, *arguments):
         name: (tensor.dtype.name, tensor.shape, bytes(tensor.data))
         for name, tensor in fields.pop("inputs").items()
     }
-    fields.pop("sink", None)
     return repr(inputs), repr(fields), output_format
 
 
 def both_ways(text, spec=SPEC, body=None):
-    sink = IgnoredSink()
     body = text if body is None else body
-    usual = outcome(parse_infer, body, len(text), spec, sink)
-    return usual, outcome(parse_large_infer, text, body, spec, sink, PLENTY, PLENTY)
+    usual = outcome(parse_infer, body, len(text), spec)
+    return usual, outcome(parse_large_infer, text, body, spec, PLENTY, PLENTY)
 
 
 def infer_text(data, datatype, shape):
@@ -124,10 +122,9 @@ def test_text_that_is_not_utf8_is_read_as_usual():
 
 @pytest.mark.parametrize("text", [b"", b" " * 50, b"[" + b"{}," * 50 + b"{}]", b"\xef\xbb\xbf{}"])
 def test_text_that_is_no_request_is_refused_as_usual(text):
-    sink = IgnoredSink()
 
-    usual = outcome(parse_infer, text + b" ", None, SPEC, sink)
-    large = outcome(parse_large_infer, text + b" ", text + b" ", SPEC, sink, PLENTY, PLENTY)
+    usual = outcome(parse_infer, text + b" ", None, SPEC)
+    large = outcome(parse_large_infer, text + b" ", text + b" ", SPEC, PLENTY, PLENTY)
 
     assert large == usual
 
@@ -168,12 +165,12 @@ def is_comparable(case):
 )
 def test_recorded_request_is_read_as_usual(case):
     (model, operation), _, body = parts_of(case)
-    spec, sink = SPECS[model], IgnoredSink()
+    spec = SPECS[model]
     if operation == "infer":
         usual, large = both_ways(body, spec)
     else:
-        usual = outcome(parse_generate, body, spec, sink)
-        large = outcome(parse_large_generate, body, spec, sink, PLENTY)
+        usual = outcome(parse_generate, body, spec)
+        large = outcome(parse_large_generate, body, spec, PLENTY)
 
     assert large == usual
 
@@ -198,11 +195,10 @@ def test_recorded_request_is_read_as_usual(case):
 )
 def test_generate_request_is_read_as_usual(members):
     text = b"{%b}" % members.encode()
-    sink = IgnoredSink()
 
-    usual = outcome(parse_generate, text, SPEC, sink)
+    usual = outcome(parse_generate, text, SPEC)
 
-    assert outcome(parse_large_generate, text, SPEC, sink, PLENTY) == usual
+    assert outcome(parse_large_generate, text, SPEC, PLENTY) == usual
 
 
 def test_well_formed_data_is_never_read_as_a_whole(monkeypatch):
@@ -211,7 +207,7 @@ def test_well_formed_data_is_never_read_as_a_whole(monkeypatch):
     for data, datatype, shape in (DATA[0], DATA[2], DATA[4], DATA[30], DATA[33]):
         text = infer_text(data, datatype, shape)
 
-        parse_large_infer(text, text, SPEC, IgnoredSink(), PLENTY, PLENTY)
+        parse_large_infer(text, text, SPEC(), PLENTY, PLENTY)
 
 
 def test_more_objects_than_any_request_has_are_refused(monkeypatch):
@@ -227,11 +223,11 @@ def test_text_that_would_take_too_much_memory_is_refused_before_it_does():
     text = b"[" + b"[]," * 1000 + b"[]]"
 
     with pytest.raises(InvalidArgumentError, match="at most 10000 bytes of memory"):
-        parse_large_infer(text, text, SPEC, IgnoredSink(), PLENTY, 10_000)
+        parse_large_infer(text, text, SPEC(), PLENTY, 10_000)
 
 
 def test_input_beyond_the_limit_is_refused_in_tritons_words():
     text = infer_text(f"[{NUMBERS}]", "INT32", [40])
 
     with pytest.raises(InvalidArgumentError, match=r"byte_size \(160 bytes\) that exceeds the max"):
-        parse_large_infer(text, text, SPEC, IgnoredSink(), 159, PLENTY)
+        parse_large_infer(text, text, SPEC(), 159, PLENTY)

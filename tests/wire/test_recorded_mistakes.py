@@ -15,7 +15,7 @@ from tests.differential import cases_forms, cases_generate, cases_mistakes
 from tests.differential.case import Case
 from tests.differential.model_table import MODELS
 from tests.differential.recording import load_golden
-from tests.wire.specs import IgnoredSink, model_spec, tensor_spec
+from tests.wire.specs import model_spec, tensor_spec
 
 GOLDEN = load_golden()
 # What a codec cannot see: it is the front end's or the model's to say.
@@ -68,9 +68,9 @@ def submit(case: Case) -> None:
     if operation == "infer":
         length = headers.get("Inference-Header-Content-Length")
         header_length = None if length is None else parse_header_length(length, len(body))
-        request, _ = parse_infer(body, header_length, SPECS[model], IgnoredSink())
+        request, _ = parse_infer(body, header_length, SPECS[model])
     else:
-        request = parse_generate(body, SPECS[model], IgnoredSink())
+        request = parse_generate(body, SPECS[model])
     validate(request, SPECS[model])
 
 

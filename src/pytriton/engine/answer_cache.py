@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.stats import ModelStatistics
     from pytriton.executor.base import Outcome, RunningBatch
-    from pytriton.messages import InferRequest
+    from pytriton.executor.inference import Inference
 
 _load_ids = itertools.count()  # a model that is loaded again must not answer from its past
 
@@ -29,23 +29,25 @@ class AnswerCache:
         self._statistics = statistics
         self._load_id = next(_load_ids)
 
-    def answer(self, request: InferRequest) -> InferResponse | None:
+    def answer(self, inference: Inference) -> InferResponse | None:
         """The answer to an equal request; None where there is none, and one is to be kept."""
         started_ns = time.monotonic_ns()
-        key = cache_key(request, self._spec.version, self._load_id)
+        key = cache_key(inference.request, self._spec.version, self._load_id)
         cached = self._cache.lookup(key)
         ended_ns = time.monotonic_ns()
         if cached is None:
-            request.cache_key = key
-            request.cache_ns = ended_ns - started_ns
+            inference.cache_key = key
+            inference.cache_ns = ended_ns - started_ns
             return None
         self._statistics.record_cache_hit(
-            ended_ns - started_ns, ended_ns - request.received_ns, time.time_ns() // 1_000_000
+            ended_ns - started_ns,
+            ended_ns - inference.request.received_ns,
+            time.time_ns() // 1_000_000,
         )
         return InferResponse(
             self._spec.name,
             str(self._spec.version),
-            request.id,
+            inference.request.id,
             list(cached.outputs),
             cached.parameters,
         )
@@ -55,11 +57,11 @@ class AnswerCache:
         started_ns = time.monotonic_ns()
         misses_ns = count = 0
         for outcome in outcomes:
-            request = batch.requests[outcome.position]
+            inference = batch.inferences[outcome.position]
             response = outcome.response
-            if request.cache_key is not None and response is not None:
-                self._cache.insert(request.cache_key, response.outputs, response.parameters)
-                misses_ns += request.cache_ns
+            if inference.cache_key is not None and response is not None:
+                self._cache.insert(inference.cache_key, response.outputs, response.parameters)
+                misses_ns += inference.cache_ns
                 count += 1
         misses_ns += time.monotonic_ns() - started_ns
         self._statistics.record_cache_misses(count, misses_ns)

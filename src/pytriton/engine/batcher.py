@@ -12,26 +12,26 @@ from typing import Protocol
 
 from pytriton.engine.model_spec import BatcherSpec, ModelSpec
 from pytriton.engine.request_queue import RequestQueue
-from pytriton.messages import InferRequest
+from pytriton.executor.inference import Inference
 
 # The requests to run now, or the time in nanoseconds to ask again at, or None: ask after an `add`.
-Decision = list[InferRequest] | int | None
+Decision = list[Inference] | int | None
 
 
 class Batcher(Protocol):
     """The queue of a model and the rule that cuts it into executions."""
 
-    def add(self, request: InferRequest, now_ns: int) -> None:
+    def add(self, inference: Inference, now_ns: int) -> None:
         """Queue a request and stamp its `queued_ns` and `deadline_ns`.
 
         Raises:
             UnavailableError: The request's priority level is full.
         """
 
-    def remove(self, request: InferRequest) -> bool:
+    def remove(self, inference: Inference) -> bool:
         """Take out a cancelled request; False where it does not wait here."""
 
-    def expire(self, now_ns: int) -> list[InferRequest]:
+    def expire(self, now_ns: int) -> list[Inference]:
         """Take out the requests whose time in the queue is over; the caller rejects them."""
 
     def next(self, now_ns: int) -> Decision:
@@ -43,7 +43,7 @@ class Batcher(Protocol):
     def next_deadline_ns(self) -> int:
         """When to call `expire`; 0: never."""
 
-    def take_all(self) -> list[InferRequest]:
+    def take_all(self) -> list[Inference]:
         """Empty the queue, for a model that will not run again; the caller answers them."""
 
     def __len__(self) -> int:
@@ -64,41 +64,41 @@ def make_batcher(spec: ModelSpec) -> Batcher:
 class FifoBatcher:
     """Every request is an execution of its own, in the order of arrival; it may wait for ever."""
 
-    __slots__ = ("_requests",)
+    __slots__ = ("_inferences",)
 
     def __init__(self) -> None:
-        self._requests: OrderedDict[InferRequest, None] = OrderedDict()
+        self._inferences: OrderedDict[Inference, None] = OrderedDict()
 
-    def add(self, request: InferRequest, now_ns: int) -> None:
-        request.queued_ns = now_ns
-        self._requests[request] = None
+    def add(self, inference: Inference, now_ns: int) -> None:
+        inference.queued_ns = now_ns
+        self._inferences[inference] = None
 
-    def remove(self, request: InferRequest) -> bool:
-        if request not in self._requests:
+    def remove(self, inference: Inference) -> bool:
+        if inference not in self._inferences:
             return False
-        del self._requests[request]
+        del self._inferences[inference]
         return True
 
-    def expire(self, now_ns: int) -> list[InferRequest]:
+    def expire(self, now_ns: int) -> list[Inference]:
         return []
 
     def next(self, now_ns: int) -> Decision:
-        request = next(iter(self._requests), None)
-        if request is None:
+        inference = next(iter(self._inferences), None)
+        if inference is None:
             return None
-        del self._requests[request]
-        return [request]
+        del self._inferences[inference]
+        return [inference]
 
     def next_deadline_ns(self) -> int:
         return 0
 
-    def take_all(self) -> list[InferRequest]:
-        requests = list(self._requests)
-        self._requests.clear()
-        return requests
+    def take_all(self) -> list[Inference]:
+        inferences = list(self._inferences)
+        self._inferences.clear()
+        return inferences
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._inferences)
 
     def __repr__(self) -> str:
         return f"<FifoBatcher {len(self)} waiting>"
@@ -124,13 +124,14 @@ class GreedyBatcher(RequestQueue):
         if first is None:
             return None
         batch = [first]
-        key = first.batch_key
-        room = self._max_rows - (first.rows or 1)
-        for request in waiting:
+        key = first.request.batch_key
+        room = self._max_rows - (first.request.rows or 1)
+        for inference in waiting:
+            request = inference.request
             room -= request.rows or 1
             if room < 0 or request.batch_key != key:
                 break
-            batch.append(request)
+            batch.append(inference)
         self._drop_first(batch)
         return batch
 
@@ -165,18 +166,18 @@ class DynamicBatcher(RequestQueue):
         self._hold_room = 0
         self._hold_key: object = None
 
-    def add(self, request: InferRequest, now_ns: int) -> None:
-        super().add(request, now_ns)
+    def add(self, inference: Inference, now_ns: int) -> None:
+        super().add(inference, now_ns)
         if self._hold_until_ns:
-            self._hold_room -= request.rows or 1
-            if self._hold_room <= 0 or request.batch_key != self._hold_key:
+            self._hold_room -= inference.request.rows or 1
+            if self._hold_room <= 0 or inference.request.batch_key != self._hold_key:
                 self._hold_until_ns = 0
-            elif request.deadline_ns:
-                self._hold_until_ns = min(self._hold_until_ns, request.deadline_ns)
+            elif inference.deadline_ns:
+                self._hold_until_ns = min(self._hold_until_ns, inference.deadline_ns)
 
-    def remove(self, request: InferRequest) -> bool:
+    def remove(self, inference: Inference) -> bool:
         self._hold_until_ns = 0
-        return super().remove(request)
+        return super().remove(inference)
 
     def next(self, now_ns: int) -> Decision:
         if self._has_timeouts:
@@ -190,23 +191,27 @@ class DynamicBatcher(RequestQueue):
         return decision
 
     def _choose(self, now_ns: int) -> Decision:
-        batch: list[InferRequest] = []
+        batch: list[Inference] = []
         rows = 0
         marked = 0  # length of the part that has a preferred size, or does not pass the largest
         can_grow = True
         oldest_ns = now_ns
-        for request in self._in_order():
+        key = None
+        for inference in self._in_order():
+            request = inference.request
             grown = rows + (request.rows or 1)
-            if batch:
-                if grown > self._max_rows or request.batch_key != batch[0].batch_key:
+            if not batch:
+                key = request.batch_key
+            else:
+                if grown > self._max_rows or request.batch_key != key:
                     can_grow = False
                     break
                 if grown > self._largest_preferred and not marked:
                     marked = len(batch)
-            batch.append(request)
+            batch.append(inference)
             rows = grown
-            if request.queued_ns < oldest_ns:  # noqa: PLR1730  min() costs 0.1 us a request
-                oldest_ns = request.queued_ns
+            if inference.queued_ns < oldest_ns:  # noqa: PLR1730  min() costs 0.1 us a request
+                oldest_ns = inference.queued_ns
             if rows in self._preferred:
                 marked = len(batch)
         if not batch:
@@ -216,7 +221,7 @@ class DynamicBatcher(RequestQueue):
             return batch[:marked]
         if is_late or not self._delay_ns or not can_grow or rows >= self._largest_preferred:
             return batch
-        return self._hold(batch[0].batch_key, rows, oldest_ns + self._delay_ns)
+        return self._hold(key, rows, oldest_ns + self._delay_ns)
 
     def _hold(self, key: object, rows: int, until_ns: int) -> int:
         """Hold the whole queue back as one batch of `rows`, at most until a deadline changes it."""

@@ -56,7 +56,8 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
 
     Two requests share a response only where no model could tell them apart. So not just the bytes
     of the inputs count but also their shapes, the requested outputs (the response has no others,
-    and a model may compute no others) and the parameters. The id of the request does not.
+    and a model may compute no others), the parameters, and what says which part of which sequence
+    the request is and how long it may take. The id of the request does not.
 
     Args:
         request: The request; the order of its inputs does not matter.
@@ -71,7 +72,17 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
         content = data if size <= EXACT_BYTES else sha256(data).digest()
         inputs[name] = (tensor.dtype.number, tensor.shape, size, content)
     return _encode(
-        (request.model_name, version, load_id, request.outputs, request.parameters, inputs)
+        (
+            request.model_name,
+            version,
+            load_id,
+            request.outputs,
+            request.parameters,
+            request.correlation_id,
+            request.flags,
+            request.timeout_us,
+            inputs,
+        )
     )
 
 

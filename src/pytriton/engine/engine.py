@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's face to front ends: find a model, submit a request, give one up, say what is ready.
+"""The engine's face to front ends: find a model, submit a request, say what is ready.
 
 It knows neither HTTP nor gRPC. An in-process user, an ensemble or a test is just another caller.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.engine.model import Model, ModelState
+from pytriton.engine.delivery import refuse
+from pytriton.engine.model_state import ModelState
 from pytriton.engine.validation import validate
 from pytriton.errors import (
     InvalidArgumentError,
@@ -17,12 +18,14 @@ from pytriton.errors import (
     ServerError,
     UnavailableError,
 )
+from pytriton.executor.inference import Inference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from pytriton.messages import InferRequest
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.messages import InferRequest, RequestTrace, ResponseSink
 
 _MAX_REASON_CHARS = 500  # of why a version is not served, in the error of a request for it
 
@@ -33,11 +36,11 @@ class Engine:
     def __init__(self, *, strict_readiness: bool = True) -> None:
         # By name and version. A name that a process has bound hides what a repository has of it, as
         # long as it is bound.
-        self._bound: dict[str, dict[int, Model]] = {}
-        self._kept: dict[str, dict[int, Model]] = {}
+        self._bound: dict[str, dict[int, ServedModel]] = {}
+        self._kept: dict[str, dict[int, ServedModel]] = {}
         self._strict_readiness = strict_readiness
-        self._latest: dict[str, Model] = {}  # READY models by name, for requests without a version
-        self._leaving: set[Model] = set()
+        self._latest: dict[str, ServedModel] = {}  # READY ones, for requests without a version
+        self._leaving: set[ServedModel] = set()
         self._is_leaving = False  # it serves, but wants no new clients
         self.is_exiting = False  # set by `refuse`; each request reads it
 
@@ -53,7 +56,7 @@ class Engine:
 
     # Registry
 
-    def add(self, model: Model) -> None:
+    def add(self, model: ServedModel) -> None:
         """Register a model that is being loaded; it replaces the version that was there."""
         registry = self._bound if model.is_bound else self._kept
         versions = registry.setdefault(model.spec.name, {})
@@ -63,12 +66,12 @@ class Engine:
         versions[model.spec.version] = model
         self._latest.clear()
 
-    def set_ready(self, model: Model) -> None:
+    def set_ready(self, model: ServedModel) -> None:
         """Begin to serve a loaded model."""
         model.become(ModelState.READY)
         self._latest.clear()
 
-    def remove(self, model: Model) -> None:
+    def remove(self, model: ServedModel) -> None:
         """Forget a model that is unloaded, unless another took its place."""
         self._latest.clear()
         self._leaving.discard(model)
@@ -80,19 +83,19 @@ class Engine:
                 del registry[model.spec.name]
 
     @property
-    def leaving(self) -> AbstractSet[Model]:
+    def leaving(self) -> AbstractSet[ServedModel]:
         """Models without new requests that finish their last ones."""
         return self._leaving
 
-    def retire(self, model: Model) -> None:
+    def retire(self, model: ServedModel) -> None:
         """Count a model, which may have left the registry, until it has finished its requests."""
         self._leaving.add(model)
 
-    def forget(self, model: Model) -> None:
+    def forget(self, model: ServedModel) -> None:
         """End what `retire` began: the model has finished."""
         self._leaving.discard(model)
 
-    async def unload(self, model: Model, timeout_s: float | None = None) -> None:
+    async def unload(self, model: ServedModel, timeout_s: float | None = None) -> None:
         """Give a model no new requests, let it finish those that it has, then end it.
 
         What is not finished in time is answered with an error.
@@ -107,19 +110,19 @@ class Engine:
             self.forget(model)
             model.stop()
 
-    def models(self) -> Iterator[Model]:
+    def models(self) -> Iterator[ServedModel]:
         """Every registered model version that is not hidden, by name and version."""
         for name in sorted({*self._bound, *self._kept}):
             versions = self._versions(name)
             for version in sorted(versions):
                 yield versions[version]
 
-    def _versions(self, name: str) -> dict[int, Model]:
+    def _versions(self, name: str) -> dict[int, ServedModel]:
         return self._bound.get(name) or self._kept.get(name, {})
 
     # Looking up
 
-    def lookup(self, name: str, version: str = "") -> Model:
+    def lookup(self, name: str, version: str = "") -> ServedModel:
         """The model that serves `name`; without a version, the newest that is ready."""
         if not version:
             model = self._latest.get(name)
@@ -139,7 +142,9 @@ class Engine:
         self._latest[name] = versions[max(ready)]
         return self._latest[name]
 
-    def _lookup_version(self, name: str, versions: dict[int, Model], version: int) -> Model:
+    def _lookup_version(
+        self, name: str, versions: dict[int, ServedModel], version: int
+    ) -> ServedModel:
         model = versions.get(version)
         if model is None:
             raise NotFoundError(
@@ -152,7 +157,7 @@ class Engine:
             )
         return model
 
-    def find(self, name: str, version: str = "") -> Model | None:
+    def find(self, name: str, version: str = "") -> ServedModel | None:
         """Like `lookup`, but None where the model is not served."""
         try:
             return self.lookup(name, version)
@@ -164,7 +169,7 @@ class Engine:
         versions = self._versions(name)
         return sorted(v for v, model in versions.items() if model.state is ModelState.READY)
 
-    def models_with_statistics(self, name: str = "", version: str = "") -> list[Model]:
+    def models_with_statistics(self, name: str = "", version: str = "") -> list[ServedModel]:
         """The models whose account a client asks for; all that are ready where none is named."""
         if not name:
             return [model for model in self.models() if model.state is ModelState.READY]
@@ -197,42 +202,35 @@ class Engine:
 
     # Requests
 
-    def infer(self, request: InferRequest, model: Model) -> None:
-        """Check a request against the model that `lookup` gave, and queue it.
+    def infer(
+        self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
+    ) -> Inference:
+        """Check a request against its model, and queue it.
 
-        Raises:
-            ServerError: It does not fit the model, or cannot be taken now. The sink hears nothing.
+        Whatever becomes of it, the sink hears it, maybe before this returns.
+
+        Args:
+            request: What is asked for.
+            sink: Where the responses go.
+            trace: Told what happens to the request, where it is traced.
+
+        Returns:
+            The handle to give it up with, or to have its model wait.
         """
+        inference = Inference(request, sink, trace)
         try:
             if self.is_exiting:
                 raise UnavailableError("Server exiting")
-            if model.state is not ModelState.READY:  # it was, when it was looked up
-                model = self.lookup(model.spec.name, request.model_version)
+            model = self.lookup(request.model_name, request.model_version)
             validate(request, model.spec)
-            request.model = model
-            model.submit(request, time.monotonic_ns())
+            inference.owner = model
+            model.submit(inference, time.monotonic_ns())
         except ServerError as error:
-            if request.trace is not None:
-                request.trace.on_refused(error)
-            raise
-
-    def cancel(self, request: InferRequest) -> None:
-        """Give a request up; its sink hears of it once, with an error."""
-        if request.model is not None:
-            request.model.cancel(request)
-
-    def pause(self, request: InferRequest) -> None:
-        """Have a decoupled model wait: its responses are not taken as fast as they come."""
-        if request.model is not None:
-            request.model.pause(request)
-
-    def resume(self, request: InferRequest) -> None:
-        """Undo `pause`."""
-        if request.model is not None:
-            request.model.resume(request)
+            refuse(inference, error)
+        return inference
 
 
-def _reasons(models: Iterable[Model]) -> str:
+def _reasons(models: Iterable[ServedModel]) -> str:
     """Why versions do not serve, as far as it is known; the index has all of each reason."""
     texts = [
         f"version {model.spec.version}: {model.reason.partition(chr(10))[0][:_MAX_REASON_CHARS]}"

@@ -9,7 +9,7 @@ from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from pytriton.executor.base import Outcome
-    from pytriton.messages import InferRequest
+    from pytriton.executor.inference import Inference
 
 # After so many responses a decoupled model hears that it may send as many more.
 GRANT_RESPONSES = RESPONSE_WINDOW // 2
@@ -17,9 +17,9 @@ GRANT_RESPONSES = RESPONSE_WINDOW // 2
 LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
 
-def is_grant_due(request: InferRequest, outcome: Outcome) -> bool:
+def is_grant_due(inference: Inference, outcome: Outcome) -> bool:
     """Whether to tell the model now, after this outcome was passed on."""
-    if request.taken_count >= GRANT_RESPONSES:
+    if inference.taken_count >= GRANT_RESPONSES:
         return True
     response = outcome.response
     if response is None:

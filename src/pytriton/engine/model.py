@@ -1,88 +1,109 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One served model version: its queue, its instances, its account. It decides nothing itself.
+"""One served model version: its queue, its instances, its account.
 
-The batcher says what runs next; this class asks it whenever something changed (a request came, an
-instance became free, a time was reached), hands batches to instances and passes outcomes on to the
-requests' sinks.
+The scheduler says what runs next and where; this class asks it whenever something changed (a
+request came, an instance became free, a time was reached), hands batches to instances and passes
+outcomes on to the requests' sinks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytriton.engine.alarm import Alarm
 from pytriton.engine.answer_cache import AnswerCache
-from pytriton.engine.batcher import make_batcher
-from pytriton.engine.early_start import EarlyStart
+from pytriton.engine.delivery import deliver
 from pytriton.engine.granting import is_grant_due
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses, record_traces
-from pytriton.engine.rescheduling import split_rescheduled
+from pytriton.engine.scheduler import Dispatch, make_scheduler
+from pytriton.engine.start_policy import GATHER_NS, Start, StartPolicy
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.executor.base import Instance, RunningBatch
-    from pytriton.messages import InferRequest
+    from pytriton.executor.inference import Inference
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 
 logger = logging.getLogger(__name__)
 
-# A decoupled model that is at work already gets what comes within this time as one batch.
-_GATHER_NS = 1_000_000
 
-_SEQUENCE_START = 1
+class InstanceSupervisor(Protocol):
+    """Who starts a model's instances, and may start them again."""
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether the model has a word of its own on whether it is ready."""
+
+    async def check_ready(self) -> bool:
+        """That word."""
+
+    def replaces(self, instance: Instance, reason: str) -> bool:
+        """Whether another instance comes in the place of one that is gone."""
 
 
 class Model:
-    """A model version as the engine serves it. Lives on the event loop's thread."""
+    """A model version with a queue and instances. Lives on the event loop's thread.
+
+    Args:
+        spec: What requests are checked against, and how they are batched.
+        loop: The event loop.
+        cache: Where responses are kept if the model's configuration asks for that.
+        config_json: The configuration as clients read it.
+        is_bound: Whether a process has bound it; otherwise a repository has it.
+        body_memory: Allocates shared memory for a request body, given the size of the body and of
+            the header before its tensors; returns None if no block is free.
+        supervisor: Who replaces instances; without one, what is gone is gone.
+    """
 
     def __init__(
-        self, spec: ModelSpec, loop: asyncio.AbstractEventLoop, cache: ResponseCache | None = None
+        self,
+        spec: ModelSpec,
+        loop: asyncio.AbstractEventLoop,
+        cache: ResponseCache | None = None,
+        *,
+        config_json: bytes = b"",
+        is_bound: bool = False,
+        body_memory: Callable[[int, int], memoryview | None] | None = None,
+        supervisor: InstanceSupervisor | None = None,
     ) -> None:
         self.spec = spec
-        self.is_bound = False  # by a process, and not from a repository
-        self.config_json = b""  # as clients read it
-        # Memory that instances can read, for a body of so many bytes whose tensors begin after a
-        # header; None where there is none, or the model has none at all.
-        self.body_memory: Callable[[int, int], memoryview | None] | None = None
-        # Asked when an instance is gone: whether another one comes in its place.
-        self.is_replaced: Callable[[Instance, str], bool] | None = None
-        # The model's own word on whether it is ready, where it has one to say.
-        self.ready_check: Callable[[], Awaitable[bool]] | None = None
+        self.is_bound = is_bound
+        self.config_json = config_json
         self.missing_instances = 0  # that are gone and will be replaced
         self.statistics = ModelStatistics()
         self.state = ModelState.LOADING
         self.reason = ""
         self.instances: list[Instance] = []
         self._loop = loop
+        self._body_memory = body_memory
+        self._supervisor = supervisor
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
-        self._batcher = make_batcher(spec)
-        self._sequences = itertools.count(1)  # ids of those that clients gave none
+        self._scheduler = make_scheduler(spec)
+        self._start_policy = StartPolicy(spec)
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
         self._running = 0  # requests handed to instances and not answered finally
         self._is_pump_due = False
-        self._early_start = EarlyStart()
         self._alarm = Alarm(loop, self._pump)
-        self._order: OrderedRelease[tuple[InferRequest, Outcome]] | None = None
+        self._order: OrderedRelease[tuple[Inference, Outcome]] | None = None
         # The responses of a decoupled model come in any order anyway.
         if spec.batcher is not None and spec.batcher.preserve_ordering and not spec.decoupled:
             self._order = OrderedRelease()
         self._on_idle: asyncio.Future[None] | None = None
-        self._gathers = spec.decoupled and spec.batcher is not None and spec.max_batch_size > 1
+        self._when_placed: dict[Inference, Callable[[], None]] = {}
 
     # Life
 
@@ -103,9 +124,18 @@ class Model:
         return self.state is ModelState.UNLOADING or self.reason == UNLOADED
 
     @property
+    def has_ready_check(self) -> bool:
+        """Whether `check_ready` has to be asked whether it is ready."""
+        return self._supervisor is not None and self._supervisor.has_ready_check
+
+    async def check_ready(self) -> bool:
+        """The model's own word on whether it is ready; one without a word is."""
+        return self._supervisor is None or await self._supervisor.check_ready()
+
+    @property
     def is_busy(self) -> bool:
         """Whether requests wait or run."""
-        return bool(self._running or len(self._batcher))
+        return bool(self._running or len(self._scheduler))
 
     @property
     def running_count(self) -> int:
@@ -122,7 +152,7 @@ class Model:
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is queued or running, at most for so long."""
-        if not self._running and not len(self._batcher):
+        if not self._running and not len(self._scheduler):
             return
         if self._on_idle is None or self._on_idle.done():
             self._on_idle = self._loop.create_future()
@@ -141,63 +171,70 @@ class Model:
     def __repr__(self) -> str:
         return (
             f"<Model {self.spec.name} version {self.spec.version} {self.state.value}: "
-            f"{len(self._batcher)} queued, {self._running} running, "
+            f"{len(self._scheduler)} queued, {self._running} running, "
             f"{len(self._free)} of {len(self.instances)} instances free>"
         )
 
     # Requests
 
-    def submit(self, request: InferRequest, now_ns: int) -> None:
+    def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
+        """Memory that instances can read, for a request body; see `ServedModel`."""
+        return self._body_memory(size, header_bytes) if self._body_memory is not None else None
+
+    def submit(self, inference: Inference, now_ns: int) -> None:
         """Queue a validated request; ServerError where it cannot be taken."""
-        if self._cache is not None and self._answer_from_cache(self._cache, request):
+        if self._cache is not None and self._answer_from_cache(self._cache, inference):
             return
-        if self.spec.iterative:
-            request.correlation_id = request.correlation_id or next(self._sequences)
-            request.flags = _SEQUENCE_START
-        self._batcher.add(request, now_ns)
+        self._scheduler.add(inference, now_ns)
         self.statistics.pending_count += 1
         if self._order is not None:
-            request.ticket = self._order.take_ticket()
+            inference.ticket = self._order.take_ticket()
         if not self._free:
-            if request.deadline_ns:
-                self._alarm.set(request.deadline_ns)
-        elif self._gathers and not next(iter(self._free)).is_idle:
-            self._alarm.set(now_ns + _GATHER_NS)
-        elif self._early_start.is_worth_it(len(self._batcher)):
+            if inference.deadline_ns:
+                self._alarm.set(inference.deadline_ns)
+            return
+        start = self._start_policy.decide(len(self._scheduler), next(iter(self._free)))
+        if start is Start.THIS_ROUND:
+            self._pump_soon()
+        elif start is Start.NOW:
             self._pump()
         else:
-            self._pump_soon()
+            self._alarm.set(now_ns + GATHER_NS)
 
-    def cancel(self, request: InferRequest) -> None:
+    def when_placed(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call back once a queued request was handed to an instance; never if it ends before."""
+        self._when_placed[inference] = callback
+
+    def cancel(self, inference: Inference) -> None:
         """The client gave up: a queued request goes at once, a running one's model is told."""
-        if request.is_cancelled:
+        if inference.is_cancelled:
             return
-        request.is_cancelled = True
-        if request.trace is not None:
-            request.trace.on_cancelled()
-        if self._batcher.remove(request):
-            self._refuse(request, CancelledError(""), FailureReason.CANCELED)
+        inference.is_cancelled = True
+        if inference.trace is not None:
+            inference.trace.on_cancelled()
+        if self._scheduler.remove(inference):
+            self._refuse(inference, CancelledError(""), FailureReason.CANCELED)
             return
-        if request.instance is not None:
-            request.instance.cancel(request)
+        if inference.instance is not None:
+            inference.instance.cancel(inference)
 
-    def pause(self, request: InferRequest) -> None:
+    def pause(self, inference: Inference) -> None:
         """The sink takes no more responses for now; a decoupled model that runs ahead must wait."""
-        request.is_paused = True
+        inference.is_paused = True
 
-    def resume(self, request: InferRequest) -> None:
+    def resume(self, inference: Inference) -> None:
         """The sink takes responses again."""
-        request.is_paused = False
-        self._grant(request)
+        inference.is_paused = False
+        self._grant(inference)
 
-    def _grant_unless_paused(self, request: InferRequest) -> None:
-        if not request.is_paused:
-            self._grant(request)
+    def _grant_unless_paused(self, inference: Inference) -> None:
+        if not inference.is_paused:
+            self._grant(inference)
 
-    def _grant(self, request: InferRequest) -> None:
-        if request.taken_count and request.instance is not None:
-            request.instance.grant(request, request.taken_count)
-            request.taken_count = 0
+    def _grant(self, inference: Inference) -> None:
+        if inference.taken_count and inference.instance is not None:
+            inference.instance.grant(inference, inference.taken_count)
+            inference.taken_count = 0
 
     # Deciding
 
@@ -210,41 +247,51 @@ class Model:
     def _pump(self) -> None:
         self._is_pump_due = False
         now_ns = time.monotonic_ns()
-        batcher = self._batcher
+        scheduler = self._scheduler
         wake_ns = 0
         while self._free:
-            decision = batcher.next(now_ns)
-            if not isinstance(decision, list):
+            if not next(iter(self._free)).free_slots:  # it is about to be reported as gone
+                del self._free[next(iter(self._free))]
+                continue
+            decision = scheduler.next(now_ns, self._free)
+            if not isinstance(decision, Dispatch):
                 wake_ns = decision or 0
                 break
-            self._dispatch(decision, now_ns)
-        deadline_ns = batcher.next_deadline_ns()
+            self._dispatch(decision.instance, decision.inferences, now_ns)
+        deadline_ns = scheduler.next_deadline_ns()
         if deadline_ns:
-            for request in batcher.expire(now_ns):
+            for inference in scheduler.expire(now_ns):
                 error = UnavailableError("Request timeout expired")
-                self._refuse(request, error, FailureReason.REJECTED)
-            deadline_ns = batcher.next_deadline_ns()
+                self._refuse(inference, error, FailureReason.REJECTED)
+            deadline_ns = scheduler.next_deadline_ns()
             wake_ns = (
                 min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
             )
         if wake_ns:
             self._alarm.set(wake_ns)
 
-    def _dispatch(self, requests: list[InferRequest], now_ns: int) -> None:
-        instance = next(iter(self._free))
-        self.statistics.pending_count -= len(requests)
-        self._running += len(requests)
+    def _dispatch(self, instance: Instance, inferences: list[Inference], now_ns: int) -> None:
+        self.statistics.pending_count -= len(inferences)
+        self._running += len(inferences)
         try:
-            instance.execute(requests, now_ns)
+            instance.execute(inferences, now_ns)
         except Exception as error:  # noqa: BLE001  whatever it was, the requests are answered
-            self._running -= len(requests)
+            self._running -= len(inferences)
             answer = self._as_server_error(error)
-            for request in requests:
-                self._refuse(request, answer, FailureReason.OTHER, is_pending=False)
+            for inference in inferences:
+                self._refuse(inference, answer, FailureReason.OTHER, is_pending=False)
             return
         del self._free[instance]
         if instance.free_slots:
             self._free[instance] = None
+        if self._when_placed:
+            self._tell_placed(inferences)
+
+    def _tell_placed(self, inferences: list[Inference]) -> None:
+        for inference in inferences:
+            callback = self._when_placed.pop(inference, None)
+            if callback is not None:
+                self._loop.call_soon(callback)
 
     def _as_server_error(self, error: Exception) -> ServerError:
         if isinstance(error, ServerError):
@@ -257,7 +304,7 @@ class Model:
 
     def _refuse(
         self,
-        request: InferRequest,
+        inference: Inference,
         error: ServerError,
         reason: FailureReason,
         *,
@@ -265,11 +312,14 @@ class Model:
     ) -> None:
         if is_pending:
             self.statistics.pending_count -= 1
-        self.statistics.record_failures(1, time.monotonic_ns() - request.received_ns, reason)
+        self._when_placed.pop(inference, None)
+        self.statistics.record_failures(
+            1, time.monotonic_ns() - inference.request.received_ns, reason
+        )
         if self._order is not None:
-            for released in self._order.skip(request.ticket):
+            for released in self._order.skip(inference.ticket):
                 self._deliver(*released)
-        self._pass_on(request, Outcome(0, None, error))
+        deliver(inference, Outcome(0, None, error))
         if self._on_idle is not None:
             self._check_idle()
 
@@ -283,19 +333,29 @@ class Model:
         times_ns: tuple[int, int],
     ) -> None:
         """Pass outcomes on, after the instance got its next batch: it need not wait for us."""
+        if batch.is_traced:
+            record_traces(batch, outcomes, times_ns)
+        passed_on = self._scheduler.finished(batch, outcomes, time.monotonic_ns())
+        again_count = len(outcomes) - len(passed_on)  # queued to be executed once more
+        self._running -= again_count
+        self.statistics.pending_count += again_count
         if instance.free_slots:
             self._free[instance] = None
-            if len(self._batcher):
+            if len(self._scheduler):
                 self._pump()
-        if batch.needs_care:
-            record_traces(batch, outcomes, times_ns)
-            outcomes = self._reschedule(batch, outcomes)
-        if not outcomes:  # only the instance became free
-            return
+        elif again_count:
+            self._pump_soon()
+        if passed_on:  # otherwise the instance just became free
+            self._settle(batch, passed_on, times_ns)
+
+    def _settle(
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
+    ) -> None:
+        """Count outcomes and give them to whom they are for."""
         self._record(batch, outcomes, times_ns)
         if self._order is None:
             for outcome in outcomes:
-                self._deliver(batch.requests[outcome.position], outcome)
+                self._deliver(batch.inferences[outcome.position], outcome)
         else:
             self._deliver_in_order(self._order, batch, outcomes)
         if self._cache is not None:
@@ -310,31 +370,40 @@ class Model:
             record_responses(self.statistics, batch, outcomes, times_ns)
             return
         record_answers(self.statistics, batch, outcomes, times_ns)
-        self._early_start.learn(len(batch.requests), times_ns[1] - times_ns[0])
+        self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
 
     def _deliver_in_order(
         self,
-        order: OrderedRelease[tuple[InferRequest, Outcome]],
+        order: OrderedRelease[tuple[Inference, Outcome]],
         batch: RunningBatch,
         outcomes: list[Outcome],
     ) -> None:
         for outcome in outcomes:
-            request = batch.requests[outcome.position]
-            for released in order.complete(request.ticket, (request, outcome)):
+            inference = batch.inferences[outcome.position]
+            for released in order.complete(inference.ticket, (inference, outcome)):
                 self._deliver(*released)
 
     def on_died(self, instance: Instance, reason: str) -> None:
         """An instance is gone, and its requests were failed."""
         self.instances.remove(instance)
         self._free.pop(instance, None)
-        if self.is_replaced is not None and self.is_replaced(instance, reason):
+        if self._supervisor is not None and self._supervisor.replaces(instance, reason):
             self.missing_instances += 1
             return
-        self.give_up_if_empty(f"instance {instance.name} is gone, {reason}")
+        self._give_up_if_empty(f"instance {instance.name} is gone, {reason}")
 
-    def give_up_if_empty(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
+        """End all instances, with none to come, and refuse what waits."""
+        if self.state in (ModelState.LOADING, ModelState.READY):
+            self.become(ModelState.UNAVAILABLE, reason)
+        for instance in list(self.instances):
+            instance.stop()
+        self.missing_instances = 0
+        self._give_up_if_empty(reason)
+
+    def _give_up_if_empty(self, reason: str) -> None:
         """Without an instance, and with none to come, nothing that waits can be served."""
-        if self.instances:
+        if self.instances or self.missing_instances:
             return
         if self.state in (ModelState.LOADING, ModelState.READY):
             self.become(ModelState.UNAVAILABLE, reason)
@@ -342,59 +411,37 @@ class Model:
             f"Request for unknown model: '{self.spec.name}' version {self.spec.version} "
             "is not at ready state"
         )
-        for request in self._batcher.take_all():
-            self._refuse(request, error, FailureReason.OTHER)
+        for inference in self._scheduler.take_all():
+            self._refuse(inference, error, FailureReason.OTHER)
 
-    def _deliver(self, request: InferRequest, outcome: Outcome) -> None:
+    def _deliver(self, inference: Inference, outcome: Outcome) -> None:
         if outcome.is_final:
             self._running -= 1
-        self._pass_on(request, outcome)
+        deliver(inference, outcome)
         if not outcome.is_final:
-            request.taken_count += 1
-            if request.response_count == 1:
-                # The second waits until the first was written, which takes two rounds: where the
-                # model was at work again before, the client got its turn 1 to 5 ms later.
-                self._loop.call_soon(self._loop.call_soon, self._grant_unless_paused, request)
-            elif is_grant_due(request, outcome):
-                self._grant_unless_paused(request)
-
-    def _reschedule(self, batch: RunningBatch, outcomes: list[Outcome]) -> list[Outcome]:
-        """Queue requests again that their model wants to execute once more; the other outcomes."""
-        others, again = split_rescheduled(outcomes, is_iterative=self.spec.iterative)
-        now_ns = time.monotonic_ns()
-        for position in again:
-            request = batch.requests[position]
-            request.instance, request.flags, request.taken_count = None, 0, 0
-            self._running -= 1
-            self._batcher.add(request, now_ns)
-            self.statistics.pending_count += 1
-            self._pump_soon()
-        return others
-
-    def _pass_on(self, request: InferRequest, outcome: Outcome) -> None:
-        try:
-            if outcome.error is not None:
-                request.sink.on_error(outcome.error, final=outcome.is_final)
-            else:
-                request.sink.on_response(outcome.response, final=outcome.is_final)
-        except Exception:  # the other requests of its batch are owed their answers
-            logger.exception("model %s: a response could not be delivered", self.spec.name)
+            inference.taken_count += 1
+            if inference.response_count == 1:
+                # Credit for the second response comes two rounds of the event loop later, after
+                # the first was written; granting it at once delayed the first by 1 to 5 ms.
+                self._loop.call_soon(self._loop.call_soon, self._grant_unless_paused, inference)
+            elif is_grant_due(inference, outcome):
+                self._grant_unless_paused(inference)
 
     def _check_idle(self) -> None:
-        is_idle = not self._running and not len(self._batcher)
+        is_idle = not self._running and not len(self._scheduler)
         if is_idle and self._on_idle is not None and not self._on_idle.done():
             self._on_idle.set_result(None)
 
-    def _answer_from_cache(self, cache: AnswerCache, request: InferRequest) -> bool:
-        response = cache.answer(request)
+    def _answer_from_cache(self, cache: AnswerCache, inference: Inference) -> bool:
+        response = cache.answer(inference)
         if response is None:
             return False
         outcome = Outcome(0, response)
         if self._order is None:
-            self._pass_on(request, outcome)
+            deliver(inference, outcome)
         else:
             self._running += 1  # until those before it are answered
             ticket = self._order.take_ticket()
-            for released in self._order.complete(ticket, (request, outcome)):
+            for released in self._order.complete(ticket, (inference, outcome)):
                 self._deliver(*released)
         return True

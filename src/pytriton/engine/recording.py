@@ -21,20 +21,20 @@ def record_answers(
 ) -> None:
     """Count requests that got their final answer, and the execution with the last of them."""
     end_ns = time.monotonic_ns()
-    requests = batch.requests
+    inferences = batch.inferences
     record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], end_ns)
     for outcome in outcomes:
-        request = requests[outcome.position]
-        rows = request.rows or 1
+        inference = inferences[outcome.position]
+        rows = inference.request.rows or 1
         record.rows += rows
         if outcome.error is None:
             record.succeeded += 1
             record.succeeded_rows += rows
-            record.succeeded_ns += end_ns - request.received_ns
-            record.queue_ns += batch.started_ns - request.queued_ns
+            record.succeeded_ns += end_ns - inference.request.received_ns
+            record.queue_ns += batch.started_ns - inference.queued_ns
         else:
-            reason = FailureReason.CANCELED if request.is_cancelled else FailureReason.BACKEND
-            statistics.record_failures(1, end_ns - request.received_ns, reason)
+            reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
+            statistics.record_failures(1, end_ns - inference.request.received_ns, reason)
     if record.succeeded or not batch.open_positions:
         statistics.record_batch(record, time.time_ns() // 1_000_000)
 
@@ -49,17 +49,17 @@ def record_responses(
     now_ns = time.monotonic_ns()
     final = []
     for outcome in outcomes:
-        request = batch.requests[outcome.position]
+        inference = batch.inferences[outcome.position]
         if outcome.error is not None:
-            kind = ResponseOutcome.CANCEL if request.is_cancelled else ResponseOutcome.FAIL
+            kind = ResponseOutcome.CANCEL if inference.is_cancelled else ResponseOutcome.FAIL
         elif outcome.response is None:
             kind = ResponseOutcome.EMPTY
         else:
             kind = ResponseOutcome.SUCCESS
         statistics.record_response(
-            request.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
+            inference.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
         )
-        request.response_count += 1
+        inference.response_count += 1
         if outcome.is_final:
             final.append(outcome)
     if final:
@@ -70,8 +70,8 @@ def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[
     """Tell the traces of requests when these were executed."""
     ended_ns = time.monotonic_ns()
     for outcome in outcomes:
-        request = batch.requests[outcome.position]
-        if request.trace is not None:
-            request.trace.add_execution(
-                ExecutionTimes(request.queued_ns, batch.started_ns, *times_ns, ended_ns)
+        inference = batch.inferences[outcome.position]
+        if inference.trace is not None:
+            inference.trace.add_execution(
+                ExecutionTimes(inference.queued_ns, batch.started_ns, *times_ns, ended_ns)
             )

@@ -13,12 +13,12 @@ from itertools import chain
 
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
 from pytriton.errors import UnavailableError
-from pytriton.messages import InferRequest
+from pytriton.executor.inference import Inference
 
 # The requests of one FIFO, each with the token of its deadline. An ordered dictionary because a
 # cancelled request leaves from the middle in O(1) and takes its tensors along; a deque would have
 # to be searched, or would hold them until their turn. It costs 0.1 us a request more than a deque.
-Fifo = OrderedDict[InferRequest, int]
+Fifo = OrderedDict[Inference, int]
 
 _NO_DEADLINE = 0
 _STALE_ENTRIES_KEPT = 64
@@ -32,45 +32,45 @@ class DeadlineHeap:
     twice the queue and a bit, however many requests with far deadlines have passed through it.
     """
 
-    __slots__ = ("_entries", "_last_token", "_requests")
+    __slots__ = ("_entries", "_inferences", "_last_token")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int]] = []  # deadline and token
-        self._requests: dict[int, InferRequest] = {}  # by token
+        self._inferences: dict[int, Inference] = {}  # by token
         self._last_token = _NO_DEADLINE
 
-    def add(self, request: InferRequest) -> int:
+    def add(self, inference: Inference) -> int:
         """Watch the request's deadline; the token ends it."""
         self._last_token = token = self._last_token + 1
-        self._requests[token] = request
-        if len(self._entries) > 2 * len(self._requests) + _STALE_ENTRIES_KEPT:
-            self._entries = [entry for entry in self._entries if entry[1] in self._requests]
+        self._inferences[token] = inference
+        if len(self._entries) > 2 * len(self._inferences) + _STALE_ENTRIES_KEPT:
+            self._entries = [entry for entry in self._entries if entry[1] in self._inferences]
             heapq.heapify(self._entries)
-        heapq.heappush(self._entries, (request.deadline_ns, token))
+        heapq.heappush(self._entries, (inference.deadline_ns, token))
         return token
 
     def discard(self, token: int) -> None:
         """Forget a deadline; `_NO_DEADLINE` is no error."""
-        self._requests.pop(token, None)
+        self._inferences.pop(token, None)
 
     def earliest_ns(self) -> int:
         """The next deadline; 0 when there is none."""
         entries = self._entries
-        if not self._requests:
+        if not self._inferences:
             entries.clear()  # quicker than to pop them one by one, and usual in a quiet queue
         while entries:
             deadline_ns, token = entries[0]
-            if token in self._requests:
+            if token in self._inferences:
                 return deadline_ns
             heapq.heappop(entries)
         return 0
 
-    def pop_expired(self, now_ns: int) -> list[InferRequest]:
+    def pop_expired(self, now_ns: int) -> list[Inference]:
         """Take the requests whose deadline has come, in the order of their deadlines."""
         expired = []
         while 0 < self.earliest_ns() <= now_ns:
             _, token = heapq.heappop(self._entries)
-            expired.append(self._requests.pop(token))
+            expired.append(self._inferences.pop(token))
         return expired
 
     @property
@@ -79,7 +79,7 @@ class DeadlineHeap:
         return len(self._entries)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._inferences)
 
     def __repr__(self) -> str:
         return f"<DeadlineHeap {len(self)} live of {self.entry_count} entries>"
@@ -102,11 +102,11 @@ class PriorityLevel:
         limit = self.policy.max_queue_size
         return 0 < limit <= len(self.waiting) + len(self.delayed)
 
-    def timeout_us(self, request: InferRequest) -> int:
+    def timeout_us(self, inference: Inference) -> int:
         """How long the request may wait; it can shorten the level's time but not extend it."""
         default_us = self.policy.default_timeout_us
-        if self.policy.allow_timeout_override and 0 < request.timeout_us < default_us:
-            return request.timeout_us
+        if self.policy.allow_timeout_override and 0 < inference.request.timeout_us < default_us:
+            return inference.request.timeout_us
         return default_us
 
 
@@ -132,33 +132,33 @@ class RequestQueue:
         self._fifos: list[Fifo] = []  # in the order of execution
         self._deadlines = DeadlineHeap()
         self._has_timeouts = False
-        self._rejected: list[InferRequest] = []  # out of the queue, not yet handed to the caller
+        self._rejected: list[Inference] = []  # out of the queue, not yet handed to the caller
         self._default_level = self._open_level(spec.default_priority_level)
 
-    def add(self, request: InferRequest, now_ns: int) -> None:
+    def add(self, inference: Inference, now_ns: int) -> None:
         """Append a request to its level and stamp its `queued_ns` and `deadline_ns`.
 
         Raises:
             UnavailableError: The level is full.
         """
-        level = self._level_of(request) if request.priority else self._default_level
+        level = self._level_of(inference) if inference.request.priority else self._default_level
         if level.has_policy:
-            self._add_under_policy(level, request, now_ns)
+            self._add_under_policy(level, inference, now_ns)
         else:
-            request.queued_ns = now_ns
-            level.waiting[request] = _NO_DEADLINE
+            inference.queued_ns = now_ns
+            level.waiting[inference] = _NO_DEADLINE
 
-    def remove(self, request: InferRequest) -> bool:
+    def remove(self, inference: Inference) -> bool:
         """Take out a request that waits; False where it does not."""
-        level = self._level_of(request)
-        token = level.waiting.pop(request, None)
+        level = self._level_of(inference)
+        token = level.waiting.pop(inference, None)
         if token is None:
-            token = level.delayed.pop(request, None)
+            token = level.delayed.pop(inference, None)
         if token:
             self._deadlines.discard(token)
         return token is not None
 
-    def expire(self, now_ns: int) -> list[InferRequest]:
+    def expire(self, now_ns: int) -> list[Inference]:
         """Apply the timeout actions that are due; returns the requests to be rejected."""
         self._apply_timeouts(now_ns)
         rejected, self._rejected = self._rejected, []
@@ -168,56 +168,56 @@ class RequestQueue:
         """When `expire` has something to do; 0: never."""
         return self._rejected[0].deadline_ns if self._rejected else self._deadlines.earliest_ns()
 
-    def take_all(self) -> list[InferRequest]:
+    def take_all(self) -> list[Inference]:
         """Empty the queue, whatever the time."""
         waiting = list(self._in_order())
-        for request in waiting:
-            self.remove(request)
+        for inference in waiting:
+            self.remove(inference)
         rejected, self._rejected = self._rejected, []
         return rejected + waiting
 
-    def _in_order(self) -> Iterator[InferRequest]:
+    def _in_order(self) -> Iterator[Inference]:
         """The waiting requests as they are to run; the queue must not change meanwhile."""
         fifos = self._fifos
         return iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
 
-    def _drop_first(self, requests: list[InferRequest]) -> None:
+    def _drop_first(self, inferences: list[Inference]) -> None:
         """Take out what `_in_order` gave first."""
         if self._has_timeouts:
-            for request in requests:
-                self.remove(request)
+            for inference in inferences:
+                self.remove(inference)
             return
-        left = requests
+        left = inferences
         for fifo in self._fifos:
             if len(left) < len(fifo):
-                for request in left:
-                    del fifo[request]
+                for inference in left:
+                    del fifo[inference]
                 return
             left = left[len(fifo) :] if len(left) > len(fifo) else []
             fifo.clear()
 
     def _apply_timeouts(self, now_ns: int) -> None:
         """Reject or delay the requests that are due."""
-        for request in self._deadlines.pop_expired(now_ns):
-            level = self._level_of(request)
-            del level.waiting[request]
+        for inference in self._deadlines.pop_expired(now_ns):
+            level = self._level_of(inference)
+            del level.waiting[inference]
             if level.policy.timeout_action is TimeoutAction.DELAY:
-                request.deadline_ns = 0
-                level.delayed[request] = _NO_DEADLINE
+                inference.deadline_ns = 0
+                level.delayed[inference] = _NO_DEADLINE
             else:
-                self._rejected.append(request)
+                self._rejected.append(inference)
 
-    def _add_under_policy(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> None:
+    def _add_under_policy(self, level: PriorityLevel, inference: Inference, now_ns: int) -> None:
         if level.is_full():
-            request_id = request.id or "<id_unknown>"
+            request_id = inference.request.id or "<id_unknown>"
             raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
-        request.queued_ns = now_ns
-        timeout_us = level.timeout_us(request)
-        request.deadline_ns = now_ns + 1000 * timeout_us if timeout_us else 0
-        level.waiting[request] = self._deadlines.add(request) if timeout_us else _NO_DEADLINE
+        inference.queued_ns = now_ns
+        timeout_us = level.timeout_us(inference)
+        inference.deadline_ns = now_ns + 1000 * timeout_us if timeout_us else 0
+        level.waiting[inference] = self._deadlines.add(inference) if timeout_us else _NO_DEADLINE
 
-    def _level_of(self, request: InferRequest) -> PriorityLevel:
-        priority = request.priority
+    def _level_of(self, inference: Inference) -> PriorityLevel:
+        priority = inference.request.priority
         if 0 < priority <= self._spec.priority_levels:
             return self._levels.get(priority) or self._open_level(priority)
         return self._default_level

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pytriton.errors import ServerError
-    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import InferResponse
 
 
 class RunningBatch(msgspec.Struct, eq=False):
     """Requests that an instance executes together."""
 
     id: int
-    requests: list[InferRequest]
+    inferences: list[Inference]
     started_ns: int  # when the engine handed it over
     open_positions: set[int]  # requests that wait for their final response
-    needs_care: bool = False  # some requests are traced, or ask for another execution
+    is_traced: bool = False  # at least one of the requests is
+    is_rescheduled: bool = False  # its model asked to execute at least one of them once more
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -65,16 +69,20 @@ class Instance(Protocol):
     def is_idle(self) -> bool:
         """Whether it runs nothing."""
 
+    @property
+    def executing_batches(self) -> Collection[int]:
+        """The ids of the batches that take its slots."""
+
     def start(self) -> None:
         """Begin to report events."""
 
-    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
         """Run requests together; outcomes come later as events."""
 
-    def cancel(self, request: InferRequest) -> None:
+    def cancel(self, inference: Inference) -> None:
         """Tell the model that nobody waits for this request any more."""
 
-    def grant(self, request: InferRequest, count: int) -> None:
+    def grant(self, inference: Inference, count: int) -> None:
         """Let a decoupled model send so many more responses to this request."""
 
     def stop(self) -> None:

@@ -84,8 +84,6 @@ class CallPort:
         inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
         try:
             call.running = self._services.infer(frame, inputs, call)
-        except ServerError as error:
-            call.on_error(error)
         except Exception as error:  # the caller waits for a reply, whatever happened
             logger.exception("a call of model %s failed", frame.model_name)
             call.on_error(InternalError(f"{type(error).__name__}: {error}"))
@@ -153,15 +151,9 @@ class _InferenceCall:
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Take a response; None with `final` is the bare end."""
-        if self._is_over:
-            return
-        try:
+        if not self._is_over:
             self._port.reply(self._number, response, is_final=final)
-        except ServerError as error:
-            self.cancel()
-            self.on_error(error)
-            return
-        self._count_sent(final=final)
+            self._count_sent(final=final)
 
     def _count_sent(self, *, final: bool) -> None:
         if final:
@@ -178,6 +170,10 @@ class _InferenceCall:
             return
         self._port.reply_error(self._number, error, is_final=final)
         self._count_sent(final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Take the error of a call that was not begun."""
+        self.on_error(error)
 
     def on_credit(self, count: int) -> None:
         """The caller took so many more responses."""

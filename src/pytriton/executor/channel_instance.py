@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, ServerError, error_from_code
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.batch_tensors import Column, details_of, make_tensor, place_input
+from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.transport.frames import (
     BatchFailure,
@@ -97,26 +98,31 @@ class ChannelInstance:
         """Whether it runs nothing."""
         return not self._running
 
+    @property
+    def executing_batches(self) -> Collection[int]:
+        """The ids of the batches that take its slots."""
+        return self._running.keys()
+
     def hand_over(self, events: InstanceEvents) -> None:
         """Report to somebody else from now on."""
         self._events = events
 
-    def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
+    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """The requests of a batch; none where it does not run any more."""
         batch = self._running.get(batch_id)
-        return batch.requests if batch is not None else ()
+        return batch.inferences if batch is not None else ()
 
     def start(self) -> None:
         """Begin to report events."""
         self._keeper.add(self._channel)
         self._loop.add_reader(self._channel.fileno(), self._on_readable)
 
-    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
         """Run requests together; ServerError where there is no room for their tensors."""
         batch_id = self._next_batch
         payload = self._channel.payload()
-        batch = RunningBatch(batch_id, requests, now_ns, set(range(len(requests))))
-        frame = self._make_frame(batch, requests, payload)
+        batch = RunningBatch(batch_id, inferences, now_ns, set(range(len(inferences))))
+        frame = self._make_frame(batch, inferences, payload)
         self._next_batch += 1
         self._running[batch_id] = batch
         try:
@@ -127,15 +133,15 @@ class ChannelInstance:
         if payload.blocks:
             self._keeper.touch()
 
-    def cancel(self, request: InferRequest) -> None:
+    def cancel(self, inference: Inference) -> None:
         """Tell the model that nobody waits for this request any more."""
-        if request.batch_id in self._running:
-            self._send(Cancel(request.batch_id, request.position), None)
+        if inference.batch_id in self._running:
+            self._send(Cancel(inference.batch_id, inference.position), None)
 
-    def grant(self, request: InferRequest, count: int) -> None:
+    def grant(self, inference: Inference, count: int) -> None:
         """Let a decoupled model send so many more responses to this request."""
-        if request.batch_id in self._running:
-            self._send(Credit(request.batch_id, request.position, count), None)
+        if inference.batch_id in self._running:
+            self._send(Credit(inference.batch_id, inference.position, count), None)
 
     def stop(self) -> None:
         """End it; open requests are failed."""
@@ -145,30 +151,32 @@ class ChannelInstance:
         return f"<ChannelInstance {self.name} running={len(self._running)} open={self._is_open}>"
 
     def _make_frame(
-        self, batch: RunningBatch, requests: list[InferRequest], payload: Payload
+        self, batch: RunningBatch, inferences: list[Inference], payload: Payload
     ) -> Execute:
         labels = self._labels
         batch_id = batch.id
-        first = requests[0]
+        requests = [inference.request for inference in inferences]
+        first_inputs = requests[0].inputs
         refs = [
             place_input(payload, name, requests, batching=labels.batching)
             for name in labels.input_names
-            if name in first.inputs
+            if name in first_inputs
         ]
         frame = Execute(batch_id, [request.rows for request in requests], refs)
-        for position, request in enumerate(requests):
-            request.instance = self
-            request.batch_id = batch_id
-            request.position = position
+        for position, inference in enumerate(inferences):
+            request = inference.request
+            inference.instance = self
+            inference.batch_id = batch_id
+            inference.position = position
             if request.parameters:
                 frame.parameters[position] = request.parameters
             if request.outputs is not None:
                 frame.outputs[position] = list(request.outputs)
             if request.id:
                 frame.ids[position] = request.id
-            if request.trace is not None:
-                batch.needs_care = True
-                frame.traces[position] = request.trace.context(is_model_file=labels.has_details)
+            if inference.trace is not None:
+                batch.is_traced = True
+                frame.traces[position] = inference.trace.context(is_model_file=labels.has_details)
         if labels.has_details:
             frame.details = details_of(requests)
         return frame
@@ -227,10 +235,10 @@ class ChannelInstance:
 
     def _on_batch_result(self, received: Received, frame: BatchResult) -> None:
         batch = self._running[frame.batch]
-        if len(batch.requests) == 1:
+        if len(batch.inferences) == 1:
             # Nothing to cut: this saves 4 microseconds of a single request's way.
             outputs = [make_tensor(received, ref) for ref in frame.outputs]
-            outcomes = [Outcome(0, self._response(batch.requests[0], outputs))]
+            outcomes = [Outcome(0, self._response(batch.inferences[0].request, outputs))]
         else:
             outcomes = self._cut(received, frame, batch)
         del self._running[frame.batch]
@@ -238,10 +246,11 @@ class ChannelInstance:
         self._events.on_outcomes(self, batch, outcomes, (frame.started_ns, frame.finished_ns))
 
     def _cut(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
-        columns = [Column(received, ref, batch.requests) for ref in frame.outputs]
+        requests = [inference.request for inference in batch.inferences]
+        columns = [Column(received, ref, requests) for ref in frame.outputs]
         outcomes = []
         row = 0
-        for position, request in enumerate(batch.requests):
+        for position, request in enumerate(requests):
             end = row + request.rows
             outputs = [column.cut(position, row, end) for column in columns]
             outcomes.append(Outcome(position, self._response(request, outputs)))
@@ -269,14 +278,15 @@ class ChannelInstance:
                 response = InferResponse(
                     labels.name,
                     labels.version,
-                    batch.requests[item.position].id,
+                    batch.inferences[item.position].request.id,
                     [make_tensor(received, ref) for ref in item.outputs],
                     item.parameters,
                 )
             if item.is_final:
                 batch.open_positions.discard(item.position)
             outcome = Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
-            batch.needs_care = batch.needs_care or item.is_rescheduled
+            if item.is_rescheduled:
+                batch.is_rescheduled = True
             by_batch.setdefault(item.batch, []).append(outcome)
         for batch_id, outcomes in by_batch.items():
             batch = self._running[batch_id]

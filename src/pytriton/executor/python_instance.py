@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytriton.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
+    from pytriton.executor.inference import Inference
     from pytriton.executor.launcher import Worker, WorkerLauncher, WorkerSpec
     from pytriton.executor.worker_services import WorkerServices
-    from pytriton.messages import InferRequest
     from pytriton.transport.channel import Received
     from pytriton.transport.frames import BatchFailure, BatchResult, Responses
 
@@ -176,16 +176,16 @@ class PythonInstance(ChannelInstance):
         self._fail_all(self._make_error(reason))
         self._report_death(reason)
 
-    def execute(self, requests: list[InferRequest], now_ns: int) -> None:
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
         """See `ChannelInstance.execute`."""
-        super().execute(requests, now_ns)
-        batch_id = requests[0].batch_id
+        super().execute(inferences, now_ns)
+        batch_id = inferences[0].batch_id
         self._executing[batch_id] = self._running[batch_id]
 
-    def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
+    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """The requests of a batch that `execute` works on or that has an answer to come."""
         batch = self._executing.get(batch_id) or self._running.get(batch_id)
-        return batch.requests if batch is not None else ()
+        return batch.inferences if batch is not None else ()
 
     async def check_ready(self) -> bool:
         """Whether the worker lives and its model, where it has a word to say, is ready.

@@ -7,26 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pytriton.errors import ServerError
-    from pytriton.messages import InferResponse, InferTensor
+    from pytriton.messages import InferTensor, ResponseSink
     from pytriton.transport.worker_frames import InferCall, LogLine
-
-
-class CallSink(Protocol):
-    """Where the responses of a call go, always on the event loop."""
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Take a response; None with `final` is the bare end."""
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Take an error; only that of a decoupled model may not be the end of the call."""
 
 
 class RunningCall(Protocol):
     """An inference that a worker waits for."""
 
     def cancel(self) -> None:
-        """The worker gave it up."""
+        """Give it up: the worker does not wait for it any more."""
 
     def pause(self) -> None:
         """The worker takes responses slower than they come."""
@@ -38,8 +27,10 @@ class RunningCall(Protocol):
 class WorkerServices(Protocol):
     """The server's side of what models call. One for each worker: it knows who asks."""
 
-    def infer(self, call: InferCall, inputs: dict[str, InferTensor], sink: CallSink) -> RunningCall:
-        """Start an inference; ServerError where it cannot be taken, and the sink hears nothing."""
+    def infer(
+        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+    ) -> RunningCall:
+        """Start an inference; the sink hears what becomes of it, maybe before this returns."""
 
     def serve(
         self,

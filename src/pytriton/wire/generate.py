@@ -27,7 +27,7 @@ from pytriton.wire.tensor_json import json_from_tensor, tensor_from_json
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec, TensorSpec
-    from pytriton.messages import InferResponse, ResponseSink
+    from pytriton.messages import InferResponse
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 NOT_ONE_RESPONSE = (
@@ -44,15 +44,12 @@ class PackedElements(NamedTuple):
     data: bytes
 
 
-def parse_generate(
-    body: Buffer, spec: ModelSpec, sink: ResponseSink, model_version: str = ""
-) -> InferRequest:
+def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> InferRequest:
     """Read the body of a generate or generate_stream request.
 
     Args:
         body: One JSON object.
         spec: The model that the request is for.
-        sink: Where its responses go.
         model_version: The version that the client named.
 
     Raises:
@@ -61,18 +58,18 @@ def parse_generate(
     document = load_json(body)
     if type(document) is not dict:
         raise InternalError("attempt to get members for non-object")
-    return request_from_members(document, spec, sink, model_version)
+    return request_from_members(document, spec, model_version)
 
 
 def request_from_members(
-    document: dict[str, Any], spec: ModelSpec, sink: ResponseSink, model_version: str = ""
+    document: dict[str, Any], spec: ModelSpec, model_version: str = ""
 ) -> InferRequest:
     """Make a request of its members, as `parse_generate` does.
 
     Raises:
         ServerError: One is wrong.
     """
-    request = InferRequest(spec.name, {}, sink, model_version)
+    request = InferRequest(spec.name, {}, model_version)
     if "id" in document:
         request.id = text_member(document, "id")
     for key, value in document.items():

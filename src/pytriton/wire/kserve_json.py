@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer, DataType
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import ResponseSink
 
 MAX_SIZE = 2**63 - 1
 MAX_RANK = 64  # numpy's; a product of more is never computed
@@ -64,7 +63,6 @@ def parse_infer(
     body: Buffer,
     header_length: int | None,
     spec: ModelSpec,
-    sink: ResponseSink,
     model_version: str = "",
 ) -> tuple[InferRequest, OutputFormat]:
     """Read an infer request. Tensors that follow the JSON are slices of `body`, never copies.
@@ -73,7 +71,6 @@ def parse_infer(
         body: The whole body.
         header_length: How much of it is JSON; None where the client did not say.
         spec: The model that the request is for.
-        sink: Where its responses go.
         model_version: The version that the client named.
 
     Raises:
@@ -81,13 +78,13 @@ def parse_infer(
     """
     size = len(body)
     if header_length == 0 or not size:
-        return _parse_raw(body, spec, sink, model_version), ALL_BINARY
+        return _parse_raw(body, spec, model_version), ALL_BINARY
     if header_length is None or header_length == size:
         header_length = size
         form = read_form(body)
     else:
         form = read_form(memoryview(body)[:header_length])
-    return request_from_form(form, body, header_length, spec, sink, model_version)
+    return request_from_form(form, body, header_length, spec, model_version)
 
 
 def request_from_form(
@@ -95,12 +92,11 @@ def request_from_form(
     body: Buffer,
     header_length: int,
     spec: ModelSpec,
-    sink: ResponseSink,
     model_version: str = "",
     read_data: Callable[[Any, DataType, int, str], Buffer] = tensor_from_json,
 ) -> tuple[InferRequest, OutputFormat]:
     """Make a request of its JSON, as `parse_infer` does; `read_data` reads inputs that are JSON."""
-    request = InferRequest(spec.name, {}, sink, model_version, form.id)
+    request = InferRequest(spec.name, {}, model_version, form.id)
     output_format = ALL_JSON
     if form.parameters and _read_parameters(form.parameters, request):
         output_format = ALL_BINARY
@@ -197,9 +193,7 @@ def _description_error(
     )
 
 
-def _parse_raw(
-    body: Buffer, spec: ModelSpec, sink: ResponseSink, model_version: str
-) -> InferRequest:
+def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferRequest:
     """A body without JSON: all of it is the model's only input."""
     prefix = request_prefix("")
     if len(spec.inputs) != 1:
@@ -225,7 +219,7 @@ def _parse_raw(
         dims = tuple(len(body) // row_bytes if size == -1 else size for size in dims)
     shape = (1, *dims) if spec.max_batch_size else dims
     tensor = InferTensor(name, expected.dtype, shape, body)
-    return InferRequest(spec.name, {name: tensor}, sink, model_version)
+    return InferRequest(spec.name, {name: tensor}, model_version)
 
 
 def request_prefix(request_id: str) -> str:

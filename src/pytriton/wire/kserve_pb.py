@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.messages import InferRequest, InferTensor, ResponseSink
+from pytriton.messages import InferRequest, InferTensor
 from pytriton.protos import service_pb2
 from pytriton.wire.kserve_pb_form import (
     MAX_FIELDS,
@@ -196,21 +196,18 @@ def _read_whole(message: Any) -> tuple[InferForm, Sequence[Buffer]]:
     return form, message.raw_input_contents
 
 
-def build_request(
-    form: InferForm, raw: Sequence[Buffer], spec: ModelSpec, sink: ResponseSink
-) -> BuiltRequest:
+def build_request(form: InferForm, raw: Sequence[Buffer], spec: ModelSpec) -> BuiltRequest:
     """Make a request for the engine, with the raw tensors themselves, never copies.
 
     Args:
         form: The parts of the message.
         raw: Its raw tensors.
         spec: The model that it is for.
-        sink: Where its responses go.
 
     Raises:
         ServerError: The request is malformed; the text is Triton's.
     """
-    request = InferRequest(spec.name, {}, sink, form.model_version, form.id)
+    request = InferRequest(spec.name, {}, form.model_version, form.id)
     wants_empty_final = False
     if form.parameters:
         wants_empty_final = read_parameters(form.parameters, request)

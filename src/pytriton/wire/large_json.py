@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer, DataType
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, ResponseSink
+    from pytriton.messages import InferRequest
     from pytriton.wire.output_format import OutputFormat
 
 MAX_OBJECTS = 100_000
@@ -82,7 +82,6 @@ def parse_large_infer(
     text: bytes,
     body: Buffer,
     spec: ModelSpec,
-    sink: ResponseSink,
     max_bytes: int,
     memory_bytes: int,
 ) -> tuple[InferRequest, OutputFormat]:
@@ -92,7 +91,6 @@ def parse_large_infer(
         text: Its JSON.
         body: A buffer of the size of the whole body, whose bytes are not looked at.
         spec: The model that the request is for.
-        sink: Where its responses go.
         max_bytes: The most that the data of an input may come to.
         memory_bytes: The most that reading may take.
 
@@ -111,23 +109,20 @@ def parse_large_infer(
 
     try:
         form = _decode_parts(text)
-        return request_from_form(_with_raw(form), body, len(text), spec, sink, "", read_raw)
+        return request_from_form(_with_raw(form), body, len(text), spec, "", read_raw)
     except _TooLargeError:
         raise
     except _NOT_PLAIN:
         check_memory(text, memory_bytes)
-        return request_from_form(read_form(text), body, len(text), spec, sink)
+        return request_from_form(read_form(text), body, len(text), spec)
 
 
-def parse_large_generate(
-    text: bytes, spec: ModelSpec, sink: ResponseSink, memory_bytes: int
-) -> InferRequest:
+def parse_large_generate(text: bytes, spec: ModelSpec, memory_bytes: int) -> InferRequest:
     """Read a generate request as `pytriton.wire.generate.parse_generate` does.
 
     Args:
         text: Its JSON.
         spec: The model that the request is for.
-        sink: Where its responses go.
         memory_bytes: The most that reading may take.
 
     Raises:
@@ -136,10 +131,10 @@ def parse_large_generate(
     check_objects(text)
     try:
         members = {key: _read_value(raw, spec, key) for key, raw in _decode_members(text).items()}
-        return request_from_members(members, spec, sink)
+        return request_from_members(members, spec)
     except _NOT_PLAIN:
         check_memory(text, memory_bytes)
-        return parse_generate(text, spec, sink)
+        return parse_generate(text, spec)
 
 
 def check_objects(text: bytes) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import InternalError
 from pytriton.executor.base import Outcome
 from tests.fakes import RecordingSink, response
 from tests.repository.calling import World
@@ -18,26 +17,28 @@ def world():
 
 
 def is_refused(world, instance, name, **fields):
+    errors = refusals(world, instance, name, **fields)
+    return len(errors) == 1 and "never be answered" in errors[0].message
+
+
+def refusals(world, instance, name, **fields):
     sink = RecordingSink()
-    try:
-        world.call(instance, name, sink, **fields)
-    except InternalError as error:
-        return "never be answered" in error.message and not sink.final_count
-    return False
+    world.call(instance, name, sink, **fields)
+    assert sink.final_count == len(sink.refusals)
+    return sink.refusals
 
 
 def _depth(instance):
-    return instance.running[0].requests[0].depth if instance.running else -1
+    return instance.running[0].inferences[0].request.call_depth if instance.running else -1
 
 
 def test_model_with_one_instance_cannot_call_itself(world):
     model = world.add("loop")
     instance = world.ask(model)
 
-    with pytest.raises(InternalError) as caught:
-        world.call(instance, "loop", RecordingSink())
+    (error,) = refusals(world, instance, "loop")
 
-    assert caught.value.message == (
+    assert error.message == (
         "Model loop - Error when running inference: the call would never be answered, as all "
         "1 instance(s) of model 'loop' wait for calls that they made themselves. Models that call "
         "themselves, or one another in a circle, need more instances."
@@ -54,7 +55,7 @@ def test_refused_call_leaves_nothing_behind(world):
     instance.finish()
 
     assert world.ask(model) is instance
-    assert len(instance.running[0].requests) == 1
+    assert len(instance.running[0].inferences) == 1
 
 
 def test_recursion_goes_as_deep_as_there_are_instances(world):
@@ -133,8 +134,7 @@ def test_call_that_times_out_in_the_queue_is_not_refused(world):
 
 
 def test_call_waits_for_an_instance_that_will_be_replaced(world):
-    model = world.add("loop", instances=2)
-    model.is_replaced = lambda instance, reason: True
+    model = world.add("loop", instances=2, replaces=True)
     instance = world.ask(model)
     next(each for each in model.instances if each is not instance).die()
 
@@ -158,10 +158,9 @@ def test_chain_of_overlapping_calls_has_an_end():
     for depth in (1, 2, 3):
         world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=depth)
 
-    with pytest.raises(InternalError) as caught:
-        world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=4)
+    (error,) = refusals(world, instance, "loop", blocked_batch=0, batch=4)
 
-    assert caught.value.message == (
+    assert error.message == (
         "Model loop - Error when running inference: models call one another 4 deep, of which at "
         "most 3 are allowed; 'loop_0_0' made the last call"
     )
@@ -172,7 +171,7 @@ def test_call_of_a_batch_that_is_over_begins_a_chain(world):
     instance = world.ask(model)
     world.call(instance, "loop", RecordingSink(), blocked_batch=0, batch=77)
 
-    assert instance.running[-1].requests[0].depth == 1
+    assert instance.running[-1].inferences[0].request.call_depth == 1
 
 
 # Coroutines

@@ -32,13 +32,12 @@ async def settle(world: World) -> None:
 def test_called_model_is_asked_first(is_ready):
     async def scenario() -> None:
         world, sink = LoopWorld(), RecordingSink()
-        model = world.add("add")
 
         async def check() -> bool:
             await asyncio.sleep(0)
             return is_ready
 
-        model.ready_check = check
+        model = world.add("add", check=check)
         world.call(None, "add", sink)
         assert sink.final_count == 0
         await settle(world)
@@ -59,7 +58,7 @@ def test_request_that_does_not_fit_is_refused_after_the_check():
         async def check() -> bool:
             return True
 
-        world.add("add").ready_check = check
+        world.add("add", check=check)
         world.call(None, "add", sink, outputs=["Z"])
         await settle(world)
 
@@ -76,7 +75,7 @@ def test_check_that_fails_is_an_answer_too(caplog):
         async def check() -> bool:
             raise ValueError("broken")
 
-        world.add("add").ready_check = check
+        world.add("add", check=check)
         world.call(None, "add", sink)
         await settle(world)
 
@@ -91,13 +90,12 @@ def test_check_that_fails_is_an_answer_too(caplog):
 def test_call_that_is_given_up_during_the_check_never_reaches_the_model():
     async def scenario() -> None:
         world, sink = LoopWorld(), RecordingSink()
-        model = world.add("add")
         asked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         async def check() -> bool:
             return await asked
 
-        model.ready_check = check
+        model = world.add("add", check=check)
         call = world.call(None, "add", sink)
         await settle(world)
         call.cancel()
@@ -114,12 +112,11 @@ def test_call_that_is_given_up_during_the_check_never_reaches_the_model():
 def test_instance_does_not_count_as_waiting_while_the_called_model_is_asked():
     async def scenario() -> None:
         world = LoopWorld()
-        add, caller = world.add("add"), world.add("caller")
 
         async def check() -> bool:
             return True
 
-        add.ready_check = check
+        add, caller = world.add("add", check=check), world.add("caller")
         instance = world.ask(caller)
         world.call(instance, "add", RecordingSink())
         assert len(world.caller.waits) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InternalError
 from pytriton.messages import TraceContext
 from tests.fakes import RecordingSink
 from tests.repository.calling import World
@@ -19,7 +18,6 @@ class Trace(RecordingSink):
     def __init__(self, sink):
         super().__init__()
         self.sink = sink
-        self.refusals = []
         self.is_cancelled = False
 
     def on_response(self, response, *, final):
@@ -30,7 +28,8 @@ class Trace(RecordingSink):
         self.is_cancelled = True
 
     def on_refused(self, error):
-        self.refusals.append(error.message)
+        super().on_refused(error)
+        self.sink.on_refused(error)
 
 
 class Tracing:
@@ -39,9 +38,10 @@ class Tracing:
     def __init__(self):
         self.begun = []
 
-    def begin(self, request, spec, parent):
-        request.trace = request.sink = Trace(request.sink)
-        self.begun.append((spec.name, parent, request.trace))
+    def begin(self, request, spec, parent, sink):
+        trace = Trace(sink)
+        self.begun.append((spec.name, parent, trace))
+        return trace
 
 
 @pytest.fixture
@@ -77,24 +77,24 @@ def test_call_is_not_traced_where_nothing_is():
     (instance,) = world.add("add").instances
     world.call(None, "add", RecordingSink(), trace=PARENT)
 
-    assert instance.running[0].requests[0].trace is None
+    assert instance.running[0].inferences[0].trace is None
 
 
 def test_trace_of_a_call_that_the_engine_refuses_hears_why(world, tracing):
     world.add("add")
-    with pytest.raises(InternalError):
-        world.call(None, "add", RecordingSink(), trace=PARENT, inputs={})
+    sink = RecordingSink()
+    world.call(None, "add", sink, trace=PARENT, inputs={})
 
     ((_, _, trace),) = tracing.begun
-    (text,) = trace.refusals
-    assert "expected 1 inputs but got 0 inputs" in text
+    (error,) = trace.refusals
+    assert "expected 1 inputs but got 0 inputs" in error.message
+    assert sink.refusals == [error]
 
 
 def test_trace_of_a_call_that_would_never_be_answered_hears_why(world, tracing):
     caller = world.ask(world.add("add"))
-    with pytest.raises(InternalError):
-        world.call(caller, "add", RecordingSink(), trace=PARENT)
+    world.call(caller, "add", RecordingSink(), trace=PARENT)
 
     ((_, _, trace),) = tracing.begun
     assert trace.is_cancelled
-    assert "would never be answered" in trace.refusals[0]
+    assert "would never be answered" in trace.refusals[0].message

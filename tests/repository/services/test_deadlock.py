@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytriton.repository.services.deadlock import Wait, WaitGraph
-from tests.fakes import request
+from tests.fakes import inference
 from tests.repository.waiting_world import SimInstance, SimModel, Simulation
 
 SIZES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), min_size=1, max_size=3)
 
 
 def queued(model):
-    made = request()
-    made.model = model
+    made = inference()
+    made.owner = model
     return made
 
 
@@ -132,7 +132,7 @@ def test_batch_with_several_calls_moves_when_one_is_answered(is_blocking):
 
 @pytest.mark.parametrize("is_blocking", [True, False])
 def test_graph_forgets_what_is_not_waited_for(is_blocking):
-    graph, made = WaitGraph(), request()
+    graph, made = WaitGraph(), inference()
     wait = Wait(SimInstance(), 1, is_blocking=is_blocking)
     assert graph.discard(wait, made) == []
     graph.add(wait, made)
@@ -143,7 +143,7 @@ def test_graph_forgets_what_is_not_waited_for(is_blocking):
 
 def test_graph_tells_what_a_batch_still_awaits():
     graph, instance = WaitGraph(), SimInstance()
-    first, second, other = request(), request(), request()
+    first, second, other = inference(), inference(), inference()
     wait = Wait(instance, 1, is_blocking=False)
     for made in (first, second):
         graph.add(wait, made)
@@ -156,7 +156,7 @@ def test_graph_tells_what_a_batch_still_awaits():
 
 def test_graph_tells_what_coroutines_await_whose_thread_goes_on():
     graph, instance = WaitGraph(), SimInstance(slots=3)
-    first, second, blocking = request(), request(), request()
+    first, second, blocking = inference(), inference(), inference()
     for number, made in enumerate((first, second), 1):
         graph.add(Wait(instance, number, is_blocking=False), made)
     wait = Wait(instance, 0, is_blocking=True)

@@ -9,6 +9,7 @@ import pytest
 
 from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
+from tests.fakes import FakeSupervisor
 from tests.server.control_fakes import FakeControl, SteppedLoop
 from tests.server.grpc_fakes import GrpcClient
 from tests.server.http_fakes import get
@@ -53,7 +54,7 @@ class Server:
         ]
 
     def hook(self, check, name="double") -> None:
-        self.engine.lookup(name).ready_check = check
+        self.engine.lookup(name)._supervisor = FakeSupervisor(check)
 
 
 @pytest.fixture

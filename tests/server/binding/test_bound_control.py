@@ -25,10 +25,9 @@ class Scene:
         self.control = BoundControl(self.engine, self.loop)
 
     def bind(self, name="m", version=1) -> FakeInstance:
-        model = Model(model_spec(name=name, version=version), self.loop)
+        model = Model(model_spec(name=name, version=version), self.loop, is_bound=True)
         instance = FakeInstance(f"{name}_0_0", model)
         model.add_instance(instance)
-        model.is_bound = True
         self.engine.add(model)
         self.engine.set_ready(model)
         self.loop.run()
@@ -44,7 +43,7 @@ class Scene:
 
     def infer(self, name="m") -> RecordingSink:
         sink = RecordingSink()
-        self.engine.infer(request(sink, model_name=name), self.engine.lookup(name))
+        self.engine.infer(request(model_name=name), sink)
         self.loop.run()
         return sink
 

@@ -25,14 +25,13 @@ def repository():
 
 @pytest.fixture
 def bound_model():
-    return Model(model_spec(name="double"), FakeLoop(FakeClock()))
+    return Model(model_spec(name="double"), FakeLoop(FakeClock()), is_bound=True)
 
 
 @pytest.fixture
 def control(repository, bound_model):
     engine = Engine()
     bound = BoundControl(engine, None)
-    bound_model.is_bound = True
     engine.add(bound_model)
     bound_model.become(ModelState.UNAVAILABLE, "it broke")
     return CombinedControl(bound, repository, is_explicit=True)

@@ -44,10 +44,13 @@ NOT_SERVED = [
 def client():
     """A client of a server with one real model, which is ready."""
     config = normalise_config(config_from_dict(CONFIG))
-    model = Model(spec_from_config(config, 1), EngineLoop(FakeClock()))
-    model.config_json = config_to_json(config)
+    model = Model(
+        spec_from_config(config, 1),
+        EngineLoop(FakeClock()),
+        config_json=config_to_json(config),
+        is_bound=True,
+    )
     engine = Engine()
-    model.is_bound = True
     engine.add(model)
     engine.set_ready(model)
     return GrpcClient(engine=engine, control=BoundControl(engine, None))

@@ -51,17 +51,17 @@ def test_request_in_pieces_is_put_together(client):
     for at in range(len(content)):
         client.receive(data(stream, content[at : at + 1], end_stream=at + 1 == len(content)))
 
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 def test_request_whose_end_comes_alone_is_served(client):
     stream = client.open("ModelInfer")
     client.send(stream, infer_request(), end=False)
-    assert not client.engine.requests
+    assert not client.engine.inferences
 
     client.receive(data(stream, b"", end_stream=True))
 
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 def test_trailers_end_a_request(client):
@@ -71,7 +71,7 @@ def test_trailers_end_a_request(client):
         frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream, b"")
     )
 
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 def test_compressed_request_is_read(client):
@@ -80,7 +80,7 @@ def test_compressed_request_is_read(client):
     content = b"\1" + len(compressed).to_bytes(4, "big") + compressed
     client.receive(data(stream, content, end_stream=True))
 
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 @pytest.mark.parametrize("accepted, encoding", [("gzip", "gzip"), ("identity", None)])
@@ -112,7 +112,7 @@ def test_stream_that_ends_inside_a_message_is_refused(client):
     client.receive(data(stream, framed(infer_request())[:-1], end_stream=True))
 
     assert client.response(stream).status == code(Status.INTERNAL)
-    assert not client.engine.requests
+    assert not client.engine.inferences
 
 
 def test_message_that_is_too_large_is_refused_before_it_is_kept():
@@ -147,12 +147,24 @@ def test_error_of_the_engine_is_mapped_to_its_status(client):
 
 
 def test_unexpected_error_is_logged_and_not_shown(client, caplog):
-    client.engine.refusal = ZeroDivisionError("secret")
+    def infer(request, sink, trace=None):
+        raise ZeroDivisionError("secret")
+
+    client.engine.infer = infer
     with caplog.at_level(logging.ERROR):
         stream = client.call("ModelInfer", infer_request())
 
     assert client.response(stream).text == UNEXPECTED
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_response_that_cannot_be_encoded_is_answered_and_logged(client, caplog):
+    stream = client.call("ModelInfer", infer_request())
+    client.engine.answer(content=None)
+    client.run()
+
+    assert client.response(stream).text == UNEXPECTED
+    assert "a response could not be delivered" in caplog.text
 
 
 def test_coupled_model_without_a_response_is_an_error(client):
@@ -176,13 +188,13 @@ def test_output_that_cannot_be_classified_is_an_error(client):
 
 def test_reset_call_gives_its_request_up(client):
     stream = client.call("ModelInfer", infer_request())
-    (request,) = client.engine.requests
+    (inference,) = client.engine.inferences
 
     client.reset(stream)
-    request.sink.on_error(CancelledError(""))
+    inference.sink.on_error(CancelledError(""))
     client.run()
 
-    assert client.engine.cancelled == [request]
+    assert client.engine.cancelled == [inference]
     assert client.response(stream).trailers is None
 
 
@@ -269,7 +281,7 @@ def test_forwarded_metadata_become_parameters():
     client = GrpcClient(ServerOptions(grpc_header_forward_pattern="^x-"))
     client.call("ModelInfer", infer_request(), ("x-name", "value"), ("y-name", "other"))
 
-    assert client.engine.requests[0].parameters == {"x-name": "value"}
+    assert client.engine.inferences[0].request.parameters == {"x-name": "value"}
 
 
 def test_header_of_the_servers_own_is_not_forwarded():

@@ -59,21 +59,23 @@ class Chaos:
 
     def answer(self) -> None:
         """Let the engine answer one of the requests that it has not ended."""
-        requests = self.client.engine.requests
-        open_ones = [at for at in range(len(requests)) if at not in self.finished]
+        inferences = self.client.engine.inferences
+        open_ones = [at for at in range(len(inferences)) if at not in self.finished]
         if not open_ones:
             return
         at = self.random.choice(open_ones)
-        request = requests[at]
-        is_final = not request.model.spec.decoupled or self.random.random() < 0.5
+        inference = inferences[at]
+        decoupled = inference.request.model_name == "stream"
+        is_final = not decoupled or self.random.random() < 0.5
         if is_final:
             self.finished.add(at)
         if self.random.random() < 0.2:
             self.finished.add(at)
-            request.sink.on_error(self.random.choice((InternalError("x"), CancelledError(""))))
+            error = self.random.choice((InternalError("x"), CancelledError("")))
+            self.client.engine.fail(error, inference.request.id)
         else:
             size = self.random.choice((4, 400, 2 << 20))
-            self.client.engine.answer(request.id, bytes(size), final=is_final)
+            self.client.engine.answer(inference.request.id, bytes(size), final=is_final)
 
     def move(self) -> None:
         """Let time pass, and the transport fill or drain."""
@@ -95,8 +97,8 @@ def test_random_client_and_model_never_break_the_connection(seed):
     chaos.client.connection.connection_lost(None)
 
     engine = chaos.client.engine
-    left = [at for at in range(len(engine.requests)) if at not in chaos.finished]
-    assert all(engine.requests[at] in engine.cancelled for at in left)
+    left = [at for at in range(len(engine.inferences)) if at not in chaos.finished]
+    assert all(engine.inferences[at] in engine.cancelled for at in left)
     assert not chaos.client.api.connections
 
 

@@ -62,7 +62,7 @@ def frames_of(stream: int, content: bytes, size: int, *, end: bool = True) -> by
 
 
 def tensors(client: GrpcClient, index: int = 0) -> list:
-    return [tensor.data for tensor in client.engine.requests[index].inputs.values()]
+    return [tensor.data for tensor in client.engine.inferences[index].request.inputs.values()]
 
 
 @pytest.mark.parametrize("frame_bytes", [1000, 16_384, 100_000, 1 << 20])
@@ -147,13 +147,13 @@ def test_message_that_ends_in_the_read_in_which_it_began_leaves_no_room(client):
     )
     client.receive(data(first, framed(request(TENSOR[:5], request_id="next"))))
 
-    ids = [sent.id for sent in client.engine.requests]
+    ids = [sent.request.id for sent in client.engine.inferences]
     assert sorted(ids) == ["next", "small", "whole"]
 
 
 @pytest.mark.parametrize("model", ["nobody", "coupled"])
 def test_large_message_without_memory_for_it_is_read_all_the_same(client, memory, model):
-    client.engine.loaded["coupled"].body_memory = None
+    client.engine.loaded["coupled"].body_memory = lambda size, header_bytes: None
     stream = client.open("ModelInfer")
     client.receive(frames_of(stream, framed(request(TENSOR, model=model)), 16_384))
 

@@ -229,7 +229,7 @@ def test_message_whose_rest_comes_in_time_is_taken():
     Clock(client).run(15)
     client.receive(data(stream, message[-1:], end_stream=True))
 
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 def test_large_message_may_take_longer_than_the_limit():
@@ -241,7 +241,7 @@ def test_large_message_may_take_longer_than_the_limit():
         client.receive(data(stream, message[at : at + 1000], end_stream=at + 1000 >= len(message)))
         clock.run(1)
 
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 def test_request_that_the_model_takes_long_for_is_not_ended():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.errors import CancelledError, InternalError, InvalidArgumentError
+from pytriton.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
 from pytriton.protos import service_pb2
 from pytriton.server.grpc import stream as grpc_stream
 from pytriton.wire.grpc import Status
@@ -144,9 +144,21 @@ def test_decoupled_failure_ends_only_its_request(client, stream):
     assert client.response(stream).status == "0"
 
 
+def test_answer_that_cannot_be_encoded_holds_up_no_later_one(client, stream):
+    ask(client, stream, "coupled", "bad", "good", end=True)
+    client.engine.answer("bad", None)
+    client.engine.answer("good")
+    client.run()
+
+    failure, answer = answers(client, stream)
+    assert failure.error_message == UNEXPECTED
+    assert answer.infer_response.id == "good"
+    assert client.response(stream).status == "0"
+
+
 def test_decoupled_failure_may_be_followed_by_more(client, stream):
     ask(client, stream, "stream", "one", end=True)
-    client.engine.request("one").sink.on_error(InternalError("broken"), final=False)
+    client.engine.inference("one").sink.on_error(InternalError("broken"), final=False)
     client.engine.answer("one", final=True)
     client.run()
 
@@ -166,7 +178,7 @@ def test_strict_stream_ends_with_the_first_failure(client):
     assert ids(client, stream) == ["refused"]
     assert client.response(stream).status == str(int(Status.INTERNAL))
     assert client.response(stream).text == "broken"
-    assert client.engine.request("other") in client.engine.cancelled
+    assert client.engine.inference("other") in client.engine.cancelled
 
 
 def test_coupled_model_without_a_response_is_a_failure(client, stream):
@@ -242,7 +254,7 @@ def test_slow_reader_makes_decoupled_models_wait():
     client.run()
     assert client.engine.flow == [("pause", "a")]
     ask(client, stream, "stream", "new")
-    assert len(client.engine.requests) == 2
+    assert len(client.engine.inferences) == 2
 
     client.receive(window_update(stream, 4 << 20))
 
@@ -276,11 +288,11 @@ def test_hasty_writer_gets_no_more_window_until_requests_are_answered(client, st
 
     send_megabytes(client, stream, 9)
     assert window_updates(client, stream) == 0
-    for request in client.engine.requests:  # which grows meanwhile
-        request.sink.on_response(None, final=True)
+    for inference in client.engine.inferences:  # which grows meanwhile
+        inference.sink.on_response(None, final=True)
     client.run()
 
-    assert len(client.engine.requests) == 11
+    assert len(client.engine.inferences) == 11
     assert window_updates(client, stream) == 1
 
 
@@ -290,12 +302,12 @@ def test_requests_beyond_the_limit_wait_outside_the_engine(client, stream, model
     messages = [infer_request(model, str(at)) for at in range(count)]
     client.send(stream, *messages)
 
-    assert len(client.engine.requests) == grpc_stream.MAX_IN_FLIGHT
+    assert len(client.engine.inferences) == grpc_stream.MAX_IN_FLIGHT
     for at in range(count):
-        assert len(client.engine.requests) == min(count, at + grpc_stream.MAX_IN_FLIGHT)
+        assert len(client.engine.inferences) == min(count, at + grpc_stream.MAX_IN_FLIGHT)
         client.engine.answer(str(at))
     client.run()
-    assert len(client.engine.requests) == count
+    assert len(client.engine.inferences) == count
     assert [answer.infer_response.id for answer in answers(client, stream)] == [
         str(at) for at in range(count)
     ]
@@ -331,10 +343,10 @@ def test_slow_reader_of_large_answers_has_its_requests_wait_outside_the_engine()
     ask(client, stream, "coupled", "1")
     client.engine.answer("1", bytes(2 << 20))
     ask(client, stream, "coupled", "2", "3")
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
     client.receive(window_update(stream, 4 << 20))
-    assert len(client.engine.requests) == 3
+    assert len(client.engine.inferences) == 3
 
 
 def test_answers_that_wait_for_their_turn_have_further_requests_wait(client, stream, monkeypatch):
@@ -342,10 +354,10 @@ def test_answers_that_wait_for_their_turn_have_further_requests_wait(client, str
     ask(client, stream, "coupled", "1", "2")
     client.engine.answer("2", bytes(1000))
     ask(client, stream, "coupled", "3")
-    assert len(client.engine.requests) == 2
+    assert len(client.engine.inferences) == 2
 
     client.engine.answer("1")
-    assert len(client.engine.requests) == 3
+    assert len(client.engine.inferences) == 3
 
 
 def test_stream_whose_client_takes_nothing_of_very_much_is_reset(monkeypatch):

@@ -171,7 +171,7 @@ def test_response_that_cannot_be_written_is_answered_and_logged(service, caplog)
     (answer,) = client.answers()
     assert answer.status == 500
     assert error(answer) == "unexpected error in the server, its log says more"
-    assert "a response could not be written" in caplog.text
+    assert "a response could not be delivered" in caplog.text
 
 
 def test_model_that_ends_without_a_response_is_an_error(service):
@@ -185,7 +185,7 @@ def test_model_that_ends_without_a_response_is_an_error(service):
 def test_client_that_leaves_cancels_what_it_asked_for(service):
     client = service.connect()
     client.send(post(infer_body(1), INFER))
-    request = service.double.requests[0]
+    request = service.double.inferences[0]
     client.reset()
     service.double.answer(floats(2))
 

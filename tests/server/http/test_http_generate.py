@@ -58,7 +58,7 @@ def test_generate_answers_one_response_with_one_object(service, client, ends_apa
     assert first.status == second.status == 200
     assert first.headers[b"Content-Type"] == b"application/json"
     assert json.loads(first.body) == event("hello")
-    assert service.stream.requests[0].parameters == {"temperature": 0.5}
+    assert service.stream.inferences[0].request.parameters == {"temperature": 0.5}
 
 
 def test_generate_works_for_coupled_models(service, client):
@@ -87,7 +87,7 @@ def test_generate_stops_a_model_that_says_more_than_one_thing(service, client):
 
     assert client.statuses() == [500, 200]
     assert json.loads(client.bodies()[0]) == {"error": NOT_ONE_RESPONSE}
-    assert service.stream.cancelled == service.stream.requests
+    assert service.stream.cancelled == service.stream.inferences
 
 
 def test_generate_refuses_a_model_that_ends_with_a_second_response(service, client):
@@ -109,11 +109,11 @@ def test_generate_answers_an_error_of_the_model_with_its_status(service, client)
 
 def test_generate_stops_a_model_that_may_say_more_after_an_error(service, client):
     client.send(post(PROMPT, GENERATE))
-    service.stream.requests[0].sink.on_error(UnavailableError("busy"), final=False)
+    service.stream.inferences[0].sink.on_error(UnavailableError("busy"), final=False)
     service.stream.answer(text("late"))
 
     assert client.statuses() == [503]
-    assert service.stream.cancelled == service.stream.requests
+    assert service.stream.cancelled == service.stream.inferences
 
 
 def test_generate_answers_a_response_that_cannot_be_written(service, client, caplog):
@@ -122,7 +122,7 @@ def test_generate_answers_a_response_that_cannot_be_written(service, client, cap
         service.stream.answer(InferTensor("text", text("").dtype, (1,), None))
 
     assert client.statuses() == [500]
-    assert "a response could not be written" in caplog.text
+    assert "a response could not be delivered" in caplog.text
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
@@ -215,7 +215,7 @@ def test_stream_tells_an_error_that_comes_later(service, client):
 
 def test_stream_that_ended_takes_no_more(service, client):
     client.send(post(PROMPT, STREAM) + post(PROMPT, STREAM))
-    sink = service.stream.requests[0].sink
+    sink = service.stream.inferences[0].sink
     service.stream.answer(text("a"))
     client.loop.run()
     sink.on_response(None, final=True)
@@ -225,23 +225,23 @@ def test_stream_that_ended_takes_no_more(service, client):
     assert len(client.bodies()) == 1
 
 
-def test_stream_goes_on_after_a_response_that_cannot_be_written(service, client, caplog):
+def test_stream_ends_with_a_response_that_cannot_be_written(service, client, caplog):
     client.send(post(PROMPT, STREAM))
     with caplog.at_level(logging.ERROR):
         service.stream.answer(InferTensor("text", text("").dtype, (1,), None), final=False)
     service.stream.answer(text("b"))
 
     (answer,) = client.answers()
-    first, second = events(answer.body)
+    (only,) = events(answer.body)
     assert answer.status == 500
-    assert first.keys() == {"error"}
-    assert second == event("b")
-    assert "a response could not be written" in caplog.text
+    assert only.keys() == {"error"}
+    assert service.stream.cancelled == service.stream.inferences
+    assert "a response could not be delivered" in caplog.text
 
 
 def test_stream_goes_on_after_an_error_that_is_not_the_last_word(service, client):
     client.send(post(PROMPT, STREAM))
-    request = service.stream.requests[0]
+    request = service.stream.inferences[0]
     request.sink.on_error(InternalError("one"), final=False)
     service.stream.answer(text("b"))
 
@@ -250,7 +250,7 @@ def test_stream_goes_on_after_an_error_that_is_not_the_last_word(service, client
 
 def test_stream_holds_the_model_back_while_its_client_is_slow(service, client):
     client.send(post(PROMPT, STREAM))
-    request = service.stream.requests[0]
+    request = service.stream.inferences[0]
     client.transport.client_reads = False
     service.stream.answer(text("x" * HIGH_WATER_BYTES), final=False)
     for _ in range(1000):
@@ -274,7 +274,7 @@ def test_stream_whose_client_left_is_cancelled(service, client):
     service.stream.answer(text("b"), final=False)
     service.stream.answer()
 
-    assert service.stream.cancelled == service.stream.requests
+    assert service.stream.cancelled == service.stream.inferences
     assert client.received == received
 
 

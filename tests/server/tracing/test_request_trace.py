@@ -103,27 +103,30 @@ def test_error_without_a_text_is_one_of_a_request_that_was_given_up(traced):
     assert traced.facts.error == "the request was cancelled"
 
 
-def test_refused_request_ends_without_its_sink_hearing_of_it(traced):
+def test_refused_request_ends_and_its_sink_hears_why(traced):
     traced.trace.on_refused(UnavailableError("queue is full"))
 
     assert [facts.error for facts in traced.ended] == ["queue is full"]
-    assert traced.sink.final_count == 0
+    assert [error.message for error in traced.sink.refusals] == ["queue is full"]
+
+
+def test_response_that_cannot_be_delivered_does_not_end_the_trace_before_its_error(traced):
+    def fail(response, *, final):
+        raise ValueError("it cannot be written")
+
+    traced.sink.on_response = fail
+    with pytest.raises(ValueError, match="it cannot be written"):
+        traced.trace.on_response(response(), final=True)
+    assert traced.ended == []
+
+    traced.trace.on_error(InternalError("unexpected"))
+
+    assert [facts.error for facts in traced.ended] == ["unexpected"]
 
 
 def test_trace_ends_once(traced):
     traced.trace.on_refused(UnavailableError("stuck"))
     traced.trace.on_error(CancelledError(""))
-
-    assert len(traced.ended) == 1
-
-
-def test_trace_ends_although_its_sink_is_broken(traced):
-    class BrokenSink:
-        def on_response(self, answer, *, final):
-            raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        RequestTrace(traced.facts, BrokenSink(), traced.ended.append).on_response(None, final=True)
 
     assert len(traced.ended) == 1
 

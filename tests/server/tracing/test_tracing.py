@@ -46,9 +46,8 @@ def tracing(kept):
 
 
 def begin(tracing, traceparent="", tracestate="", **fields):
-    made = request(RecordingSink(), **fields)
-    tracing.begin(made, model_spec(name="m", version=3), "HTTP", traceparent, tracestate)
-    return made
+    spec = model_spec(name="m", version=3)
+    return tracing.begin(request(**fields), spec, "HTTP", traceparent, tracestate, RecordingSink())
 
 
 @pytest.mark.parametrize("settings", [[], ["mode=triton", "rate=1"]])
@@ -57,7 +56,7 @@ def test_nothing_is_traced_unless_opentelemetry_is_asked_for(settings):
 
 
 def test_nothing_is_traced_at_level_off(kept):
-    assert begin(trace(kept, "rate=1", "level=OFF"), PARENT).trace is None
+    assert begin(trace(kept, "rate=1", "level=OFF"), PARENT) is None
 
 
 def test_setting_of_opentelemetry_that_is_no_number_is_refused():
@@ -101,7 +100,7 @@ def test_traceparent_that_is_none_is_not_read(text):
 
 def test_request_of_a_client_that_traces_is_traced_under_its_span(tracing, kept):
     made = begin(tracing, PARENT, "vendor=one", id="seven")
-    made.sink.on_response(None, final=True)
+    made.on_response(None, final=True)
 
     (spans,) = kept.traces
     assert (spans["InferRequest"].parent_id, spans["InferRequest"].is_parent_remote) == (
@@ -122,21 +121,18 @@ def test_request_of_a_client_that_traces_is_traced_under_its_span(tracing, kept)
 def test_request_whose_client_does_not_sample_is_not_traced(kept):
     tracing = trace(kept, "rate=1")
 
-    made = begin(tracing, UNSAMPLED)
-
-    assert made.trace is None
-    assert isinstance(made.sink, RecordingSink)
+    assert begin(tracing, UNSAMPLED) is None
 
 
 def test_request_with_a_header_that_cannot_be_read_is_traced_as_sampling_says(kept):
-    assert begin(trace(kept, "rate=1"), "garbage", "vendor=one").trace is not None
-    assert begin(trace(kept, "rate=0"), "garbage").trace is None
+    assert begin(trace(kept, "rate=1"), "garbage", "vendor=one") is not None
+    assert begin(trace(kept, "rate=0"), "garbage") is None
 
 
 def test_sampled_request_begins_a_trace_of_its_own(kept):
     tracing = trace(kept, "rate=1")
     for _ in range(2):
-        begin(tracing, tracestate="of nobody").sink.on_response(None, final=True)
+        begin(tracing, tracestate="of nobody").on_response(None, final=True)
 
     first, second = (spans["InferRequest"] for spans in kept.traces)
     assert first.trace_id != second.trace_id
@@ -144,9 +140,10 @@ def test_sampled_request_begins_a_trace_of_its_own(kept):
 
 
 def test_call_of_a_model_is_traced_under_the_one_that_makes_it(tracing, kept):
-    made = request(RecordingSink())
-    tracing.begin_call(made, model_spec(name="m"), TraceContext(PARENT, "vendor=one"))
-    made.sink.on_error(ServerError("broken"))
+    made = tracing.begin_call(
+        request(), model_spec(name="m"), TraceContext(PARENT, "vendor=one"), RecordingSink()
+    )
+    made.on_error(ServerError("broken"))
 
     (spans,) = kept.traces
     assert set(spans) == {"m"}

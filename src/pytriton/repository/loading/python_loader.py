@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.engine.config import config_to_json, spec_from_config
 from pytriton.engine.config_rules import validate_config
-from pytriton.engine.model import Model
+from pytriton.engine.model import InstanceSupervisor, Model
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.executor.channel_instance import ModelLabels
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pytriton.engine.cache import ResponseCache
+    from pytriton.engine.model_spec import ModelSpec
     from pytriton.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.repository.services.model_services import ModelServices
 
@@ -73,10 +74,9 @@ class PythonLoader:
         if self._completes_config and await asyncio.to_thread(_may_complete, model_path):
             config = await self._complete(plan, model_path, environment)
         validate_config(config, plan.gpu_ids)
-        model = Model(spec_from_config(config, plan.version, plan.labels), self._loop, self._cache)
-        model.config_json = config_to_json(config)
-        launch = _Launch(self, plan, model, model_path, environment)
-        version = PythonVersion(model, launch.start, self._loop, plan.load_timeout_s)
+        spec = spec_from_config(config, plan.version, plan.labels)
+        launch = _Launch(self, plan, spec, config_to_json(config), model_path, environment)
+        version = PythonVersion(launch.make_model, launch.start, self._loop, plan.load_timeout_s)
         await self._start_all(version, plan)
         return version
 
@@ -168,14 +168,24 @@ class PythonLoader:
         )
         services.instance = instance
         try:
-            batching = launch.model.spec.max_batch_size > 0
+            batching = launch.spec.max_batch_size > 0
             await run.run(instance, launch.plan.warmup, batching=batching)
         except BaseException:
             instance.stop()
             raise
         services.is_loading = False
-        instance.hand_over(launch.model)
         return instance
+
+    def make_model(self, launch: _Launch, supervisor: InstanceSupervisor) -> Model:
+        """What the engine serves of a version; it has no instances yet."""
+        return Model(
+            launch.spec,
+            self._loop,
+            self._cache,
+            config_json=launch.config_json,
+            body_memory=launch.keeper.body_memory,
+            supervisor=supervisor,
+        )
 
 
 class _Launch:
@@ -185,18 +195,18 @@ class _Launch:
         self,
         loader: PythonLoader,
         plan: VersionPlan,
-        model: Model,
+        spec: ModelSpec,
+        config_json: bytes,
         model_path: str,
         environment: PythonEnvironment | None,
     ) -> None:
         self._loader = loader
         self._model_path = model_path
         self.plan = plan
-        self.model = model
+        self.spec = spec
+        self.config_json = config_json
         self.environment = environment
-        spec = model.spec
         self.keeper = MemoryKeeper(loader._loop)  # noqa: SLF001  a part of the loader
-        model.body_memory = self.keeper.body_memory
         self.labels = ModelLabels(
             spec.name,
             str(spec.version),
@@ -205,15 +215,19 @@ class _Launch:
             has_details=True,
         )
 
+    def make_model(self, supervisor: InstanceSupervisor) -> Model:
+        """What the engine serves; its supervisor starts and replaces the instances."""
+        return self._loader.make_model(self, supervisor)
+
     async def start(self, plan: InstancePlan) -> PythonInstance:
         """Start an instance, at first or in the place of one that is gone."""
         return await self._loader.start_instance(self, plan)
 
     def initialize_frame(self, plan: InstancePlan) -> Initialize:
         """What the instance's process is told first."""
-        spec = self.model.spec
+        spec = self.spec
         arguments = {
-            "model_config": self.model.config_json.decode(),
+            "model_config": self.config_json.decode(),
             "model_instance_kind": plan.kind,
             "model_instance_name": plan.name,
             "model_instance_device_id": str(plan.device_id),

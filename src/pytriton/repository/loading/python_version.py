@@ -17,7 +17,7 @@ from pytriton.repository.loading.restart_policy import GiveUp, RestartPolicy
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pytriton.engine.model import Model
+    from pytriton.engine.model import InstanceSupervisor, Model
     from pytriton.executor.base import Instance
     from pytriton.executor.python_instance import PythonInstance
     from pytriton.repository.loading.plans import InstancePlan
@@ -30,14 +30,14 @@ class PythonVersion:
 
     def __init__(
         self,
-        model: Model,
+        make_model: Callable[[InstanceSupervisor], Model],
         start: Callable[[InstancePlan], Awaitable[PythonInstance]],
         loop: asyncio.AbstractEventLoop,
         restart_timeout_s: float = 0.0,
         policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model = model
+        self._model = make_model(self)
         self._start = start
         self._loop = loop
         self._restart_timeout_s = restart_timeout_s  # 0: as long as it takes
@@ -48,7 +48,6 @@ class PythonVersion:
         self._restarts: set[asyncio.Task[None]] = set()
         self._is_retired = False
         self._is_given_up = False
-        model.is_replaced = self._on_died
 
     @property
     def model(self) -> Model:
@@ -64,8 +63,7 @@ class PythonVersion:
         self._plans[instance] = plan
         self._leaving.add(instance.ended)
         instance.ended.add_done_callback(self._leaving.discard)
-        if instance.has_ready_check:
-            self._model.ready_check = self._check_ready
+        instance.hand_over(self._model)
         self._model.add_instance(instance)
 
     async def retire(self, timeout_s: float | None = None) -> None:
@@ -82,11 +80,17 @@ class PythonVersion:
     def __repr__(self) -> str:
         return f"<PythonVersion {self._model!r} restarting={len(self._restarts)}>"
 
-    async def _check_ready(self) -> bool:
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether the model has a word of its own on whether it is ready."""
+        return any(instance.has_ready_check for instance in self._plans)
+
+    async def check_ready(self) -> bool:
+        """Whether all instances say that they are ready."""
         return all(await asyncio.gather(*(each.check_ready() for each in self._plans)))
 
-    def _on_died(self, instance: Instance, reason: str) -> bool:
-        """Whether an instance that is gone is replaced."""
+    def replaces(self, instance: Instance, reason: str) -> bool:
+        """Whether another instance comes in the place of one that is gone."""
         ended = cast("PythonInstance", instance)
         plan = self._plans.pop(ended)
         if self._is_retired or self._model.state is ModelState.UNAVAILABLE:
@@ -127,11 +131,7 @@ class PythonVersion:
             return
         self._is_given_up = True
         self._cancel_restarts()
-        self._model.become(ModelState.UNAVAILABLE, reason)
-        for instance in list(self._model.instances):
-            instance.stop()
-        self._model.missing_instances = 0
-        self._model.give_up_if_empty(reason)
+        self._model.give_up(reason)
 
     def _cancel_restarts(self) -> None:
         for restart in list(self._restarts):

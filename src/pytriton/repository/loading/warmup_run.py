@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, ServerError
+from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
 
 if TYPE_CHECKING:
@@ -36,19 +37,21 @@ class WarmupRun:
         for sample in samples:
             inputs = sample.request_inputs(batching=batching)
             for _ in range(sample.execution_count):
-                requests = [
-                    InferRequest("", inputs, _Nowhere(), correlation_id=1, flags=_START_AND_END)
+                inferences = [
+                    Inference(
+                        InferRequest("", inputs, correlation_id=1, flags=_START_AND_END), _Nowhere()
+                    )
                     for _ in range(sample.request_count)
                 ]
-                await self._execute(instance, sample.name, requests)
+                await self._execute(instance, sample.name, inferences)
 
     async def _execute(
-        self, instance: PythonInstance, name: str, requests: list[InferRequest]
+        self, instance: PythonInstance, name: str, inferences: list[Inference]
     ) -> None:
-        self._open = len(requests)
+        self._open = len(inferences)
         self._done = self._loop.create_future()
         try:
-            instance.execute(requests, time.monotonic_ns())
+            instance.execute(inferences, time.monotonic_ns())
             await self._done
         except ServerError as error:
             raise InternalError(f"failed to run warmup sample '{name}': {error.message}") from error
@@ -67,7 +70,7 @@ class WarmupRun:
             if outcome.is_final:
                 self._open -= 1
             else:
-                instance.grant(batch.requests[outcome.position], 1)
+                instance.grant(batch.inferences[outcome.position], 1)
         if self._open <= 0 and not self._done.done():
             self._done.set_result(None)
 
@@ -82,4 +85,7 @@ class _Nowhere:
         """Drop it."""
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Drop it."""
+
+    def on_refused(self, error: ServerError) -> None:
         """Drop it."""

@@ -12,18 +12,25 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
+from pytriton.executor.base import Instance
 from pytriton.messages import InferRequest
-from pytriton.repository.services.deadlock import Wait, WaitGraph, WaitingInstance
+from pytriton.repository.services.deadlock import Wait, WaitGraph
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
     from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.executor.worker_services import CallSink
-    from pytriton.messages import InferResponse, InferTensor, TraceContext
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import (
+        InferResponse,
+        InferTensor,
+        ResponseSink,
+        TraceContext,
+        TracedSink,
+    )
     from pytriton.transport.worker_frames import InferCall
 
 logger = logging.getLogger(__name__)
@@ -31,22 +38,21 @@ logger = logging.getLogger(__name__)
 # Models may call one another as deep as this; a longer chain is one that does not end.
 MAX_DEPTH = 64
 _NEWEST = -1
-# After what time to look where the engine sent a call that it may have sent to the wrong instance:
-# one whose coroutines all wait for this call.
-_PLACING_S = 0.005
 
 
 class BeginTrace(Protocol):
     """How the trace of a call is begun, where requests are traced."""
 
-    def __call__(self, request: InferRequest, spec: ModelSpec, parent: TraceContext) -> None:
+    def __call__(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
+    ) -> TracedSink | None:
         """Trace a request under the span of the one that it is made for."""
 
 
-class CallingInstance(WaitingInstance, Protocol):
+class CallingInstance(Instance, Protocol):
     """An instance whose model calls others."""
 
-    def requests_of(self, batch_id: int) -> Sequence[InferRequest]:
+    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """The requests of a batch; none where it does not run any more."""
 
 
@@ -72,28 +78,23 @@ class ModelCaller:
         caller: CallingInstance | None,
         call: InferCall,
         inputs: dict[str, InferTensor],
-        sink: CallSink,
+        sink: ResponseSink,
     ) -> ModelCall:
-        """Start an inference for a model that `caller` runs.
-
-        Raises:
-            InternalError: It cannot be taken. The sink hears nothing.
-        """
+        """Start an inference for a model that `caller` runs; the sink hears what becomes of it."""
+        running = ModelCall(self, call.model_name, sink, _wait(caller, call))
         try:
             model = self._find(call)
-            request = self._make_request(caller, call, inputs, sink)
-            if call.trace is not None and self._begin_trace is not None:
-                self._begin_trace(request, model.spec, call.trace)
-            running = ModelCall(self, request, _wait(caller, call))
-            if model.ready_check is None:
-                running.submit(model)
-            else:  # the model is asked itself, and others are served meanwhile
-                running.check = self.loop.create_task(running.submit_if_ready(model))
+            request = self._make_request(caller, call, inputs)
         except ServerError as error:
-            raise refusal(call.model_name, error.message) from error
+            running.on_refused(error)
+            return running
+        trace = None
+        if call.trace is not None and self._begin_trace is not None:
+            trace = self._begin_trace(request, model.spec, call.trace, sink)
+        running.start(model, request, trace)
         return running
 
-    def _find(self, call: InferCall) -> Model:
+    def _find(self, call: InferCall) -> ServedModel:
         try:
             model = self.engine.lookup(call.model_name, _version(call))
         except ServerError as error:
@@ -113,7 +114,6 @@ class ModelCaller:
         caller: CallingInstance | None,
         call: InferCall,
         inputs: dict[str, InferTensor],
-        sink: CallSink,
     ) -> InferRequest:
         if len(inputs) != len(call.inputs):
             names = [ref.name for ref in call.inputs]
@@ -126,7 +126,6 @@ class ModelCaller:
             model_name=call.model_name,
             model_version=_version(call),
             inputs=inputs,
-            sink=sink,
             id=call.id,
             outputs=tuple(call.outputs) or None,
             parameters=call.parameters,
@@ -134,14 +133,15 @@ class ModelCaller:
             correlation_id=call.correlation_id,
             flags=call.flags,
             received_ns=time.monotonic_ns(),
-            depth=self._depth(caller, call),
+            call_depth=self._depth(caller, call),
         )
 
     def _depth(self, caller: CallingInstance | None, call: InferCall) -> int:
         batch_id = call.blocked_batch or call.batch
         if caller is None or not batch_id:
             return 1
-        depth = 1 + max((each.depth for each in caller.requests_of(batch_id)), default=0)
+        callers = caller.inferences_of(batch_id)
+        depth = 1 + max((each.request.call_depth for each in callers), default=0)
         if depth > self._max_depth:
             raise InternalError(
                 f"models call one another {depth} deep, of which at most {self._max_depth} "
@@ -151,73 +151,77 @@ class ModelCaller:
 
 
 class ModelCall:
-    """A call that was taken: between the engine and the worker that waits for its responses."""
+    """A call: between the engine and the worker that waits for its responses."""
 
-    def __init__(self, owner: ModelCaller, request: InferRequest, wait: Wait | None) -> None:
-        self.check: asyncio.Task[None] | None = None  # of the model's readiness, until it is over
+    def __init__(
+        self, owner: ModelCaller, model_name: str, sink: ResponseSink, wait: Wait | None
+    ) -> None:
         self._owner = owner
-        self._request = request
-        self._sink = request.sink
+        self._model_name = model_name
+        self._sink = sink
         self._wait = wait  # until the first response is there
+        self._check: asyncio.Task[None] | None = None  # of the model's readiness, while it runs
+        self._inference: Inference | None = None  # once the engine has the request
         self._has_answer = False
         self._is_over = False
-        request.sink = self
 
-    async def submit_if_ready(self, model: Model) -> None:
-        """Ask the model whether it is ready; the sink hears where it is not."""
-        assert model.ready_check is not None
-        name = self._request.model_name
-        try:
-            is_ready = await model.ready_check()
-            self.check = None
-            if not is_ready:
-                raise InternalError(_not_ready(name))  # noqa: TRY301  answered like the others
-            self.submit(model)
-        except ServerError as error:
-            self.on_error(refusal(name, error.message))
-        except Exception as error:  # the caller waits for an answer, whatever happened
-            logger.exception("model %s could not be called", name)
-            self.on_error(refusal(name, f"{type(error).__name__}: {error}"))
-
-    def submit(self, model: Model) -> None:
-        """Give the request to the engine; ServerError where it is not taken."""
-        owner, request = self._owner, self._request
-        owner.engine.infer(request, model)
-        if self._wait is None or self._has_answer:  # the response cache answers at once
-            return
-        owner.waits.add(self._wait, request)
-        if owner.waits.is_stuck(request):
-            raise self._give_up()
-        if owner.waits.has_blocked_slot(request.model.instances):
-            owner.loop.call_later(_PLACING_S, self._refuse_once_placed)
-
-    def _refuse_once_placed(self) -> None:
-        """The same for a request that may have gone where nothing moves before it is answered."""
-        if self._request.instance is None and not self._has_answer:
-            self._owner.loop.call_later(_PLACING_S, self._refuse_once_placed)
+    def start(self, model: ServedModel, request: InferRequest, trace: TracedSink | None) -> None:
+        """Give the request to the engine, after the model was asked if it has a word to say."""
+        if trace is not None:
+            self._sink = trace
+        if model.has_ready_check:  # others are served meanwhile
+            work = self._submit_if_ready(model, request, trace)
+            self._check = self._owner.loop.create_task(work)
         else:
-            self.refuse_if_stuck()
+            self._submit(request, trace)
+
+    async def _submit_if_ready(
+        self, model: ServedModel, request: InferRequest, trace: TracedSink | None
+    ) -> None:
+        try:
+            is_ready = await model.check_ready()
+            self._check = None
+            if is_ready:
+                self._submit(request, trace)
+            else:
+                self.on_refused(InternalError(_not_ready(self._model_name)))
+        except Exception as error:  # the caller waits for an answer, whatever happened
+            logger.exception("model %s could not be called", self._model_name)
+            self.on_refused(InternalError(f"{type(error).__name__}: {error}"))
+
+    def _submit(self, request: InferRequest, trace: TracedSink | None) -> None:
+        owner = self._owner
+        inference = owner.engine.infer(request, self, trace)
+        if self._has_answer:  # it was refused, or the response cache had one
+            return
+        self._inference = inference
+        if self._wait is None or inference.owner is None:
+            return
+        owner.waits.add(self._wait, inference)
+        if owner.waits.is_stuck(inference):
+            self._give_up(inference)
+        elif owner.waits.has_blocked_slot(inference.owner.instances):
+            # It may go to an instance where nothing moves before it is answered.
+            inference.owner.when_placed(inference, self.refuse_if_stuck)
 
     def refuse_if_stuck(self) -> None:
         """Fail the call if it would never be answered; the sink hears it."""
-        if not self._has_answer and self._owner.waits.is_stuck(self._request):
-            error = self._give_up()
-            self._sink.on_error(refusal(self._request.model_name, error.message))
+        inference = self._inference
+        if inference is not None and not self._has_answer and self._owner.waits.is_stuck(inference):
+            self._give_up(inference)
 
-    def _give_up(self) -> InternalError:
-        self._is_over = True  # so that the sink does not hear of it
-        request = self._request
-        self._owner.engine.cancel(request)
+    def _give_up(self, inference: Inference) -> None:
+        assert inference.owner is not None
+        count = len(inference.owner.instances)
+        self._is_over = True  # so that the sink does not hear of the cancelled request
+        inference.cancel()
         self._stop_waiting()
-        count = len(request.model.instances)
-        error = InternalError(
+        text = (
             f"the call would never be answered, as all {count} instance(s) of model "
-            f"'{request.model_name}' wait for calls that they made themselves. Models that call "
+            f"'{self._model_name}' wait for calls that they made themselves. Models that call "
             "themselves, or one another in a circle, need more instances."
         )
-        if request.trace is not None:
-            request.trace.on_refused(error)
-        return error
+        self._sink.on_refused(refusal(self._model_name, text))
 
     # What the engine tells
 
@@ -225,8 +229,8 @@ class ModelCall:
         """Pass a response on; after the first one the caller's thread runs again."""
         self._stop_waiting()
         if not self._is_over:
-            self._is_over = final
             self._sink.on_response(response, final=final)
+            self._is_over = final
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Pass an error on, as a response."""
@@ -235,34 +239,43 @@ class ModelCall:
             self._is_over = final
             self._sink.on_error(error, final=final)
 
+    def on_refused(self, error: ServerError) -> None:
+        """Say in the Python backend's words that the call was not taken."""
+        self._stop_waiting()
+        if not self._is_over:
+            self._is_over = True
+            self._sink.on_refused(refusal(self._model_name, error.message))
+
     # What the worker wants
 
     def cancel(self) -> None:
-        """The worker gave it up."""
-        if self.check is not None:
-            self.check.cancel()
-            self.check = None
+        """Give the call up."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
             self.on_error(CancelledError(""))
-        elif not self._is_over:
-            self._owner.engine.cancel(self._request)
+        elif self._inference is not None:
+            self._inference.cancel()
 
     def pause(self) -> None:
-        """The worker takes responses slower than they come."""
-        self._owner.engine.pause(self._request)
+        """Have the called model wait: the worker takes responses slower than they come."""
+        if self._inference is not None:
+            self._inference.pause()
 
     def resume(self) -> None:
-        """It takes them again."""
-        self._owner.engine.resume(self._request)
+        """Let the called model go on."""
+        if self._inference is not None:
+            self._inference.resume()
 
     def __repr__(self) -> str:
-        return f"<ModelCall of {self._request.model_name} over={self._is_over}>"
+        return f"<ModelCall of {self._model_name} over={self._is_over}>"
 
     def _stop_waiting(self) -> None:
         self._has_answer = True
-        if self._wait is None:
+        if self._wait is None or self._inference is None:
             return
         owner = self._owner
-        others = owner.waits.discard(self._wait, self._request)
+        others = owner.waits.discard(self._wait, self._inference)
         self._wait = None
         for other in others:
             if owner.waits.is_stuck(other):

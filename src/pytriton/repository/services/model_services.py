@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
-    from pytriton.executor.worker_services import CallSink
-    from pytriton.messages import InferTensor
+    from pytriton.messages import InferTensor, ResponseSink
     from pytriton.repository.services.bls import BeginTrace, CallingInstance, ModelCall
     from pytriton.repository.services.custom_metrics import CustomMetrics
     from pytriton.transport.worker_frames import InferCall, LogLine
@@ -101,7 +100,9 @@ class ModelServices:
             "is_model_ready": self._is_model_ready,
         }
 
-    def infer(self, call: InferCall, inputs: dict[str, InferTensor], sink: CallSink) -> ModelCall:
+    def infer(
+        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+    ) -> ModelCall:
         """Start an inference; ServerError where it cannot be taken, and the sink hears nothing."""
         return self._shared.caller.call(self.instance, call, inputs, sink)
 
@@ -186,8 +187,8 @@ class ModelServices:
         engine = self._shared.engine
         if not engine.is_model_ready(name, version):
             return False
-        check = engine.lookup(name, version).ready_check
-        return check is None or await check()
+        model = engine.lookup(name, version)
+        return not model.has_ready_check or await model.check_ready()
 
 
 def _split_traceback(text: str) -> tuple[str, str | None]:

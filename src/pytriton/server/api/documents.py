@@ -32,7 +32,7 @@ EXTENSIONS = (
 )
 
 
-class ServedModel(Protocol):
+class ReportedModel(Protocol):
     """What the documents and the metrics read of a loaded model version."""
 
     @property
@@ -88,7 +88,7 @@ def _tensors(specs: dict[str, TensorSpec]) -> list[dict[str, Any]]:
     ]
 
 
-def model_statistics(models: Iterable[ServedModel]) -> bytes:
+def model_statistics(models: Iterable[ReportedModel]) -> bytes:
     """The document of `/v2/models/stats` and of its forms for one model.
 
     Args:

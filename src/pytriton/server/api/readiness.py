@@ -7,12 +7,13 @@ Where a model has a word of its own to say, the answer is a coroutine; it costs 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
+    from pytriton.engine.served_model import ServedModel
 
 Readable = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
 
@@ -35,12 +36,8 @@ class Readiness:
             return False
         if not self._is_strict:
             return True
-        checks = [
-            model.ready_check
-            for model in self._engine.models()
-            if model.ready_check is not None and model.is_ready
-        ]
-        return _ask_all(checks) if checks else True
+        asked = [each for each in self._engine.models() if each.has_ready_check and each.is_ready]
+        return _ask_all(asked) if asked else True
 
     def model(self, name: str, version: str) -> Readable:
         """Whether a model is ready; an unknown one is not.
@@ -50,9 +47,9 @@ class Readiness:
         """
         if not self._engine.is_model_ready(name, version):
             return False
-        check = self._engine.lookup(name, version).ready_check
-        return _ask_all([check]) if check is not None else True
+        model = self._engine.lookup(name, version)
+        return _ask_all([model]) if model.has_ready_check else True
 
 
-async def _ask_all(checks: list[Callable[[], Awaitable[bool]]]) -> bool:
-    return all(await asyncio.gather(*(check() for check in checks)))
+async def _ask_all(models: list[ServedModel]) -> bool:
+    return all(await asyncio.gather(*(model.check_ready() for model in models)))

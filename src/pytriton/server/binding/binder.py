@@ -127,13 +127,14 @@ class BinderSession:
     def _bind(self, message: Bind) -> None:
         started_ns = time.monotonic_ns()
         sockets = self._take_sockets(len(message.concurrency))
+        keeper = MemoryKeeper(self._loop)
         try:
-            model = self._make_model(message)
+            model = self._make_model(message, keeper)
         except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        self._add_instances(model, sockets, message.concurrency)
+        self._add_instances(model, keeper, sockets, message.concurrency)
         self._take_over(model)
         model.statistics.load_ns = time.monotonic_ns() - started_ns
 
@@ -148,23 +149,29 @@ class BinderSession:
             )
         return sockets
 
-    def _make_model(self, message: Bind) -> Model:
+    def _make_model(self, message: Bind, keeper: MemoryKeeper) -> Model:
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
-        model = Model(spec_from_config(config, message.version), self._loop, self._cache)
-        model.is_bound = True
-        model.config_json = config_to_json(config)
-        return model
+        return Model(
+            spec_from_config(config, message.version),
+            self._loop,
+            self._cache,
+            config_json=config_to_json(config),
+            is_bound=True,
+            body_memory=keeper.body_memory,
+        )
 
     def _add_instances(
-        self, model: Model, sockets: list[socket.socket], concurrency: list[int]
+        self,
+        model: Model,
+        keeper: MemoryKeeper,
+        sockets: list[socket.socket],
+        concurrency: list[int],
     ) -> None:
         spec = model.spec
         labels = ModelLabels(
             spec.name, str(spec.version), list(spec.inputs), batching=spec.max_batch_size > 0
         )
-        keeper = MemoryKeeper(self._loop)
-        model.body_memory = keeper.body_memory
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = MemoryChannel(sock, keeper.arena)
             name = f"{spec.name}_0_{index}"

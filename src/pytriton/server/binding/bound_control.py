@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
+    from pytriton.engine.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class BoundControl:
         """Whether a model of that name is bound."""
         return any(model.spec.name == name for model in self._models())
 
-    def _models(self) -> Iterator[Model]:
+    def _models(self) -> Iterator[ServedModel]:
         return (model for model in self._engine.models() if model.is_bound)
 
-    def _versions(self, name: str) -> list[Model]:
+    def _versions(self, name: str) -> list[ServedModel]:
         return [model for model in self._models() if model.spec.name == name]
 
     # ModelControl
@@ -80,7 +80,7 @@ class BoundControl:
         """Whether every model that was not unloaded serves."""
         return all(model.is_ready or model.is_withdrawn for model in self._models())
 
-    async def _finish(self, model: Model) -> None:
+    async def _finish(self, model: ServedModel) -> None:
         await model.drain()
         if model.state is ModelState.UNLOADING:  # nobody wanted it back meanwhile
             model.become(ModelState.UNAVAILABLE, UNLOADED)
@@ -88,7 +88,7 @@ class BoundControl:
                 "successfully unloaded '%s' version %d", model.spec.name, model.spec.version
             )
 
-    def _restore(self, model: Model) -> None:
+    def _restore(self, model: ServedModel) -> None:
         if not model.is_withdrawn:
             return
         if model.state is ModelState.UNLOADING:
@@ -101,7 +101,7 @@ class BoundControl:
         logger.info("successfully loaded '%s'", model.spec.name)
 
 
-def _describe(models: list[Model]) -> str:
+def _describe(models: list[ServedModel]) -> str:
     return "".join(
         f"version {model.spec.version} is at {model.state.value} state: {model.reason};\n"
         for model in models

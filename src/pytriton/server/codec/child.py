@@ -14,7 +14,7 @@ import pathlib
 import signal
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.server.codec.messages import (
@@ -74,14 +74,11 @@ def _request(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
     spec = (job.model or ModelForm("", [], [])).spec()
     output_format = ALL_JSON
     memory_bytes = _memory_bytes(len(text))
-    sink: Any = None  # nobody answers from here
     if job.kind is Kind.GENERATE:
-        request = parse_large_generate(text, spec, sink, memory_bytes)
+        request = parse_large_generate(text, spec, memory_bytes)
     else:
         body = _empty(job.body_bytes)
-        request, output_format = parse_large_infer(
-            text, body, spec, sink, job.max_bytes, memory_bytes
-        )
+        request, output_format = parse_large_infer(text, body, spec, job.max_bytes, memory_bytes)
     tensors = request.inputs.values()
     reply = _checked(_reply(request, output_format), "names, shapes and parameters")
     return reply, [each.data for each in tensors if not isinstance(each.data, memoryview)]

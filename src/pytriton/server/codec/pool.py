@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import ResponseSink
 
 logger = logging.getLogger(__name__)
 
@@ -51,23 +50,23 @@ class CodecPool:
         self._reaping: asyncio.TimerHandle | None = None
 
     async def infer(
-        self, body: Buffer, header_length: int, spec: ModelSpec, sink: ResponseSink, max_bytes: int
+        self, body: Buffer, header_length: int, spec: ModelSpec, max_bytes: int
     ) -> tuple[InferRequest, OutputFormat]:
         """Read an infer request as `pytriton.wire.kserve_json.parse_infer` does."""
         text = memoryview(body)[:header_length]
         job = Job(Kind.INFER, len(text), max_bytes, len(body), ModelForm.of(spec))
         reply, payload = await self._ask(job, text)
         assert isinstance(reply, ReadRequest)
-        request = _request(reply, payload, memoryview(body)[header_length:], spec, sink)
+        request = _request(reply, payload, memoryview(body)[header_length:], spec)
         choices = {name: OutputChoice(*each) for name, each in reply.output_choices.items()}
         return request, OutputFormat(OutputChoice(*reply.output_default), choices)
 
-    async def generate(self, body: Buffer, spec: ModelSpec, sink: ResponseSink) -> InferRequest:
+    async def generate(self, body: Buffer, spec: ModelSpec) -> InferRequest:
         """Read a generate request as `pytriton.wire.generate.parse_generate` does."""
         job = Job(Kind.GENERATE, len(body), 0, len(body), ModelForm.of(spec))
         reply, payload = await self._ask(job, body)
         assert isinstance(reply, ReadRequest)
-        return _request(reply, payload, memoryview(b""), spec, sink)
+        return _request(reply, payload, memoryview(b""), spec)
 
     async def load(self, body: Buffer) -> LoadForm:
         """Read a load request as `pytriton.wire.repository.read_load` does."""
@@ -168,7 +167,6 @@ def _request(
     payload: list[bytes],
     binary: memoryview,
     spec: ModelSpec,
-    sink: ResponseSink,
 ) -> InferRequest:
     """The request of a reply; its binary tensors lie in `binary`, one after the other."""
     inputs = {}
@@ -186,7 +184,6 @@ def _request(
     return InferRequest(
         spec.name,
         inputs,
-        sink,
         id=reply.id,
         outputs=reply.outputs,
         parameters=reply.parameters,

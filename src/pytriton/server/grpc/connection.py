@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytriton.errors import ServerError
+from pytriton.errors import UNEXPECTED, ServerError
 from pytriton.server.api.status import GRPC_STATUS
 from pytriton.server.grpc.keepalive import Action, Keepalive
 from pytriton.server.grpc.progress import Progress
@@ -48,7 +48,6 @@ _monotonic_ns = time.monotonic_ns
 _START_BYTES = 32 << 10
 _JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
 _KEEPALIVE_PING = b"keepaliv"
-UNEXPECTED = "unexpected error in the server, its log says more"
 
 
 class CallHandler(Protocol):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.errors import InternalError, ServerError, UnsupportedError
+from pytriton.errors import InternalError, UnsupportedError
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.grpc.call import UnaryCall
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer
     from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.errors import ServerError
+    from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.options.server_options import ServerOptions
@@ -43,7 +44,6 @@ class InferService:
         pattern = options.grpc_header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
-        self._uses_metadata = self._forwarding is not None or tracing is not None
 
     def encoding(self, head: CallHead) -> str:
         """How the responses of a call are compressed."""
@@ -61,49 +61,46 @@ class InferService:
         if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
             return None
         model = self.engine.find(found.model_name, found.model_version)
-        if model is None or model.body_memory is None:
-            return None
-        return model.body_memory(size, found.raw_offset)
+        return None if model is None else model.body_memory(size, found.raw_offset)
 
     def build(
-        self,
-        form: InferForm,
-        raw: Sequence[Buffer],
-        model: Model,
-        head: CallHead,
-        sink: ResponseSink,
+        self, form: InferForm, raw: Sequence[Buffer], spec: ModelSpec, head: CallHead
     ) -> BuiltRequest:
         """Make the engine's request of a message and of the metadata of its call."""
-        built = build_request(form, raw, model.spec, sink)
+        built = build_request(form, raw, spec)
         built.request.received_ns = _monotonic_ns()
-        if self._uses_metadata:
-            self._use_metadata(head.metadata, built.request, model.spec)
-        return built
-
-    def _use_metadata(self, metadata: Metadata, request: InferRequest, spec: ModelSpec) -> None:
         if self._forwarding is not None:
             fields = [
                 (name.encode(), value.encode("latin-1") if isinstance(value, str) else value)
-                for name, value in metadata
+                for name, value in head.metadata
             ]
-            self._forwarding.apply(fields, request)
+            self._forwarding.apply(fields, built.request)
+        return built
+
+    def submit(
+        self, request: InferRequest, spec: ModelSpec, metadata: Metadata, sink: ResponseSink
+    ) -> Inference:
+        """Hand a request to the engine, traced if it is to be."""
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
             traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
-            self._tracing.begin(request, spec, "GRPC", traceparent, tracestate)
+            trace = self._tracing.begin(request, spec, "GRPC", traceparent, tracestate, sink)
+            if trace is not None:
+                return self.engine.infer(request, trace, trace)
+        return self.engine.infer(request, sink)
 
 
 class InferCall(UnaryCall):
     """ModelInfer: one request, one response. The engine's sink for it."""
 
-    __slots__ = ("_class_counts", "_request", "_service", "_spec")
+    __slots__ = ("_class_counts", "_inference", "_service", "_spec")
 
     def __init__(
         self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
-        self._request: InferRequest | None = None
+        self._inference: Inference | None = None  # before the engine has the request
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
 
@@ -120,43 +117,35 @@ class InferCall(UnaryCall):
             raise UnsupportedError(
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
-        built = service.build(form, raw, model, self.head, self)
+        self._spec = spec = model.spec
+        built = service.build(form, raw, spec, self.head)
         self._class_counts = built.class_counts
-        self._spec = model.spec
-        self._request = built.request
-        try:
-            service.engine.infer(built.request, model)
-        except ServerError:
-            self._request = None
-            raise
+        self._inference = service.submit(built.request, spec, self.head.metadata, self)
 
     def on_abandoned(self) -> None:
         """Give the request up."""
-        if self._request is not None:
-            self._service.engine.cancel(self._request)
+        if self._inference is not None:
+            self._inference.cancel()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""
-        # The request refers to this call: a cycle would keep large messages until the next
-        # garbage collection.
-        self._request = None
         if not self.is_open:
             return
         if response is None:
             self.fail(InternalError("expected a single response, got 0"))
             return
-        try:
-            parts = encode_infer_response(
-                response,
-                self._class_counts,
-                is_batched=self._spec.max_batch_size > 0,
-                labels=self._spec.labels,
-            )
-            self.respond(parts)
-        except ServerError as error:
-            self.fail(error)
+        parts = encode_infer_response(
+            response,
+            self._class_counts,
+            is_batched=self._spec.max_batch_size > 0,
+            labels=self._spec.labels,
+        )
+        self.respond(parts)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
-        self._request = None
+        self.fail(error)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Send the error."""
         self.fail(error)

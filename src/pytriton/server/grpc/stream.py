@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.dtypes import Buffer
-    from pytriton.engine.model import Model
-    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import InferResponse
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.grpc.infer import InferService
     from pytriton.wire.grpc import CallHead, MessageAssembler
@@ -89,13 +91,13 @@ class StreamInferCall(Call):
             streamed.is_decoupled = model.spec.decoupled
             if not streamed.is_decoupled:
                 self._turns.append(streamed)
-            streamed.start(raw, model, is_paused=self._is_paused)
+            streamed.start(raw, model.spec, is_paused=self._is_paused)
         except ServerError as error:
             if streamed.is_decoupled is None:  # an unknown model's errors keep the order too
                 self._turns.append(streamed)
-            self.deliver(streamed, encode_stream_refusal(error.message, form.id), final=True)
+            self.refuse_request(streamed, error)
 
-    def _find_model(self, form: InferForm) -> Model:
+    def _find_model(self, form: InferForm) -> ServedModel:
         engine = self.service.engine
         if engine.is_exiting:
             raise UnavailableError(
@@ -151,6 +153,11 @@ class StreamInferCall(Call):
             self.is_full = True
         if self._answer_bytes >= MAX_UNTAKEN_BYTES:
             self.drop(ErrorCode.ENHANCE_YOUR_CALM)
+
+    def refuse_request(self, streamed: StreamedRequest, error: ServerError) -> None:
+        """Send the error of a request that no model has seen."""
+        parts = encode_stream_refusal(error.message, streamed.form.id)
+        self.deliver(streamed, parts, final=True)
 
     def fail_request(
         self, streamed: StreamedRequest, error: ServerError, *, final: bool = True
@@ -210,7 +217,8 @@ class StreamedRequest:
     __slots__ = (
         "_call",
         "_class_counts",
-        "_request",
+        "_inference",
+        "_spec",
         "_wants_empty_final",
         "answer",
         "form",
@@ -222,65 +230,50 @@ class StreamedRequest:
         self.is_decoupled: bool | None = None  # not known yet
         self.answer: list[Buffer] | None = None  # of a coupled model, until its turn comes
         self._call = call
-        self._request: InferRequest | None = None
+        self._inference: Inference | None = None  # before the engine has the request
         self._class_counts: dict[str, int] | None = None
         self._wants_empty_final = False
 
-    def start(self, raw: Sequence[Buffer], model: Model, *, is_paused: bool) -> None:
-        """Hand the request to the engine."""
-        service = self._call.service
-        built = service.build(self.form, raw, model, self._call.head, self)
+    def start(self, raw: Sequence[Buffer], spec: ModelSpec, *, is_paused: bool) -> None:
+        """Hand the request to the engine; ServerError where it is malformed."""
+        service, head = self._call.service, self._call.head
+        built = service.build(self.form, raw, spec, head)
+        self._spec = spec
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
-        self._request = built.request
-        try:
-            service.engine.infer(built.request, model)
-        except ServerError:
-            self._request = None
-            raise
+        self._inference = service.submit(built.request, spec, head.metadata, self)
         if is_paused:
             self.pause()
 
     def cancel(self) -> None:
         """Give the request up."""
-        if self._request is not None:
-            self._call.service.engine.cancel(self._request)
+        if self._inference is not None:
+            self._inference.cancel()
 
     def pause(self) -> None:
         """Have the model wait."""
-        if self._request is not None and self.is_decoupled:
-            self._call.service.engine.pause(self._request)
+        if self._inference is not None and self.is_decoupled:
+            self._inference.pause()
 
     def resume(self) -> None:
         """Let the model go on."""
-        if self._request is not None and self.is_decoupled:
-            self._call.service.engine.resume(self._request)
+        if self._inference is not None and self.is_decoupled:
+            self._inference.resume()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Called by the engine."""
-        call, request = self._call, self._request
-        if final:
-            self._request = None  # which refers to this object
-        if not call.is_waiting_for(self) or request is None:
+        """Send a response."""
+        call, spec = self._call, self._spec
+        if not call.is_waiting_for(self):
             return
-        spec = request.model.spec
         parts = None
         if response is not None:
-            try:
-                parts = encode_stream_response(
-                    encode_infer_response(
-                        response,
-                        self._class_counts,
-                        is_batched=spec.max_batch_size > 0,
-                        labels=spec.labels,
-                    ),
-                    is_final=final,
-                )
-            except ServerError as error:
-                call.fail_request(self, error)
-                if not final:
-                    call.service.engine.cancel(request)  # the model may have more to say
-                return
+            encoded = encode_infer_response(
+                response,
+                self._class_counts,
+                is_batched=spec.max_batch_size > 0,
+                labels=spec.labels,
+            )
+            parts = encode_stream_response(encoded, is_final=final)
         elif not self.is_decoupled:
             call.fail_request(self, InternalError("expected a single response, got 0"))
             return
@@ -290,8 +283,11 @@ class StreamedRequest:
         call.deliver(self, parts, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Called by the engine."""
-        if final:
-            self._request = None
+        """Send an error in place of a response."""
         if self._call.is_waiting_for(self):
             self._call.fail_request(self, error, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Send the error of a request that was not taken."""
+        if self._call.is_waiting_for(self):
+            self._call.refuse_request(self, error)

@@ -8,11 +8,10 @@ this order.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytriton.background_tasks import BackgroundTasks
-from pytriton.errors import ServerError, UnavailableError, UnsupportedError
+from pytriton.errors import UNEXPECTED, ServerError, UnavailableError, UnsupportedError
 from pytriton.messages import InferRequest
 from pytriton.server.api import documents
 from pytriton.server.api.authorization import Authorization, Protocol
@@ -30,13 +29,13 @@ from pytriton.server.http.generate import (
 from pytriton.server.http.handler import HttpHandler
 from pytriton.server.http.infer import (
     EngineExchange,
+    EngineService,
     HeaderUse,
     InferExchange,
     respond_server_error,
 )
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Route, Router
-from pytriton.server.http.text import UNEXPECTED
 from pytriton.server.tracing.settings import TraceService
 from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
@@ -46,11 +45,10 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
     from pytriton.server.api.background import Background
     from pytriton.server.api.readiness import Readable
     from pytriton.server.codec.pool import CodecPool
-    from pytriton.server.http.bodies import Later, ReadInfer
+    from pytriton.server.http.bodies import Later
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
@@ -84,11 +82,12 @@ class HttpApi(HttpHandler):
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
-        self._headers = HeaderUse(options.http_header_forward_pattern, tracing)
         self._traces = TraceService(engine, trace_settings)
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
         )
+        headers = HeaderUse(options.http_header_forward_pattern, tracing)
+        self._service = EngineService(engine, headers, self._bodies)
         repository = RepositoryEndpoints(
             RepositoryService(engine, control), self._bodies, self.serve_later
         )
@@ -118,7 +117,7 @@ class HttpApi(HttpHandler):
         refusal = self._authorization.refusal(route.endpoint.api, head.headers.get)
         model = self._engine.find(route.model, route.version)
         memory = None
-        if refusal is None and model is not None and model.body_memory is not None:
+        if refusal is None and model is not None:
             announced = head.headers.get(b"inference-header-content-length", b"0")
             is_number = announced.isdigit() and len(announced) <= _MAX_DIGITS
             memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
@@ -234,67 +233,52 @@ class HttpApi(HttpHandler):
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
         model = self._engine.lookup(route.model, route.version)
-        if not model.spec.decoupled:
-            exchange = InferExchange(self._engine, model, connection, self._bodies)
-            reading = self._bodies.infer(request, model.spec, exchange)
-            if isinstance(reading, tuple):
-                exchange.submit(request.head, *reading, self._headers)
-                return exchange
-            return self._read_later(
-                connection, exchange, partial(self._submit, exchange, request, reading)
-            )
-        if not accepts_events(request.head.headers):
-            raise UnsupportedError(
-                "HTTP end point doesn't support models with decoupled transaction policy"
-            )
-        events = InferEvents(self._engine, model, connection, self._bodies)
-        reading = self._bodies.infer(request, model.spec, events)
+        kind: type[InferExchange | InferEvents] = InferExchange
+        if model.spec.decoupled:
+            if not accepts_events(request.head.headers):
+                raise UnsupportedError(
+                    "HTTP end point doesn't support models with decoupled transaction policy"
+                )
+            kind = InferEvents
+        exchange = kind(self._service, model, route.version, connection)
+        reading = self._bodies.infer(request, model.spec)
         if isinstance(reading, tuple):
-            events.submit(request.head, *reading, self._headers)
-            return events
-        return self._read_later(connection, events, partial(self._submit, events, request, reading))
+            exchange.submit(request.head, *reading)
+            return exchange
 
-    async def _submit(
-        self,
-        exchange: InferExchange | InferEvents,
-        request: HttpRequest,
-        read: Later[ReadInfer],
-    ) -> None:
-        exchange.submit(request.head, *await read(), self._headers)
+        async def submit_later() -> None:
+            exchange.submit(request.head, *await reading())
+
+        return self._read_later(connection, exchange, submit_later)
 
     def _generate(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
-        model = self._engine.lookup(route.model, route.version)
-        exchange = GenerateExchange(self._engine, model, connection, self._bodies)
-        return self._begin_generate(connection, request, model, exchange)
+        return self._begin_generate(GenerateExchange, connection, request, route)
 
     def _generate_stream(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
-        model = self._engine.lookup(route.model, route.version)
-        events = GenerateEvents(self._engine, model, connection, self._bodies)
-        return self._begin_generate(connection, request, model, events)
+        return self._begin_generate(GenerateEvents, connection, request, route)
 
     def _begin_generate(
         self,
+        kind: type[GenerateExchange | GenerateEvents],
         connection: HttpConnection,
         request: HttpRequest,
-        model: Model,
-        exchange: GenerateExchange | GenerateEvents,
+        route: Route,
     ) -> Exchange:
-        def submit(inference: InferRequest) -> None:
-            self._headers.apply(request.head, inference, model.spec)
-            exchange.start(inference)
+        model = self._engine.lookup(route.model, route.version)
+        exchange = kind(self._service, model, route.version, connection)
+        reading = self._bodies.generate(request, model.spec)
+        if isinstance(reading, InferRequest):
+            exchange.start(request.head, reading)
+            return exchange
 
-        async def submit_later(read: Later[InferRequest]) -> None:
-            submit(await read())
+        async def submit_later() -> None:
+            exchange.start(request.head, await reading())
 
-        reading = self._bodies.generate(request, model.spec, exchange)
-        if not isinstance(reading, InferRequest):
-            return self._read_later(connection, exchange, partial(submit_later, reading))
-        submit(reading)
-        return exchange
+        return self._read_later(connection, exchange, submit_later)
 
     def _read_later(
         self, connection: HttpConnection, exchange: EngineExchange, submit: Later[None]

@@ -7,10 +7,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from pytriton.errors import InternalError, InvalidArgumentError, ServerError
+from pytriton.errors import UNEXPECTED, InternalError, InvalidArgumentError, ServerError
 from pytriton.server.api.background import SMALL_BYTES, Background
 from pytriton.server.codec.pool import CodecPool
-from pytriton.server.http.text import UNEXPECTED
 from pytriton.wire.compression import decompress, decompress_small
 from pytriton.wire.generate import parse_generate
 from pytriton.wire.kserve_json import parse_header_length, parse_infer
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pytriton.background_tasks import BackgroundTasks
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, ResponseSink
+    from pytriton.messages import InferRequest
     from pytriton.server.http.reader import HttpRequest
     from pytriton.wire.output_format import OutputFormat
     from pytriton.wire.repository import LoadForm
@@ -66,16 +65,14 @@ class Bodies:
 
     # Requests
 
-    def infer(
-        self, http: HttpRequest, spec: ModelSpec, sink: ResponseSink
-    ) -> ReadInfer | Later[ReadInfer]:
+    def infer(self, http: HttpRequest, spec: ModelSpec) -> ReadInfer | Later[ReadInfer]:
         """The request in a body, and how its outputs are wanted."""
         headers = http.head.headers
         body: Buffer = http.body
         if b"content-encoding" in headers:
             inflated = self._inflated(http)
             if inflated is None:
-                return partial(self._infer_inflated, http, spec, sink)
+                return partial(self._infer_inflated, http, spec)
             body = inflated
         header_length = None
         length_text = headers.get(b"inference-header-content-length")
@@ -83,12 +80,10 @@ class Bodies:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         if len(body) > SMALL_BYTES and (header_length is None or header_length > SMALL_BYTES):
             json_length = header_length or len(body)
-            return partial(self._codec.infer, body, json_length, spec, sink, self._max_bytes)
-        return parse_infer(body, header_length, spec, sink)
+            return partial(self._codec.infer, body, json_length, spec, self._max_bytes)
+        return parse_infer(body, header_length, spec)
 
-    async def _infer_inflated(
-        self, http: HttpRequest, spec: ModelSpec, sink: ResponseSink
-    ) -> ReadInfer:
+    async def _infer_inflated(self, http: HttpRequest, spec: ModelSpec) -> ReadInfer:
         headers = http.head.headers
         body = await self._inflate(http)
         header_length = None
@@ -97,20 +92,18 @@ class Bodies:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         json_length = len(body) if header_length is None else header_length
         if json_length <= SMALL_BYTES:
-            return parse_infer(body, header_length, spec, sink)
-        return await self._codec.infer(body, json_length, spec, sink, self._max_bytes)
+            return parse_infer(body, header_length, spec)
+        return await self._codec.infer(body, json_length, spec, self._max_bytes)
 
-    def generate(
-        self, http: HttpRequest, spec: ModelSpec, sink: ResponseSink
-    ) -> InferRequest | Later[InferRequest]:
+    def generate(self, http: HttpRequest, spec: ModelSpec) -> InferRequest | Later[InferRequest]:
         """The request in the body of a generate call."""
         if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidArgumentError(
                 "Unsupported content-encoding, only 'identity' is supported."
             )
         if len(http.body) > SMALL_BYTES:
-            return partial(self._codec.generate, http.body, spec, sink)
-        return parse_generate(http.body, spec, sink)
+            return partial(self._codec.generate, http.body, spec)
+        return parse_generate(http.body, spec)
 
     def load(self, http: HttpRequest) -> LoadForm | Later[LoadForm]:
         """The request in the body of a call that loads a model."""

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytriton.errors import UNEXPECTED
 from pytriton.server.api.pace import Pace
 from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
 from pytriton.server.http.states import TRANSITIONS, ConnectionState
@@ -19,7 +20,6 @@ from pytriton.server.http.text import (
     CONTINUE,
     JSON_TYPE,
     STATUS_LINES,
-    UNEXPECTED,
     error_body,
     refusal,
     stream_head,

@@ -27,12 +27,10 @@ from pytriton.wire.large_response import (
 )
 
 if TYPE_CHECKING:
-    from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
+    from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest
-    from pytriton.server.http.bodies import Bodies
     from pytriton.server.http.connection import HttpConnection
-    from pytriton.server.http.infer import HeaderUse
+    from pytriton.server.http.infer import EngineService
     from pytriton.server.http.reader import RequestHead
     from pytriton.wire.output_format import OutputFormat
 
@@ -42,57 +40,50 @@ _EVENT_TYPE = EVENT_STREAM.encode()
 class GenerateExchange(EngineExchange):
     """A generate request: the model has to answer it exactly once."""
 
-    __slots__ = ("_bodies", "_response")
+    __slots__ = ("_response",)
 
     def __init__(
-        self, engine: Engine, model: Model, connection: HttpConnection, bodies: Bodies
+        self, service: EngineService, model: ServedModel, version: str, connection: HttpConnection
     ) -> None:
-        super().__init__(engine, model, connection)
-        self._bodies = bodies
+        super().__init__(service, model, version, connection)
         self._response: InferResponse | None = None
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Answer when the model ends, or at once when it says more than one thing."""
-        request = self._request
-        if request is None:
+        if self._is_answered:
             return
         if response is not None and self._response is not None:
-            self.on_error(InternalError(NOT_ONE_RESPONSE))
-            if not final:
-                self._engine.cancel(request)
+            self._fail(InternalError(NOT_ONE_RESPONSE))
             return
         self._response = response or self._response
-        if final:
-            self._answer()
+        if not final:
+            return
+        if self._response is None:
+            self._fail(InternalError(NOT_ONE_RESPONSE))
+        else:
+            self._answer(self._response)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
-        if self._request is not None:
-            request, self._request = self._request, None
-            respond_server_error(self._connection, error)
-            if not final:
-                self._engine.cancel(request)  # the model may have more to say
+        if not self._is_answered:
+            self._fail(error)
 
-    def _answer(self) -> None:
-        response = self._response
-        if response is None:
-            self.on_error(InternalError(NOT_ONE_RESPONSE))
-            return
-        try:
-            if has_large_output(response):
-                self._bodies.write_later(
-                    partial(encode_large_generate_response, response),
-                    partial(self._connection.respond, 200),
-                    partial(respond_server_error, self._connection),
-                )
-                self._request = None
-                return
-            body = encode_generate_response(response)
-        except Exception as error:  # noqa: BLE001  it is logged
-            self.on_error(as_server_error(error))
-            return
-        self._request = None
-        self._connection.respond(200, (body,))
+    def _fail(self, error: ServerError) -> None:
+        self._is_answered = True
+        respond_server_error(self._connection, error)
+        if self._inference is not None:
+            self._inference.cancel()  # the model may have more to say
+
+    def _answer(self, response: InferResponse) -> None:
+        if has_large_output(response):
+            self._service.bodies.write_later(
+                partial(encode_large_generate_response, response),
+                partial(self._connection.respond, 200),
+                partial(respond_server_error, self._connection),
+            )
+        else:
+            self._connection.respond(200, (encode_generate_response(response),))
+        self._is_answered = True
 
 
 def has_large_output(response: InferResponse) -> bool:
@@ -106,13 +97,12 @@ class EventStream(EngineExchange):
     A large one is written in a thread. What comes meanwhile is held back, and the model waits.
     """
 
-    __slots__ = ("_bodies", "_has_begun", "_held", "_is_writing")
+    __slots__ = ("_has_begun", "_held", "_is_writing")
 
     def __init__(
-        self, engine: Engine, model: Model, connection: HttpConnection, bodies: Bodies
+        self, service: EngineService, model: ServedModel, version: str, connection: HttpConnection
     ) -> None:
-        super().__init__(engine, model, connection)
-        self._bodies = bodies
+        super().__init__(service, model, version, connection)
         self._has_begun = False
         self._is_writing = False
         self._held: deque[tuple[InferResponse | ServerError | None, bool]] = deque()
@@ -126,14 +116,13 @@ class EventStream(EngineExchange):
         self._take(error, final)
 
     def _take(self, item: InferResponse | ServerError | None, final: bool) -> None:
-        if self._request is None:
+        if self._is_answered:
             return
-        if final:
-            self._request = None  # the engine is done with it
         if self._is_writing:
             self._held.append((item, final))
         else:
             self._pass_on(item, final)
+        self._is_answered = self._is_answered or final  # the engine has no more to say
 
     def _pass_on(self, item: InferResponse | ServerError | None, final: bool) -> None:
         if isinstance(item, InferResponse):
@@ -144,38 +133,41 @@ class EventStream(EngineExchange):
             self._end()
 
     def _send_response(self, response: InferResponse, final: bool) -> None:
-        try:
-            if has_large_output(response):
-                self._is_writing = True
-                self.pause()
-                self._bodies.write_later(
-                    partial(self._write, response),
-                    partial(self._on_written, final),
-                    partial(self._on_written, final),
-                )
-                return
-            event = self._write(response)
-        except Exception as error:  # noqa: BLE001  it is logged
-            self._send_error(as_server_error(error))
+        if has_large_output(response):
+            self._is_writing = True
+            self.pause()
+            self._service.bodies.write_later(
+                partial(self._write, response), partial(self._on_written, final), self._break_off
+            )
         else:
-            self._send(200, event)
+            self._send(200, self._write(response))
 
     def _write(self, response: InferResponse) -> bytes:
         """The event of a response."""
         raise NotImplementedError
 
-    def _on_written(self, final: bool, written: bytes | ServerError) -> None:
+    def _on_written(self, final: bool, event: bytes) -> None:
         self._is_writing = False
-        if isinstance(written, ServerError):
-            self._send_error(written)
-        else:
-            self._send(200, written)
+        self._send(200, event)
         if final:
             self._end()
-        while self._held and not self._is_writing:
-            self._pass_on(*self._held.popleft())
+        try:
+            while self._held and not self._is_writing:
+                self._pass_on(*self._held.popleft())
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._break_off(as_server_error(error))
+            return
         if not self._is_writing and not self._connection.is_writing_paused:
             self.resume()
+
+    def _break_off(self, error: ServerError) -> None:
+        """End the stream with a response that cannot be written."""
+        self._is_answered = True
+        self._held.clear()
+        self._send_error(error)
+        self._end()
+        if self._inference is not None:
+            self._inference.cancel()  # the model may have more to say
 
     def _send_error(self, error: ServerError) -> None:
         self._send(HTTP_STATUS[error.code], encode_error_event(error))
@@ -213,9 +205,7 @@ class InferEvents(EventStream):
 
     __slots__ = ("_format",)
 
-    def submit(
-        self, head: RequestHead, request: InferRequest, output_format: OutputFormat, use: HeaderUse
-    ) -> None:
+    def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
         """Hand the request to the engine."""
         if output_format.default.binary or any(it.binary for it in output_format.listed.values()):
             raise InvalidArgumentError(
@@ -223,8 +213,7 @@ class InferEvents(EventStream):
                 "for binary data"
             )
         self._format = output_format
-        use.apply(head, request, self._model.spec)
-        self.start(request)
+        self.start(head, request)
 
     def _write(self, response: InferResponse) -> bytes:
         spec = self._model.spec

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.errors import ServerError, UnsupportedError
 from pytriton.server.api.background import SMALL_BYTES
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.status import HTTP_STATUS
-from pytriton.server.http.bodies import as_server_error
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.text import JSON_TYPE
 from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer
     from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import InferRequest, InferResponse, ResponseSink, TracedSink
     from pytriton.server.http.bodies import Bodies
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import RequestHead
@@ -43,94 +43,115 @@ class HeaderUse:
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
 
-    def apply(self, head: RequestHead, request: InferRequest, spec: ModelSpec) -> None:
-        """Add it; InvalidArgumentError where a header must not be forwarded."""
+    def forward(self, head: RequestHead, request: InferRequest) -> None:
+        """Add headers as parameters; InvalidArgumentError where one must not be forwarded."""
         if self._forwarding is not None:
             self._forwarding.apply(head.header_list, request)
-        if self._tracing is not None:
-            traceparent = head.headers.get(b"traceparent", b"").decode("latin-1")
-            tracestate = head.headers.get(b"tracestate", b"").decode("latin-1")
-            self._tracing.begin(request, spec, "HTTP", traceparent, tracestate)
+
+    def begin_trace(
+        self, head: RequestHead, request: InferRequest, spec: ModelSpec, sink: ResponseSink
+    ) -> TracedSink | None:
+        """Trace the request in front of its sink, if it is to be traced."""
+        if self._tracing is None:
+            return None
+        traceparent = head.headers.get(b"traceparent", b"").decode("latin-1")
+        tracestate = head.headers.get(b"tracestate", b"").decode("latin-1")
+        return self._tracing.begin(request, spec, "HTTP", traceparent, tracestate, sink)
+
+
+class EngineService(NamedTuple):
+    """What all exchanges of a port with the engine share."""
+
+    engine: Engine
+    headers: HeaderUse
+    bodies: Bodies
 
 
 class EngineExchange(Exchange):
-    """A request on a connection that the engine works on; its sink for the responses."""
+    """A request on a connection that the engine works on; its sink for the responses.
 
-    __slots__ = ("_connection", "_engine", "_model", "_request")
+    Args:
+        service: What it shares with the others.
+        model: The model that the request is for.
+        version: The version as the client named it.
+        connection: Where the answer goes.
+    """
 
-    def __init__(self, engine: Engine, model: Model, connection: HttpConnection) -> None:
-        self._engine = engine
+    __slots__ = ("_connection", "_inference", "_is_answered", "_model", "_service", "_version")
+
+    def __init__(
+        self, service: EngineService, model: ServedModel, version: str, connection: HttpConnection
+    ) -> None:
+        self._service = service
         self._model = model
+        self._version = version
         self._connection = connection
-        # None before and after. The request refers to this object: a cycle that lasted would keep
-        # large bodies until the next garbage collection.
-        self._request: InferRequest | None = None
+        self._inference: Inference | None = None  # before the engine has the request
+        self._is_answered = False
 
-    def start(self, request: InferRequest) -> None:
-        """Hand the request to the engine; ServerError where it does not take it."""
+    def start(self, head: RequestHead, request: InferRequest) -> None:
+        """Hand the request to the engine."""
+        service = self._service
+        request.model_version = self._version
+        service.headers.forward(head, request)
         request.received_ns = time.monotonic_ns()
-        self._request = request
-        try:
-            self._engine.infer(request, self._model)
-        except ServerError:
-            self._request = None
-            raise
+        trace = service.headers.begin_trace(head, request, self._model.spec, self)
+        self._inference = service.engine.infer(request, self if trace is None else trace, trace)
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Take a response of the model."""
+        raise NotImplementedError
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Take an error in place of a response."""
+        raise NotImplementedError
+
+    def on_refused(self, error: ServerError) -> None:
+        """Answer with the error."""
+        self._is_answered = True
+        respond_server_error(self._connection, error)
 
     def abandon(self) -> None:
         """The client is gone: nobody waits for the response."""
-        if self._request is not None:
-            self._engine.cancel(self._request)
+        if self._inference is not None:
+            self._inference.cancel()
 
     def pause(self) -> None:
         """The client is slow: the model has to wait."""
-        if self._request is not None:
-            self._engine.pause(self._request)
+        if self._inference is not None:
+            self._inference.pause()
 
     def resume(self) -> None:
         """The client caught up."""
-        if self._request is not None:
-            self._engine.resume(self._request)
+        if self._inference is not None:
+            self._inference.resume()
 
 
 class InferExchange(EngineExchange):
     """An infer request of a coupled model."""
 
-    __slots__ = ("_accept_encoding", "_bodies", "_format")
+    __slots__ = ("_accept_encoding", "_format")
 
-    def __init__(
-        self, engine: Engine, model: Model, connection: HttpConnection, bodies: Bodies
-    ) -> None:
-        super().__init__(engine, model, connection)
-        self._bodies = bodies
-
-    def submit(
-        self, head: RequestHead, request: InferRequest, output_format: OutputFormat, use: HeaderUse
-    ) -> None:
+    def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
         """Hand the request to the engine."""
         self._accept_encoding = head.headers.get(b"accept-encoding")
         self._format = output_format
-        use.apply(head, request, self._model.spec)
-        self.start(request)
+        self.start(head, request)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""
-        self._request = None
         if response is None:
             self._connection.respond_error(500, "expected a single response, got 0")
             return
-        try:
-            for tensor in response.outputs:
-                if len(tensor.data) > SMALL_BYTES and self._takes_long(response):
-                    self._bodies.write_later(
-                        partial(self._write, response),
-                        lambda answer: self._connection.respond(200, *answer),
-                        self.on_error,
-                    )
-                    return
-            parts, content_type, headers = self._write(response, encode_infer_response)
-        except Exception as error:  # noqa: BLE001  it is logged
-            self.on_error(as_server_error(error))
-            return
+        for tensor in response.outputs:
+            if len(tensor.data) > SMALL_BYTES and self._takes_long(response):
+                self._service.bodies.write_later(
+                    partial(self._write, response),
+                    lambda answer: self._connection.respond(200, *answer),
+                    self.on_error,
+                )
+                return
+        parts, content_type, headers = self._write(response, encode_infer_response)
         self._connection.respond(200, parts, content_type, headers)
 
     def _takes_long(self, response: InferResponse) -> bool:
@@ -169,7 +190,6 @@ class InferExchange(EngineExchange):
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send the error."""
-        self._request = None
         respond_server_error(self._connection, error)
 
 

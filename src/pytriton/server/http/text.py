@@ -7,7 +7,6 @@ import http
 
 from pytriton.wire.json_text import dump_json
 
-UNEXPECTED = "unexpected error in the server, its log says more"
 JSON_TYPE = b"application/json"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytriton.engine.engine import Engine
-    from pytriton.engine.model import Model
+    from pytriton.engine.served_model import ServedModel
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest
     from pytriton.server.metrics.exposition import Family
@@ -53,5 +53,5 @@ class MetricsApi(HttpHandler):
             connection.respond(200, (), _CONTENT_TYPE)
 
 
-def _has_instances(model: Model) -> bool:
+def _has_instances(model: ServedModel) -> bool:
     return bool(model.instances or model.missing_instances)

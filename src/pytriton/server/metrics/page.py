@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pytriton.engine.stats import FailureReason, InferenceDurations
 from pytriton.repository.services.custom_metrics import CustomMetrics
-from pytriton.server.api.documents import ServedModel
+from pytriton.server.api.documents import ReportedModel
 from pytriton.server.metrics.exposition import Family, Number, Sample, gauge
 from pytriton.server.options.server_options import MetricsOptions
 
@@ -61,7 +61,7 @@ class MetricsPage:
         self._machine: MachineReading | None = None
         self._read_at = 0.0
 
-    def render(self, models: Iterable[ServedModel], custom: Iterable[Family] = ()) -> bytes:
+    def render(self, models: Iterable[ReportedModel], custom: Iterable[Family] = ()) -> bytes:
         """The page as it is now.
 
         Args:
@@ -74,7 +74,7 @@ class MetricsPage:
         families = (*self.families(models), *custom)
         return "".join(family.text() for family in families).encode()
 
-    def families(self, models: Iterable[ServedModel]) -> Iterable[Family]:
+    def families(self, models: Iterable[ReportedModel]) -> Iterable[Family]:
         """The server's own families, in the order of the page."""
         readings = [_Reading.of(model) for model in models]
         yield from _model_families(readings, latencies=self._options.counter_latencies)
@@ -107,12 +107,12 @@ class MetricsPage:
 class _Reading:
     """One model version's numbers, read once for all families."""
 
-    model: ServedModel
+    model: ReportedModel
     labels: dict[str, str]
     durations: InferenceDurations
 
     @classmethod
-    def of(cls, model: ServedModel) -> _Reading:
+    def of(cls, model: ReportedModel) -> _Reading:
         labels = {"model": model.spec.name, "version": str(model.spec.version)}
         return cls(model, labels, model.statistics.inference_durations())
 

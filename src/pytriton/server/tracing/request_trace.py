@@ -39,7 +39,7 @@ def new_trace_id() -> int:
 
 
 class RequestTrace:
-    """The trace of one request; see `pytriton.messages.RequestTrace`.
+    """The trace of one request; see `pytriton.messages.TracedSink`.
 
     Args:
         facts: what is known of the request, and gets known.
@@ -81,20 +81,13 @@ class RequestTrace:
         """Whatever the model still answers, the client did not get it."""
         self._facts.error = self._facts.error or _CANCELLED
 
-    def on_refused(self, error: ServerError) -> None:
-        """It ends here."""
-        self._facts.error = error.message
-        self._finish(_monotonic_ns())
-
     # What the sink has to hear
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
         answered_ns = _monotonic_ns()
-        try:
-            self._sink.on_response(response, final=final)
-        finally:
-            self._note_answer(answered_ns, final=final)
+        self._sink.on_response(response, final=final)
+        self._note_answer(answered_ns, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Pass an error on."""
@@ -104,6 +97,14 @@ class RequestTrace:
             self._sink.on_error(error, final=final)
         finally:
             self._note_answer(answered_ns, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Pass it on; the request ends here."""
+        self._facts.error = error.message
+        try:
+            self._sink.on_refused(error)
+        finally:
+            self._finish(_monotonic_ns())
 
     def _note_answer(self, answered_ns: int, *, final: bool) -> None:
         facts = self._facts

@@ -16,7 +16,7 @@ from pytriton.utils.trace_config import INSTALL_HINT
 
 if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, TraceContext
+    from pytriton.messages import InferRequest, ResponseSink, TraceContext
     from pytriton.server.tracing.settings import TraceSettings
     from pytriton.server.tracing.spans import SpanRecord
 
@@ -87,39 +87,46 @@ class Tracing:
         protocol: str,
         traceparent: str,
         tracestate: str,
-    ) -> None:
+        sink: ResponseSink,
+    ) -> RequestTrace | None:
         """Trace a client's request if it is to be: if its client does, or else as sampling says."""
         sampling = self.settings.sampling(spec.name)
         if sampling is None:
-            return
+            return None
         parent = parse_traceparent(traceparent) if traceparent else None
         if parent is None:
-            if sampling.takes_next():
-                self._attach(request, spec, new_trace_id(), protocol=protocol)
-        elif parent.is_sampled:
-            self._attach(
-                request, spec, parent.trace_id, parent.span_id, tracestate, protocol=protocol
-            )
+            if not sampling.takes_next():
+                return None
+            return self._begin(request, spec, sink, new_trace_id(), protocol=protocol)
+        if not parent.is_sampled:
+            return None
+        return self._begin(
+            request, spec, sink, parent.trace_id, parent.span_id, tracestate, protocol=protocol
+        )
 
-    def begin_call(self, request: InferRequest, spec: ModelSpec, parent: TraceContext) -> None:
+    def begin_call(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
+    ) -> RequestTrace | None:
         """Trace a request that a model makes for a traced one."""
         span = parse_traceparent(parent.traceparent)
-        if span is not None:
-            self._attach(
-                request, spec, span.trace_id, span.span_id, parent.tracestate, is_call=True
-            )
+        if span is None:
+            return None
+        return self._begin(
+            request, spec, sink, span.trace_id, span.span_id, parent.tracestate, is_call=True
+        )
 
-    def _attach(
+    def _begin(
         self,
         request: InferRequest,
         spec: ModelSpec,
+        sink: ResponseSink,
         trace_id: int,
         parent_id: int = 0,
         tracestate: str = "",
         *,
         protocol: str = "",
         is_call: bool = False,
-    ) -> None:
+    ) -> RequestTrace:
         facts = TraceFacts(
             trace_id=trace_id,
             parent_id=parent_id,
@@ -134,7 +141,7 @@ class Tracing:
             model_id=new_span_id(),
             start_ns=time.monotonic_ns(),
         )
-        request.trace = request.sink = RequestTrace(facts, request.sink, self._finish)
+        return RequestTrace(facts, sink, self._finish)
 
     def _finish(self, facts: TraceFacts) -> None:
         self._export.add(make_spans(facts, time.time_ns() - time.monotonic_ns()))

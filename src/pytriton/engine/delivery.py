@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hands outcomes to the sinks of their requests. Whatever happens, each request has one end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pytriton.errors import UNEXPECTED, InternalError, ServerError
+
+if TYPE_CHECKING:
+    from pytriton.executor.base import Outcome
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import ResponseSink
+
+logger = logging.getLogger(__name__)
+
+
+def deliver(inference: Inference, outcome: Outcome) -> None:
+    """Pass an outcome on; one that the sink cannot deliver ends its request with an error."""
+    if inference.is_over:  # a response before this one could not be delivered
+        return
+    sink = inference.end() if outcome.is_final else inference.sink
+    try:
+        if outcome.error is not None:
+            sink.on_error(outcome.error, final=outcome.is_final)
+        else:
+            sink.on_response(outcome.response, final=outcome.is_final)
+    except Exception as error:  # noqa: BLE001  the others of its batch are owed their answers
+        if outcome.error is None:
+            _fail(sink, inference, error)
+        else:
+            _log(inference, error)
+        if not outcome.is_final:
+            inference.cancel()  # the model may have more to say, which nobody will hear
+            inference.end()
+
+
+def refuse(inference: Inference, error: ServerError) -> None:
+    """Tell a sink that its request was not taken."""
+    sink = inference.end()
+    try:
+        sink.on_refused(error)
+    except Exception as failure:  # noqa: BLE001  it is logged
+        _log(inference, failure)
+
+
+def _fail(sink: ResponseSink, inference: Inference, error: Exception) -> None:
+    if not isinstance(error, ServerError):
+        _log(inference, error)
+        error = InternalError(UNEXPECTED)
+    try:
+        sink.on_error(error)
+    except Exception as failure:  # noqa: BLE001  it is logged
+        _log(inference, failure)
+
+
+def _log(inference: Inference, failure: Exception) -> None:
+    name = inference.request.model_name
+    logger.error("model %s: a response could not be delivered", name, exc_info=failure)
