@@ -167,7 +167,7 @@ def test_streams_take_turns(serve):
     order.clear()
     bench.execute(number(0))
     for call in calls:
-        bench.instance.grant(call.request, 1)
+        bench.instance.grant(call.inference, 1)
     may_go_on.set()
     assert bench.until(lambda: len(order) == 2 * RESPONSE_WINDOW)
 
@@ -283,7 +283,7 @@ def test_one_request_of_a_batch_can_be_cancelled(serve):
 
     bench = serve(steps, max_batch_size=2)
     stays, goes = bench.execute(number(0), number(0))
-    bench.instance.cancel(goes.request)
+    bench.instance.cancel(goes.inference)
     assert bench.until(lambda: stays.is_over and goes.is_over)
 
     assert values(stays) == list(range(200))
@@ -301,7 +301,7 @@ def test_batch_goes_on_when_the_client_that_held_it_up_leaves(serve):
     assert bench.until(lambda: len(goes.responses) == 1)
     assert not stays.is_over
 
-    bench.instance.cancel(goes.request)
+    bench.instance.cancel(goes.inference)
     assert bench.until(lambda: stays.is_over and goes.is_over)
 
     assert values(stays) == list(range(200))
@@ -313,7 +313,7 @@ def test_cancelled_request_of_a_batch_hears_while_the_others_wait(serve):
     stays.takes = goes.takes = False
     assert bench.until(lambda: len(stays.responses) == 1)
 
-    bench.instance.cancel(goes.request)
+    bench.instance.cancel(goes.inference)
 
     assert bench.until(lambda: goes.is_over)
     assert not stays.is_over

@@ -259,7 +259,7 @@ def test_slow_reader_makes_decoupled_models_wait():
     client.receive(window_update(stream, 4 << 20))
 
     assert client.engine.flow[1:] == [("resume", "a")]
-    assert client.engine.request("new")
+    assert client.engine.inference("new")
     assert (
         np.frombuffer(
             answers(client, stream)[0].infer_response.raw_output_contents[0], np.uint8
