@@ -207,7 +207,7 @@ def test_well_formed_data_is_never_read_as_a_whole(monkeypatch):
     for data, datatype, shape in (DATA[0], DATA[2], DATA[4], DATA[30], DATA[33]):
         text = infer_text(data, datatype, shape)
 
-        parse_large_infer(text, text, SPEC(), PLENTY, PLENTY)
+        parse_large_infer(text, text, SPEC, PLENTY, PLENTY)
 
 
 def test_more_objects_than_any_request_has_are_refused(monkeypatch):
@@ -223,11 +223,11 @@ def test_text_that_would_take_too_much_memory_is_refused_before_it_does():
     text = b"[" + b"[]," * 1000 + b"[]]"
 
     with pytest.raises(InvalidArgumentError, match="at most 10000 bytes of memory"):
-        parse_large_infer(text, text, SPEC(), PLENTY, 10_000)
+        parse_large_infer(text, text, SPEC, PLENTY, 10_000)
 
 
 def test_input_beyond_the_limit_is_refused_in_tritons_words():
     text = infer_text(f"[{NUMBERS}]", "INT32", [40])
 
     with pytest.raises(InvalidArgumentError, match=r"byte_size \(160 bytes\) that exceeds the max"):
-        parse_large_infer(text, text, SPEC(), 159, PLENTY)
+        parse_large_infer(text, text, SPEC, 159, PLENTY)

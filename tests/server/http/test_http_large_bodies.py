@@ -29,7 +29,7 @@ def service():
 
 
 def sent(service):
-    (request,) = service.double.requests
+    request = service.double.inferences[0].request
     return np.frombuffer(request.inputs["x"].data, np.float32).tolist()
 
 
@@ -38,7 +38,7 @@ def test_small_body_takes_no_thread(service):
     service.double.answer(floats(1))
     service.connect().send(post(gzip.compress(infer_body(1, 2)), INFER, GZIP))
 
-    assert len(service.double.requests) == 2
+    assert len(service.double.inferences) == 2
     assert service.background.count == 0
 
 
@@ -71,7 +71,7 @@ def test_binary_tensor_behind_small_json_is_a_part_of_the_body(service):
     service.connect().send(post(gzip.compress(body), INFER, length, GZIP))
 
     assert service.background.count == 1
-    for request in service.double.requests:
+    for request in [each.request for each in service.double.inferences]:
         assert isinstance(request.inputs["x"].data, memoryview)
         assert np.frombuffer(request.inputs["x"].data, np.float32).tolist() == MANY
 
@@ -232,7 +232,7 @@ def test_request_of_a_client_that_left_is_not_begun(held):
     held.loop.run()
 
     assert held.background.waiting[0].cancelled()
-    assert held.double.requests == []
+    assert held.double.inferences == []
 
 
 def test_answer_to_a_client_that_left_is_dropped(held):
