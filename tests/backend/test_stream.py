@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.backend.stream import StreamAccount
+from pytriton.backend.stream import StreamBatch
 from pytriton.dtypes import UINT8
 from pytriton.errors import ErrorCode
 from pytriton.transport.frames import (
@@ -17,8 +17,8 @@ from pytriton.transport.frames import (
 )
 
 
-def account(requests=1):
-    return StreamAccount(Execute(7, [1] * requests, []))
+def batch(requests=1):
+    return StreamBatch(Execute(7, [1] * requests, []))
 
 
 def item(position=0, size=1):
@@ -26,8 +26,8 @@ def item(position=0, size=1):
 
 
 def opened(requests=1):
-    """An account whose clients took their first response."""
-    stream = account(requests)
+    """A batch whose clients took their first response."""
+    stream = batch(requests)
     for position in range(requests):
         stream.filter([item(position)])
         stream.credit(position, 1)
@@ -35,7 +35,7 @@ def opened(requests=1):
 
 
 def test_second_response_waits_until_the_first_was_taken():
-    stream = account()
+    stream = batch()
     assert stream.may_send
     stream.filter([item()])
     assert not stream.may_send
@@ -65,7 +65,7 @@ def test_credit_opens_the_window_again():
 
 @pytest.mark.parametrize("size", [RESPONSE_WINDOW_BYTES, 10 * RESPONSE_WINDOW_BYTES])
 def test_response_of_any_size_may_be_sent_alone(size):
-    stream = account()
+    stream = batch()
     stream.filter([item(size=size)])
     assert not stream.may_send
     stream.credit(0, 1)
@@ -83,7 +83,7 @@ def test_bytes_close_the_window_before_the_count_does():
 
 
 def test_more_credit_than_was_spent_is_no_gain():
-    stream = account()
+    stream = batch()
     stream.filter([item()])
     stream.credit(0, 1000)
     stream.filter([item()] * RESPONSE_WINDOW)
@@ -104,7 +104,7 @@ def test_slowest_client_decides():
 
 
 def test_cancelled_request_is_answered_once_and_gets_no_more():
-    stream = account(2)
+    stream = batch(2)
     answer = stream.cancel(1)
     assert (answer.position, answer.is_final, answer.error) == (1, True, "")
     assert answer.error_code == ErrorCode.CANCELLED
@@ -117,7 +117,7 @@ def test_cancelled_request_is_answered_once_and_gets_no_more():
 
 
 def test_end_is_said_to_every_open_request_once():
-    stream = account(3)
+    stream = batch(3)
     ends = stream.finish("broken", ErrorCode.INTERNAL)
 
     assert [(each.position, each.is_final, each.error) for each in ends] == [

@@ -46,11 +46,11 @@ class LoggingServices:
 class WorkerThread(threading.Thread):
     """What is the main thread of a worker process elsewhere."""
 
-    def __init__(self, channel, door, on_end):
+    def __init__(self, channel, fork_socket, on_end):
         super().__init__(name="worker", daemon=True)
-        self._worker = Worker(channel, door)
+        self._worker = Worker(channel, fork_socket)
         self.channel = self._worker._connection.outbox.channel
-        self._door = door
+        self._fork_socket = fork_socket
         self._on_end = on_end
 
     def run(self):
@@ -62,7 +62,7 @@ class WorkerThread(threading.Thread):
         finally:
             set_runtime(None)  # of this process, which goes on
             self._worker._connection.close()
-            self._door.close()
+            self._fork_socket.close()
             self._on_end()
 
 
@@ -77,15 +77,15 @@ class WorkerBench(InstanceBench):
         super().__init__(loop, batching=batching)
         filename, is_decoupled = {**WORKERS, **STREAMS}[kind]
         channel, far_channel = socket_pair()
-        door, far_door = socket_pair()
+        fork_socket, far_fork_socket = socket_pair()
         exited = loop.create_future()
 
         def on_end():
             loop.call_soon_threadsafe(exited.set_result, "exited with code 0")
 
-        self._thread = WorkerThread(far_channel, far_door, on_end)
+        self._thread = WorkerThread(far_channel, far_fork_socket, on_end)
         self.far_channel = self._thread.channel
-        worker = WorkerProcess("m_0_0", 0, (channel, door), lambda: None, exited)
+        worker = WorkerProcess("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
         labels = ModelLabels(
             "m", "1", [spec.name for spec in inputs], batching=batching, has_details=True
         )

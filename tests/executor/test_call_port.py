@@ -41,9 +41,9 @@ def forked(rig):
     """The channel of a process that the worker forked."""
     theirs, sent = socket_pair()
     with sent:
-        socket.send_fds(rig.far_door, [b"in"], [sent.fileno()])
+        socket.send_fds(rig.far_fork_socket, [b"in"], [sent.fileno()])
     rig.turn()
-    assert rig.instance._door.callers == 1
+    assert rig.instance._fork_listener.callers == 1
     channel = MemoryChannel(theirs, Arena())
     yield channel
     channel.close()
@@ -244,7 +244,7 @@ def test_forked_process_that_ends_takes_only_its_own_calls_along(rig, forked):
     rig.turn()
 
     assert (own.events, other.events) == ([], ["cancel"])
-    assert rig.instance._door.callers == 0
+    assert rig.instance._fork_listener.callers == 0
     assert rig.deaths == []
     own.sink.on_response(None, final=True)
     assert rig.far.receive().frame == InferReply(1, None)
@@ -254,26 +254,26 @@ def test_forked_process_that_talks_nonsense_is_shown_out(rig, forked, caplog):
     forked.link.send(b"\xff" * 40)
     rig.turn()
 
-    assert rig.instance._door.callers == 0
+    assert rig.instance._fork_listener.callers == 0
     assert rig.deaths == []
     assert "a forked process: a message could not be read" in caplog.text
 
 
 def test_what_is_no_socket_does_not_come_in(rig, caplog):
     read, write = os.pipe()
-    socket.send_fds(rig.far_door, [b"in"], [read])
+    socket.send_fds(rig.far_fork_socket, [b"in"], [read])
     os.close(read)
     rig.turn()
 
-    assert rig.instance._door.callers == 0
-    assert "no socket came through" in caplog.text
+    assert rig.instance._fork_listener.callers == 0
+    assert "no socket came over" in caplog.text
     with pytest.raises(BrokenPipeError):  # nobody holds the other end any more
         os.write(write, b"x")
     os.close(write)
 
 
 def test_worker_that_closes_its_door_still_calls(rig):
-    rig.far_door.close()
+    rig.far_fork_socket.close()
     rig.turn()
     made = call(rig, rig.far)
     made.sink.on_response(None, final=True)

@@ -57,7 +57,7 @@ def run(scenario):
 
 def close_sockets(worker):
     worker.channel.close()
-    worker.door.close()
+    worker.fork_socket.close()
 
 
 @pytest.fixture(params=["zygote", "spawn", "portable"])

@@ -286,7 +286,7 @@ def test_processes_that_a_model_forks_call_through_the_door(way):
         output = await owner.output(instance, calls=9)
 
         assert np.frombuffer(output, np.float32).tolist() == [10.0 * each for each in range(9)]
-        await until(lambda: not instance._door.callers)
+        await until(lambda: not instance._fork_listener.callers)
 
     run(scenario)
 

@@ -84,10 +84,10 @@ class WorkerRig:
         self.services = FakeServices()
         self.keeper = MemoryKeeper(self.loop)
         channel, far = socket_pair()
-        door, self.far_door = socket_pair()
+        fork_socket, self.far_fork_socket = socket_pair()
         self.far = MemoryChannel(far, Arena())
         self.exited = self.loop.create_future()
-        worker = Worker("m_0_0", 4321, (channel, door), self._on_kill, self.exited)
+        worker = Worker("m_0_0", 4321, (channel, fork_socket), self._on_kill, self.exited)
         labels = ModelLabels("m", "1", ["x"], batching=True, has_details=True)
         self.instance = PythonInstance(
             worker, labels, self.keeper, self.loop, self, self.services, grace_s
@@ -161,7 +161,7 @@ class WorkerRig:
         self.turn()
         assert self.instance.ended.done()
         self.far.close()
-        self.far_door.close()
+        self.far_fork_socket.close()
         self.loop.close()
 
 

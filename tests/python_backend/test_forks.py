@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a model forks: they call other models through the worker's door."""
+"""Processes that a model forks: they call other models over the fork socket of its worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from pytriton.transport.frames import Responses
 from pytriton.transport.worker_frames import InferCall, LogLine
 from tests.e2e.waiting import eventually
-from tests.python_backend.worker_rig import DEADLINE_S, is_alive, through_door
+from tests.python_backend.worker_rig import DEADLINE_S, connect_forked, is_alive
 
 X = np.array([[1.0]], np.float32)
 
@@ -62,10 +62,10 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([values]))])]
 
 def next_call(rig, peers):
     """The next call of a forked process, which may be one that had no channel so far."""
-    ready, _, _ = select.select([rig.door, *[p.channel for p in peers]], [], [], DEADLINE_S)
+    ready, _, _ = select.select([rig.fork_socket, *[p.channel for p in peers]], [], [], DEADLINE_S)
     assert ready
-    if rig.door in ready:
-        peers.append(through_door(rig.door))
+    if rig.fork_socket in ready:
+        peers.append(connect_forked(rig.fork_socket))
         return peers[-1], peers[-1].hear(InferCall).frame
     for peer in peers:
         if peer.channel in ready:
@@ -94,7 +94,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([[value]]))])]
     batch = rig.execute({"x": X})
     own = rig.hear(InferCall).frame
     assert (own.id, own.blocked_batch) == ("7", batch)
-    peer = through_door(rig.door)
+    peer = connect_forked(rig.fork_socket)
     call = peer.hear(InferCall).frame
     assert call.id == "5"
     peer.reply(call.call, {"y": X})
@@ -116,7 +116,7 @@ return [pb_utils.InferenceResponse([])]
         )
     )
     rig.run({"x": X})
-    peer = through_door(rig.door)
+    peer = connect_forked(rig.fork_socket)
     assert peer.hear(LogLine).frame.message == "from a child"
     peer.close()
 

@@ -75,13 +75,13 @@ def test_every_thread_gets_its_own_message(rig):
 def test_reader_that_is_done_wakes_another(rig):
     (first, first_number), (second, second_number) = call(rig), call(rig)
     reader = Waiting(rig.mailbox, first)
-    assert eventually(lambda: rig.mailbox._is_led)
+    assert eventually(lambda: rig.mailbox._has_reader)
     other = Waiting(rig.mailbox, second)
     assert eventually(lambda: is_asleep(rig, other))
 
     rig.server.send(ServiceReply(first_number))
     assert reader.is_done()
-    assert eventually(lambda: rig.mailbox._is_led)
+    assert eventually(lambda: rig.mailbox._has_reader)
     rig.server.send(ServiceReply(second_number))
     assert other.is_done()
 
@@ -105,7 +105,7 @@ def test_end_of_the_connection_wakes_all(rig):
 def test_reader_gives_way_to_the_models_thread(rig):
     inbox, number = call(rig)
     reader = Waiting(rig.mailbox, inbox)
-    assert eventually(lambda: rig.mailbox._is_led)
+    assert eventually(lambda: rig.mailbox._has_reader)
     model = Waiting(rig.mailbox, rig.mailbox.jobs)
     assert eventually(lambda: is_asleep(rig, model))
 
@@ -126,7 +126,7 @@ def test_patient_thread_lets_the_models_thread_read(rig):
     patient = Waiting(rig.mailbox, inbox)
     assert eventually(lambda: is_asleep(rig, patient))
     model = Waiting(rig.mailbox, rig.mailbox.jobs)
-    assert eventually(lambda: rig.mailbox._is_led)
+    assert eventually(lambda: rig.mailbox._has_reader)
 
     rig.server.send(CheckReady(1))
     assert patient.is_done()

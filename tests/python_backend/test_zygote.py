@@ -153,15 +153,15 @@ def test_idle_worker_ends_when_its_channel_does(start_worker, zygote):
 
 def spawn(command, *options):
     channel, far_channel = socket_pair()
-    door, far_door = socket_pair()
-    with far_channel, far_door:
-        descriptors = [far_channel.fileno(), far_door.fileno()]
+    fork_socket, far_fork_socket = socket_pair()
+    with far_channel, far_fork_socket:
+        descriptors = [far_channel.fileno(), far_fork_socket.fileno()]
         process = subprocess.Popen(
             [
                 *command,
                 "--channel-fd",
                 str(descriptors[0]),
-                "--door-fd",
+                "--fork-fd",
                 str(descriptors[1]),
                 *options,
             ],
@@ -169,7 +169,7 @@ def spawn(command, *options):
             stderr=subprocess.PIPE,
             text=True,
         )
-    return process, Peer(channel), door
+    return process, Peer(channel), fork_socket
 
 
 @pytest.mark.parametrize("way", [["-m", "pytriton.python_backend"], [entry.__file__]])
@@ -183,7 +183,7 @@ def test_worker_is_started_by_itself(tmp_path, way):
         "        assert not any(path.endswith('python_backend') for path in sys.path)\n"
         "        assert '/fallback' in sys.path\n"
     )
-    process, peer, door = spawn(
+    process, peer, fork_socket = spawn(
         [sys.executable, *way], "--title", "t", "--fallback-path", "/fallback"
     )
     peer.say(Initialize(str(tmp_path / "1" / "model.py"), "1", {"model_name": "m"}, []))
@@ -192,19 +192,19 @@ def test_worker_is_started_by_itself(tmp_path, way):
     with process:
         assert process.wait(DEADLINE_S) == 0
     peer.close()
-    door.close()
+    fork_socket.close()
 
 
 def test_python_without_what_a_worker_needs_says_so():
     # -S leaves out all packages that are installed.
-    process, peer, door = spawn([sys.executable, "-S", "-E", entry.__file__])
+    process, peer, fork_socket = spawn([sys.executable, "-S", "-E", entry.__file__])
     _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"The Python {version} at {sys.executable} cannot run models" in errors
     assert "needs the packages numpy and msgspec" in errors
     peer.close()
-    door.close()
+    fork_socket.close()
 
 
 def test_spawned_worker_ends_with_the_server(tmp_path):
@@ -212,10 +212,10 @@ def test_spawned_worker_ends_with_the_server(tmp_path):
     (tmp_path / "1" / "model.py").write_text(
         "class TritonPythonModel:\n    def execute(self, requests): ...\n"
     )
-    process, peer, door = spawn([sys.executable, "-m", "pytriton.python_backend"])
+    process, peer, fork_socket = spawn([sys.executable, "-m", "pytriton.python_backend"])
     peer.say(Initialize(str(tmp_path / "1" / "model.py"), "1", {"model_name": "m"}, []))
     peer.hear(Initialized)
     peer.close()
-    door.close()
+    fork_socket.close()
     with process:
         assert process.wait(DEADLINE_S) == 1

@@ -64,18 +64,18 @@ class ZygoteRig:
         self._exits: dict[int, int] = {}
 
     def fork(self, title="worker", environment=None):
-        """A worker: its process id and our ends of channel and door."""
+        """A worker: its process id and our ends of its two sockets."""
         self._calls += 1
         channel, far_channel = socket_pair()
-        door, far_door = socket_pair()
-        with far_channel, far_door:
+        fork_socket, far_fork_socket = socket_pair()
+        with far_channel, far_fork_socket:
             message = ForkWorker(self._calls, title, environment or {})
-            self.link.send(message, [far_channel.fileno(), far_door.fileno()])
+            self.link.send(message, [far_channel.fileno(), far_fork_socket.fileno()])
         while not isinstance(answer := self.link.receive(), Forked):
             self._note(answer)
         assert answer.call == self._calls
         assert answer.error == ""
-        return answer.pid, channel, door
+        return answer.pid, channel, fork_socket
 
     def wait(self, pid):
         """How a worker ended, as a status of `os.waitpid`."""
@@ -138,7 +138,9 @@ class WorkerRig(Peer):
     def __init__(self, zygote: ZygoteRig, folder: pathlib.Path, source: str = "", **options: Any):
         self.zygote = zygote
         environment = options.pop("environment", None)
-        self.pid, channel, self.door = zygote.fork(options.pop("title", "worker"), environment)
+        self.pid, channel, self.fork_socket = zygote.fork(
+            options.pop("title", "worker"), environment
+        )
         super().__init__(channel)
         self.is_over = False
         self._batches = 0
@@ -223,17 +225,17 @@ class WorkerRig(Peer):
 
     def close(self):
         super().close()
-        self.door.close()
+        self.fork_socket.close()
         if not self.is_over:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self.zygote.wait(self.pid)
 
 
-def through_door(door: socket.socket) -> Peer:
+def connect_forked(fork_socket: socket.socket) -> Peer:
     """The channel that a process opens which the worker forked."""
-    door.settimeout(DEADLINE_S)
-    _, (descriptor,), _, _ = socket.recv_fds(door, 16, 1)
+    fork_socket.settimeout(DEADLINE_S)
+    _, (descriptor,), _, _ = socket.recv_fds(fork_socket, 16, 1)
     return Peer(socket.socket(fileno=descriptor))
 
 

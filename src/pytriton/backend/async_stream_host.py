@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pytriton.backend.async_host import AsyncInstanceHost
 from pytriton.backend.model_call import is_unrecoverable
-from pytriton.backend.stream import ABANDONED, StreamAccount
+from pytriton.backend.stream import ABANDONED, StreamBatch
 from pytriton.errors import ErrorCode
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem, Responses
 
@@ -25,10 +25,10 @@ _END = object()
 class _AsyncStream:
     """An async generator at work on a batch."""
 
-    __slots__ = ("account", "changed", "task")
+    __slots__ = ("batch", "changed", "task")
 
-    def __init__(self, account: StreamAccount) -> None:
-        self.account = account
+    def __init__(self, batch: StreamBatch) -> None:
+        self.batch = batch
         self.changed = asyncio.Event()  # credit came, or a client that had none left
         self.task: asyncio.Task[None] | None = None
 
@@ -43,7 +43,7 @@ class AsyncStreamHost(AsyncInstanceHost):
     def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, Execute):
-            stream = self._streams[frame.batch] = _AsyncStream(StreamAccount(frame))
+            stream = self._streams[frame.batch] = _AsyncStream(StreamBatch(frame))
             stream.task = self._spawn(self._run_stream(stream, received))
             # Not in the coroutine, which never begins where its task is cancelled at once.
             stream.task.add_done_callback(lambda _: self._streams.pop(frame.batch))
@@ -51,30 +51,30 @@ class AsyncStreamHost(AsyncInstanceHost):
             self._cancel(self._streams[frame.batch], frame.position)
         elif isinstance(frame, Credit) and frame.batch in self._streams:
             stream = self._streams[frame.batch]
-            stream.account.credit(frame.position, frame.count)
+            stream.batch.credit(frame.position, frame.count)
             stream.changed.set()
 
     def _cancel(self, stream: _AsyncStream, position: int) -> None:
-        item = stream.account.cancel(position)
+        item = stream.batch.cancel(position)
         if item is not None:
             self._send_items([item], self._channel.payload(), time.monotonic_ns())
-        if stream.account.is_abandoned:
+        if stream.batch.is_abandoned:
             assert stream.task is not None
             stream.task.cancel()
         stream.changed.set()
 
     async def _run_stream(self, stream: _AsyncStream, received: Received) -> None:
-        account = stream.account
+        batch = stream.batch
         started_ns = time.monotonic_ns()
         last: list[ResponseItem] = []
         stops = False
         try:
             await self._stream(stream, self._call.requests(received))
-            last = account.finish()
+            last = batch.finish()
         except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
             stops = is_unrecoverable(error)
-            if not account.is_abandoned and not self._closed.done():
-                last = account.finish(self._call.error_text(error), ErrorCode.INTERNAL)
+            if not batch.is_abandoned and not self._closed.done():
+                last = batch.finish(self._call.error_text(error), ErrorCode.INTERNAL)
             elif not isinstance(error, asyncio.CancelledError):
                 self._call.log_raised_at_end(error)
         try:
@@ -83,16 +83,16 @@ class AsyncStreamHost(AsyncInstanceHost):
             text = self._call.error_text(error)
             last = [structs.replace(item, error=text) for item in last]
             self._send_items(last, self._channel.payload(), started_ns)
-        self._call.end_spans(account.execute, last[0].error if last else ABANDONED)
+        self._call.end_spans(batch.execute, last[0].error if last else ABANDONED)
         if stops:
             self._on_unrecoverable()
 
     async def _stream(self, stream: _AsyncStream, requests: list[Any]) -> None:
-        account = stream.account
+        batch = stream.batch
         responses = _async_responses(self._call.infer_func(requests))
         try:
             while True:
-                while not account.may_send:
+                while not batch.may_send:
                     stream.changed.clear()
                     await stream.changed.wait()
                 started_ns = time.monotonic_ns()
@@ -100,8 +100,8 @@ class AsyncStreamHost(AsyncInstanceHost):
                 if results is _END:
                     return
                 payload = self._channel.payload()
-                items = self._call.response_items(account.execute, results, payload, is_final=False)
-                self._send_items(account.filter(items), payload, started_ns)
+                items = self._call.response_items(batch.execute, results, payload, is_final=False)
+                self._send_items(batch.filter(items), payload, started_ns)
         finally:
             await responses.aclose()
 

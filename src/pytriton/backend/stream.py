@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of one decoupled batch: its open requests, and how far ahead of them it may run."""
+"""A running batch of a decoupled model: its open requests, and how far ahead of them it may run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ABANDONED = "the client went away"
 
 
-class StreamAccount:
+class StreamBatch:
     """A running batch of a decoupled model. Pure: no thread, no socket, no clock."""
 
     def __init__(self, execute: Execute) -> None:

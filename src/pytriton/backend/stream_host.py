@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
-from pytriton.backend.stream import ABANDONED, StreamAccount
+from pytriton.backend.stream import ABANDONED, StreamBatch
 from pytriton.errors import ErrorCode
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem
@@ -34,10 +34,10 @@ _SLOW_STEP_NS = 100_000
 class _Stream:
     """A generator at work on a batch."""
 
-    __slots__ = ("account", "is_slow", "responses")
+    __slots__ = ("batch", "is_slow", "responses")
 
-    def __init__(self, account: StreamAccount, responses: Generator[Any, None, None]) -> None:
-        self.account = account
+    def __init__(self, batch: StreamBatch, responses: Generator[Any, None, None]) -> None:
+        self.batch = batch
         self.responses = responses
         self.is_slow = True  # not known yet
 
@@ -55,7 +55,7 @@ class StreamHost(InstanceHost):
         try:
             while True:
                 self._hear()
-                streams = [s for s in self._streams.values() if s.account.may_send]
+                streams = [s for s in self._streams.values() if s.batch.may_send]
                 for stream in streams:
                     self._step(stream)
                 if len(self._outbox) >= MAX_HELD or any(s.is_slow for s in streams):
@@ -69,7 +69,7 @@ class StreamHost(InstanceHost):
 
     def _hear(self) -> None:
         """Take what the server said; wait for it where there is nothing else to do."""
-        while not any(stream.account.may_send for stream in self._streams.values()):
+        while not any(stream.batch.may_send for stream in self._streams.values()):
             self._outbox.flush()
             self._on_message(self._reader.receive())
         now_ns = time.monotonic_ns()
@@ -84,19 +84,19 @@ class StreamHost(InstanceHost):
             self._begin(received, frame)
         elif isinstance(frame, Cancel) and frame.batch in self._streams:
             stream = self._streams[frame.batch]
-            item = stream.account.cancel(frame.position)
+            item = stream.batch.cancel(frame.position)
             if item is not None:
                 self._add([item], time.monotonic_ns())
-            if stream.account.is_abandoned:
+            if stream.batch.is_abandoned:
                 del self._streams[frame.batch]
                 self._abandon(stream)
                 self._outbox.flush()
         elif isinstance(frame, Credit) and frame.batch in self._streams:
-            self._streams[frame.batch].account.credit(frame.position, frame.count)
+            self._streams[frame.batch].batch.credit(frame.position, frame.count)
 
     def _begin(self, received: Received, execute: Execute) -> None:
-        account = StreamAccount(execute)
-        stream = _Stream(account, self._responses(received))
+        batch = StreamBatch(execute)
+        stream = _Stream(batch, self._responses(received))
         self._streams[execute.batch] = stream
 
     def _responses(self, received: Received) -> Generator[Any, None, None]:
@@ -110,24 +110,22 @@ class StreamHost(InstanceHost):
         if stream.is_slow:
             self._outbox.flush()
         started_ns = time.monotonic_ns()
-        account = stream.account
+        batch = stream.batch
         try:
             results = next(stream.responses, _END)
             if results is _END:
-                self._add(account.finish(), started_ns)
-                del self._streams[account.execute.batch]
-                self._call.end_spans(account.execute)
+                self._add(batch.finish(), started_ns)
+                del self._streams[batch.execute.batch]
+                self._call.end_spans(batch.execute)
             else:
-                self._outbox.add(functools.partial(self._make_items, account, results), started_ns)
+                self._outbox.add(functools.partial(self._make_items, batch, results), started_ns)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
             self._fail(stream, error)
         stream.is_slow = time.monotonic_ns() - started_ns >= _SLOW_STEP_NS
 
-    def _make_items(
-        self, account: StreamAccount, results: Any, payload: Payload
-    ) -> list[ResponseItem]:
-        items = self._call.response_items(account.execute, results, payload, is_final=False)
-        return account.filter(items)
+    def _make_items(self, batch: StreamBatch, results: Any, payload: Payload) -> list[ResponseItem]:
+        items = self._call.response_items(batch.execute, results, payload, is_final=False)
+        return batch.filter(items)
 
     def _add(self, items: list[ResponseItem], started_ns: int) -> None:
         self._outbox.add(lambda _: items, started_ns)
@@ -137,9 +135,9 @@ class StreamHost(InstanceHost):
 
     def _fail(self, stream: _Stream, error: BaseException) -> None:
         text = self._call.error_text(error)
-        self._add(stream.account.finish(text, ErrorCode.INTERNAL), time.monotonic_ns())
-        self._streams.pop(stream.account.execute.batch, None)
-        self._call.end_spans(stream.account.execute, text)
+        self._add(stream.batch.finish(text, ErrorCode.INTERNAL), time.monotonic_ns())
+        self._streams.pop(stream.batch.execute.batch, None)
+        self._call.end_spans(stream.batch.execute, text)
         self._abandon(stream)
         if is_unrecoverable(error):
             self._outbox.flush()
@@ -151,7 +149,7 @@ class StreamHost(InstanceHost):
             stream.responses.close()
         except BaseException as error:  # noqa: BLE001  as anything else that user code raises
             self._call.log_raised_at_end(error)
-        self._call.end_spans(stream.account.execute, ABANDONED)
+        self._call.end_spans(stream.batch.execute, ABANDONED)
 
 
 _END = object()

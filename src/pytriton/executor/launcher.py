@@ -89,22 +89,24 @@ class WorkerLauncher:
             self._fallback_paths[interpreter] = found
         self._require_open()
         channel, far_channel = socket_pair()
-        door, far_door = socket_pair()
-        with far_channel, far_door:
+        fork_socket, far_fork_socket = socket_pair()
+        with far_channel, far_fork_socket:
             try:
                 process = start_worker(
                     interpreter,
                     spec.title,
-                    (far_channel, far_door),
+                    (far_channel, far_fork_socket),
                     spec.environment,
                     self._fallback_paths[interpreter],
                 )
             except OSError as error:
                 channel.close()
-                door.close()
+                fork_socket.close()
                 raise InternalError(f"'{interpreter}' cannot be started: {error}") from error
         exited = watch_exit(process, self._loop, with_group=True)
-        worker = Worker(spec.instance_name, process.pid, (channel, door), process.kill, exited)
+        worker = Worker(
+            spec.instance_name, process.pid, (channel, fork_socket), process.kill, exited
+        )
         self._spawned.add(worker)
         exited.add_done_callback(lambda _: self._spawned.discard(worker))
         return worker

@@ -12,7 +12,7 @@ from msgspec import structs
 from pytriton.errors import InternalError
 from pytriton.executor.call_port import CallPort
 from pytriton.executor.channel_instance import PROCESS_ENDED, ChannelInstance, ModelLabels
-from pytriton.executor.door import Door
+from pytriton.executor.fork_listener import ForkListener
 from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.transport.memory_channel import MemoryChannel
@@ -68,7 +68,7 @@ class PythonInstance(ChannelInstance):
         self._services = services
         self._grace_s = grace_s
         self._port = CallPort(channel, keeper, services, self._send)
-        self._door = Door(worker.door, keeper, loop, services)
+        self._fork_listener = ForkListener(worker.fork_socket, keeper, loop, services)
         self._executing: dict[int, RunningBatch] = {}  # whose `execute` has not returned
         self._initialized: asyncio.Future[Initialized] = loop.create_future()
         self._has_started = False
@@ -141,7 +141,7 @@ class PythonInstance(ChannelInstance):
         """Have the model made ready, and read from now on what the worker says."""
         self._reads_ahead = frame.is_decoupled
         super().start()
-        self._door.open()
+        self._fork_listener.open()
         self._worker.exited.add_done_callback(self._on_exit)
         self._send(frame, None)
         try:
@@ -310,7 +310,7 @@ class PythonInstance(ChannelInstance):
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._close()
-        self._door.close()
+        self._fork_listener.close()
         self._port.close()
         self._services.close()
         self._answer_ready(is_ready=False)

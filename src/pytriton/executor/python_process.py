@@ -46,8 +46,8 @@ def start_worker(
     fallback_paths: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     """Start a worker as the leader of a group of processes, which ends with it."""
-    channel, door = (each.fileno() for each in sockets)
-    arguments = ["--channel-fd", str(channel), "--door-fd", str(door), "--title", title]
+    channel, fork_socket = (each.fileno() for each in sockets)
+    arguments = ["--channel-fd", str(channel), "--fork-fd", str(fork_socket), "--title", title]
     for path in fallback_paths:
         arguments += ["--fallback-path", path]
     environment = {**os.environ, **variables}
@@ -56,7 +56,7 @@ def start_worker(
     return subprocess.Popen(
         [interpreter, _WORKER_SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
-        pass_fds=[channel, door],
+        pass_fds=[channel, fork_socket],
         env=environment,
         start_new_session=True,
     )

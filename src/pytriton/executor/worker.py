@@ -47,7 +47,7 @@ class Worker:
     ) -> None:
         self.instance_name = instance_name
         self.pid = pid
-        self.channel, self.door = sockets
+        self.channel, self.fork_socket = sockets
         self.exited = exited  # the cause, in words
         self.is_to_blame = True  # for its end; False if others took it along
         self._kill = kill

@@ -77,9 +77,9 @@ class Zygote:
             ZygoteGoneError: It ended.
         """
         channel, far_channel = socket_pair()
-        door, far_door = socket_pair()
+        fork_socket, far_fork_socket = socket_pair()
         pending = _Pending(
-            spec, (channel, door), (far_channel, far_door), self._loop.create_future()
+            spec, (channel, fork_socket), (far_channel, far_fork_socket), self._loop.create_future()
         )
         call = self._next_call
         self._next_call += 1

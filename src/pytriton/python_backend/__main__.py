@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a model over inherited sockets."""
     parser = argparse.ArgumentParser(prog="python -m pytriton.python_backend")
     parser.add_argument("--channel-fd", type=int, required=True, metavar="N")
-    parser.add_argument("--door-fd", type=int, required=True, metavar="N")
+    parser.add_argument("--fork-fd", type=int, required=True, metavar="N")
     parser.add_argument("--title", default="pytriton worker")
     parser.add_argument(
         "--fallback-path", action="append", default=[], help="searched last for modules; repeatable"
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_describe(error))
     if __package__:
         process.forget_first_path()
-    process.run_worker(options.channel_fd, options.door_fd, options.title, {})
+    process.run_worker(options.channel_fd, options.fork_fd, options.title, {})
 
 
 def _describe(error: ImportError) -> str:

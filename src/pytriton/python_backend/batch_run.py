@@ -43,7 +43,7 @@ class ResponseWindow(CreditWindow, Waiter):
         self._is_cancelled = True
 
 
-class RunDesk:
+class ModelRuns:
     """What the batches of an instance have in common, and those that are open."""
 
     def __init__(
@@ -60,7 +60,7 @@ class RunDesk:
         self.output_names = output_names
         self.is_decoupled = is_decoupled
         self.is_batching = is_batching
-        self.runs: dict[int, BatchRun] = {}
+        self.open: dict[int, BatchRun] = {}
         self.loop_thread = 0  # which runs coroutines and must not wait for a client
         self.is_here = True  # false in processes that the model forked
 
@@ -75,13 +75,13 @@ class RunDesk:
     def on_cancel(self, received: Received) -> Waiter | None:
         """Nobody waits for a request any more."""
         frame: Cancel = received.frame  # type: ignore[assignment]  # registered for these only
-        run = self.runs.get(frame.batch)
+        run = self.open.get(frame.batch)
         return None if run is None else run.cancel(frame.position)
 
     def on_credit(self, received: Received) -> Waiter | None:
         """A client took responses."""
         frame: Credit = received.frame  # type: ignore[assignment]  # registered for these only
-        run = self.runs.get(frame.batch)
+        run = self.open.get(frame.batch)
         return None if run is None else run.credit(frame.position, frame.count)
 
 
@@ -89,20 +89,20 @@ class BatchRun:
     """One batch, from its arrival to the last response to its requests."""
 
     __slots__ = (
-        "_cancelled", "_closed", "_desk", "_is_ended", "_is_returned", "_windows", "execute",
+        "_cancelled", "_closed", "_is_ended", "_is_returned", "_runs", "_windows", "execute",
         "started_ns",
     )  # fmt: skip
 
-    def __init__(self, desk: RunDesk, execute: Execute, started_ns: int) -> None:
+    def __init__(self, runs: ModelRuns, execute: Execute, started_ns: int) -> None:
         self.execute = execute
         self.started_ns = started_ns
-        self._desk = desk
+        self._runs = runs
         self._cancelled: set[int] = set()
         self._closed: set[int] = set()
         self._windows: dict[int, ResponseWindow] = {}
         self._is_returned = False
         self._is_ended = False
-        desk.runs[execute.batch] = self
+        runs.open[execute.batch] = self
 
     @property
     def is_returned(self) -> bool:
@@ -122,12 +122,12 @@ class BatchRun:
 
     def names(self, position: int) -> Collection[str]:
         """The outputs that a request's client asked for."""
-        return self.execute.outputs.get(position, self._desk.output_names)
+        return self.execute.outputs.get(position, self._runs.output_names)
 
     def end(self) -> None:
         """All requests are answered."""
         self._is_ended = True
-        self._desk.runs.pop(self.execute.batch, None)
+        self._runs.open.pop(self.execute.batch, None)
 
     def return_(self, answered: Iterable[int] = ()) -> None:
         """`execute` returned and answered some; others may still be answered by senders."""
@@ -137,8 +137,8 @@ class BatchRun:
 
     def send(self, position: int, response: InferenceResponse | None, *, is_final: bool) -> None:
         """Send a response or the end; waits for the client of a decoupled model to take more."""
-        desk = self._desk
-        if not desk.is_here:
+        runs = self._runs
+        if not runs.is_here:
             raise TritonModelException(
                 "Responses are sent by the process that runs the model, not by one it forked."
             )
@@ -146,13 +146,13 @@ class BatchRun:
             raise TritonModelException(SENDER_CLOSED)
         window = None
         is_first = False
-        if response is not None and desk.is_decoupled:
+        if response is not None and runs.is_decoupled:
             window = self._window(position)
             is_first = not window.has_sent
             if not window.has_news():
                 self._wait_for_client(window)
         make = functools.partial(self._make_item, position, response, window, is_final)
-        desk.outbox.respond(make, self.started_ns, at_once=is_final or is_first)
+        runs.outbox.respond(make, self.started_ns, at_once=is_final or is_first)
         if is_final:
             self._closed.add(position)
             if self._is_returned:
@@ -162,8 +162,8 @@ class BatchRun:
         """Whether nobody waits for a request's responses any more."""
         if position in self._cancelled:
             return True
-        if self._desk.is_here:
-            self._desk.mailbox.read_what_is_there()
+        if self._runs.is_here:
+            self._runs.mailbox.read_what_is_there()
         return position in self._cancelled
 
     def cancel(self, position: int) -> Waiter | None:
@@ -191,10 +191,10 @@ class BatchRun:
         return window
 
     def _wait_for_client(self, window: ResponseWindow) -> None:
-        self._desk.outbox.flush()
+        self._runs.outbox.flush()
         # Coroutines share a thread: those of other clients would wait, too.
-        if threading.get_ident() != self._desk.loop_thread:
-            self._desk.mailbox.wait(window)
+        if threading.get_ident() != self._runs.loop_thread:
+            self._runs.mailbox.wait(window)
 
     def _make_item(
         self,

@@ -2,7 +2,7 @@
 """A process's way to the server: what it calls there, and where the answers go.
 
 A worker has one, over which it also gets its batches. A process that it forks makes one of its own,
-with a socket that it sends to the server through the worker's door.
+with a socket that it sends to the server over the fork socket of its worker.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Connection:
         self._inboxes: dict[int, Inbox] = {}
 
     @classmethod
-    def through(cls, door: socket.socket) -> Connection:
-        """A new connection, whose other end goes to the server through a door."""
+    def of_forked_process(cls, fork_socket: socket.socket) -> Connection:
+        """A new connection, whose other end goes to the server over the fork socket."""
         ours, theirs = socket_pair()
-        socket.send_fds(door, [b"\0"], [theirs.fileno()])
+        socket.send_fds(fork_socket, [b"\0"], [theirs.fileno()])
         theirs.close()
         return cls(ours)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.response import InferenceResponse
-    from pytriton.python_backend.batch_run import RunDesk
+    from pytriton.python_backend.batch_run import ModelRuns
     from pytriton.python_backend.coroutines import CoroutineThread
     from pytriton.python_backend.runtime import WorkerRuntime
     from pytriton.transport.channel import Payload, Received
@@ -52,7 +52,7 @@ class Execution:
         self,
         model: Any,
         model_path: str,
-        desk: RunDesk,
+        runs: ModelRuns,
         runtime: WorkerRuntime,
         coroutines: CoroutineThread,
     ) -> None:
@@ -60,8 +60,8 @@ class Execution:
         if not hasattr(model, "execute"):
             raise RuleError(f"Python model {model_path} does not implement `execute` method.")
         self._execute = model.execute
-        self._desk = desk
-        self._outbox = desk.outbox
+        self._runs = runs
+        self._outbox = runs.outbox
         self._runtime = runtime
         self._coroutines = coroutines
 
@@ -73,7 +73,7 @@ class Execution:
         """
         execute = received.frame
         assert isinstance(execute, Execute)
-        call = _Call(BatchRun(self._desk, execute, time.monotonic_ns()))
+        call = _Call(BatchRun(self._runs, execute, time.monotonic_ns()))
         self._runtime.work_for(execute.batch)
         try:
             self._run(call, received)
@@ -82,7 +82,7 @@ class Execution:
 
     def _run(self, call: _Call, received: Received) -> None:
         try:
-            call.requests = make_requests(received, call.run, self._desk)
+            call.requests = make_requests(received, call.run, self._runs)
             # A list of its own, with which the model may do as it likes.
             call.result = self._execute(call.requests[:])
         except BaseException as error:  # noqa: BLE001  whatever the model raises is answered
@@ -95,7 +95,7 @@ class Execution:
 
     def _start(self, call: _Call) -> None:
         run = call.run
-        if self._desk.is_decoupled:
+        if self._runs.is_decoupled:
             frame = Responses(
                 run.started_ns, time.monotonic_ns(), [], returned_batch=run.execute.batch
             )
@@ -116,7 +116,7 @@ class Execution:
 
     def _answer(self, call: _Call) -> None:
         try:
-            if self._desk.is_decoupled:
+            if self._runs.is_decoupled:
                 answers.check_decoupled_return(call.result, self._runtime.instance_name)
                 self._return(call, [None] * len(call.requests))
             else:

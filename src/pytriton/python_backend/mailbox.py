@@ -74,8 +74,9 @@ class Mailbox:
         self._channel = outbox.channel
         self._handlers = handlers
         self._lock = threading.Lock()
-        self._is_led = False
-        self._heir: Waiter | None = None  # was woken to read, and has not come yet
+        self._has_reader = False
+        # Was woken to become the reader but has not taken over yet.
+        self._next_reader: Waiter | None = None
         self._is_over = False
         self._count = 0  # of messages so far
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
@@ -91,7 +92,7 @@ class Mailbox:
     @property
     def is_unattended(self) -> bool:
         """Whether nobody reads now, nor is about to."""
-        return not self._is_led and self._heir is None
+        return not self._has_reader and self._next_reader is None
 
     @property
     def count(self) -> int:
@@ -106,23 +107,23 @@ class Mailbox:
                     break
                 if self._is_over:
                     raise EOFError
-                gate = None if self._take_lead(waiter) else self._sleep(waiter)
+                gate = None if self._become_reader(waiter) else self._sleep(waiter)
             if gate is None:
-                self._lead(waiter)
+                self._read_for(waiter)
             elif waiter.is_patient:
                 self._doze(waiter, gate)
             else:
                 gate.acquire()
-        if self._heir is waiter:  # it was woken to read, and need not any more
-            self._heir = None
+        if self._next_reader is waiter:  # it was woken to read, and need not any more
+            self._next_reader = None
             self._wake_successor()
 
     def read_what_is_there(self) -> None:
         """Take the messages that came, without waiting; somebody who reads does that anyway."""
         with self._lock:
-            if self._is_led or self._is_over:
+            if self._has_reader or self._is_over:
                 return
-            self._is_led = True
+            self._has_reader = True
         try:
             while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
                 self._hand_out(received)
@@ -130,7 +131,7 @@ class Mailbox:
             self._give_up(error)
         finally:
             with self._lock:
-                self._is_led = False
+                self._has_reader = False
             self._wake_successor()
 
     def end(self) -> None:
@@ -142,16 +143,16 @@ class Mailbox:
         for gate in gates:
             gate.release()
 
-    def _take_lead(self, waiter: Waiter) -> bool:
-        is_heir = self._heir is waiter
-        if is_heir:
-            self._heir = None
-        if self._is_led or waiter.is_patient:
+    def _become_reader(self, waiter: Waiter) -> bool:
+        is_next = self._next_reader is waiter
+        if is_next:
+            self._next_reader = None
+        if self._has_reader or waiter.is_patient:
             return False
-        has_right = is_heir or waiter is self.jobs
-        if not has_right and (self._heir is not None or self.jobs in self._sleepers):
+        has_right = is_next or waiter is self.jobs
+        if not has_right and (self._next_reader is not None or self.jobs in self._sleepers):
             return False
-        self._is_led = True
+        self._has_reader = True
         return True
 
     def _sleep(self, waiter: Waiter) -> threading.Lock:
@@ -165,17 +166,19 @@ class Mailbox:
         count = self._count
         while not gate.acquire(timeout=PATIENCE_S):
             with self._lock:
-                is_quiet = count == self._count and not self._is_led and self._heir is None
+                is_quiet = (
+                    count == self._count and not self._has_reader and self._next_reader is None
+                )
                 count = self._count
                 if is_quiet and not self._is_over:
-                    self._is_led = True
+                    self._has_reader = True
                     self._sleepers.pop(waiter, None)
                     break
         else:
             return
-        self._lead(waiter)
+        self._read_for(waiter)
 
-    def _lead(self, waiter: Waiter) -> None:
+    def _read_for(self, waiter: Waiter) -> None:
         is_main = waiter is self.jobs
         try:
             while True:
@@ -190,7 +193,7 @@ class Mailbox:
             raise EOFError from error
         finally:
             with self._lock:
-                self._is_led = False
+                self._has_reader = False
                 has_sleepers = bool(self._sleepers)
             if has_sleepers:
                 self._wake_successor()
@@ -223,14 +226,14 @@ class Mailbox:
     def _wake_successor(self) -> None:
         """Have somebody read if nobody does, and if somebody waits."""
         with self._lock:
-            if self._is_led or self._heir is not None:
+            if self._has_reader or self._next_reader is not None:
                 return
-            heirs = [waiter for waiter in self._sleepers if not waiter.is_patient]
-            if not heirs:
+            candidates = [waiter for waiter in self._sleepers if not waiter.is_patient]
+            if not candidates:
                 return
-            self._heir = self.jobs if self.jobs in heirs else heirs[0]
-            gates = self._sleepers[self._heir]
+            self._next_reader = self.jobs if self.jobs in candidates else candidates[0]
+            gates = self._sleepers[self._next_reader]
             gate = gates.pop()
             if not gates:
-                del self._sleepers[self._heir]
+                del self._sleepers[self._next_reader]
         gate.release()

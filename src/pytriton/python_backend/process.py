@@ -27,10 +27,10 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def run_worker(
-    channel_descriptor: int, door_descriptor: int, title: str, environment: Mapping[str, str]
+    channel_descriptor: int, fork_descriptor: int, title: str, environment: Mapping[str, str]
 ) -> None:
     """Turn this process into a worker, and run its model until the server ends it."""
-    for descriptor in (channel_descriptor, door_descriptor):
+    for descriptor in (channel_descriptor, fork_descriptor):
         os.set_inheritable(descriptor, False)
     _die_with_parent()
     _ignore_signals()
@@ -42,7 +42,7 @@ def run_worker(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    worker = Worker(socket.socket(fileno=channel_descriptor), socket.socket(fileno=door_descriptor))
+    worker = Worker(socket.socket(fileno=channel_descriptor), socket.socket(fileno=fork_descriptor))
     worker.run()
 
 

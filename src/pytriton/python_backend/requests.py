@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytriton.python_backend.batch_run import BatchRun, RunDesk
+    from pytriton.python_backend.batch_run import BatchRun, ModelRuns
     from pytriton.transport.channel import Received
 
 _NO_DETAILS = RequestDetails()
 
 
-def make_requests(received: Received, run: BatchRun, desk: RunDesk) -> list[InferenceRequest]:
+def make_requests(received: Received, run: BatchRun, runs: ModelRuns) -> list[InferenceRequest]:
     """The requests of a batch, in its order."""
     execute = run.execute
     names = [ref.name for ref in execute.inputs]
     arrays = [received.array(ref) for ref in execute.inputs]
     count = len(execute.rows)
     tables: Iterable[Sequence[NDArray[Any]]]
-    if count == 1 or not desk.is_batching:
+    if count == 1 or not runs.is_batching:
         tables = [arrays]
     elif arrays:
         tables = zip(*[_cut(array, execute.rows) for array in arrays], strict=True)
     else:
         tables = [[]] * count
-    output_names = desk.output_names
-    is_decoupled = desk.is_decoupled
+    output_names = runs.output_names
+    is_decoupled = runs.is_decoupled
     make_tensor = Tensor.from_array
     requests = []
     for position, table in enumerate(tables):

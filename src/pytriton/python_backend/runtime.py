@@ -31,7 +31,7 @@ class WorkerRuntime:
     def __init__(
         self,
         connection: Connection,
-        door: socket.socket,
+        fork_socket: socket.socket,
         *,
         instance_name: str,
         model_directory: str,
@@ -40,7 +40,7 @@ class WorkerRuntime:
         self.model_directory = model_directory
         self.can_infer = False  # between the end of `initialize` and the beginning of `finalize`
         self._model_thread = threading.get_ident()
-        self._door = door
+        self._fork_socket = fork_socket
         self._connection: Connection | None = connection
         self._connecting = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
@@ -92,7 +92,7 @@ class WorkerRuntime:
         if self._connection is None:
             with self._connecting:
                 if self._connection is None:
-                    self._connection = Connection.through(self._door)
+                    self._connection = Connection.of_forked_process(self._fork_socket)
         return self._connection
 
     def _on_fork(self) -> None:

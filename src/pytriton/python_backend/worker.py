@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.pb_utils.runtime import set_runtime
-from pytriton.python_backend.batch_run import RunDesk
+from pytriton.python_backend.batch_run import ModelRuns
 from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.coroutines import CoroutineThread
 from pytriton.python_backend.execution import Execution
@@ -43,9 +43,9 @@ _SERVER_GONE = 1  # exit status
 class Worker:
     """Runs a model over a channel until the server says that it is enough, or is gone."""
 
-    def __init__(self, channel: socket.socket, door: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, fork_socket: socket.socket) -> None:
         self._connection = Connection(channel)
-        self._door = door
+        self._fork_socket = fork_socket
         self._model: Any = None
         jobs = self._connection.mailbox.jobs
         for kind in (Initialize, Execute, Finalize):
@@ -59,7 +59,7 @@ class Worker:
             # Nobody is left to whom anything that the model might still do would matter.
             os._exit(_SERVER_GONE)
         self._connection.close()
-        self._door.close()
+        self._fork_socket.close()
 
     def _next(self) -> Received:
         mailbox = self._connection.mailbox
@@ -95,7 +95,7 @@ class Worker:
             directory = Path(arguments["model_repository"], arguments["model_version"])
         runtime = WorkerRuntime(
             self._connection,
-            self._door,
+            self._fork_socket,
             instance_name=arguments.get("model_instance_name") or arguments["model_name"],
             model_directory=str(directory),
         )
@@ -107,33 +107,33 @@ class Worker:
         if frame.completes_config:
             return Initialized(config=_complete_config(model_class, frame.arguments))
         self._model = model = model_class()
-        desk = self._make_desk(frame)
-        self._coroutines = CoroutineThread(functools.partial(self._on_loop_thread, desk))
+        runs = self._make_runs(frame)
+        self._coroutines = CoroutineThread(functools.partial(self._on_loop_thread, runs))
         if hasattr(model, "initialize"):
             model.initialize(frame.arguments)
-        self._execution = Execution(model, frame.model_path, desk, self._runtime, self._coroutines)
+        self._execution = Execution(model, frame.model_path, runs, self._runtime, self._coroutines)
         return Initialized(
             has_ready_check=self._prepare_ready_check(),
             is_async=inspect.iscoroutinefunction(model.execute),
         )
 
-    def _on_loop_thread(self, desk: RunDesk, thread: int) -> None:
-        desk.set_loop_thread(thread)
+    def _on_loop_thread(self, runs: ModelRuns, thread: int) -> None:
+        runs.set_loop_thread(thread)
         self._connection.loop_reader.own_thread = thread
 
-    def _make_desk(self, frame: Initialize) -> RunDesk:
+    def _make_runs(self, frame: Initialize) -> ModelRuns:
         connection = self._connection
-        desk = RunDesk(
+        runs = ModelRuns(
             connection.outbox,
             connection.mailbox,
             frame.output_names,
             is_decoupled=frame.is_decoupled,
             is_batching=frame.is_batching,
         )
-        connection.handlers[Cancel] = desk.on_cancel
-        connection.handlers[Credit] = desk.on_credit
-        os.register_at_fork(after_in_child=desk.leave)
-        return desk
+        connection.handlers[Cancel] = runs.on_cancel
+        connection.handlers[Credit] = runs.on_credit
+        os.register_at_fork(after_in_child=runs.leave)
+        return runs
 
     def _prepare_ready_check(self) -> bool:
         handlers = self._connection.handlers

@@ -31,7 +31,7 @@ class Fork(NamedTuple):
     """What a forked process is to do."""
 
     channel_descriptor: int
-    door_descriptor: int
+    fork_descriptor: int
     title: str
     environment: dict[str, str]
 
@@ -74,7 +74,7 @@ class Zygote:
                 return None
 
     def _fork(self, message: ForkWorker) -> Fork | None:
-        channel, door = self._link.take_descriptors(2)
+        channel, fork_socket = self._link.take_descriptors(2)
         sys.stdout.flush()
         try:
             pid = os.fork()
@@ -83,9 +83,9 @@ class Zygote:
             pid = -1
         if pid == 0:
             self._become_worker()
-            return Fork(channel, door, message.title, message.environment)
+            return Fork(channel, fork_socket, message.title, message.environment)
         os.close(channel)
-        os.close(door)
+        os.close(fork_socket)
         if pid > 0:
             self._workers.add(pid)
             with contextlib.suppress(OSError):  # it was quicker, or is gone already

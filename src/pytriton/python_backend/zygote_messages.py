@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ForkWorker(msgspec.Struct, tag="fork", array_like=True):
-    """Server to zygote: fork a worker. The sockets of its channel and its door come along."""
+    """Server to zygote: fork a worker. The sockets of its channel and for its forks come along."""
 
     call: int
     title: str  # of the process

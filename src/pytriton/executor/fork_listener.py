@@ -2,7 +2,7 @@
 """Where processes that a worker forked ask for a channel of their own.
 
 A forked child may not speak on its parent's channel. It makes a pair of sockets and sends one of
-them through the door, which parent and children share because a message on it is never torn.
+them over the worker's fork socket, which parent and children share: no message on it is torn.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MESSAGE_BYTES = 4096  # what a message says does not matter, only the socket th
 _MAX_SOCKETS = 16  # with one message
 
 
-class Door:
-    """The server's end of a worker's door, and the channels that came through it."""
+class ForkListener:
+    """The server's end of a worker's fork socket, and the channels that came over it."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Door:
         return len(self._children)
 
     def open(self) -> None:
-        """Let callers in."""
+        """Begin to take channels."""
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
     def close(self) -> None:
-        """Let nobody in any more, and give up the calls of those inside."""
+        """Take no more channels, and give up the calls of those that came."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
@@ -64,7 +64,7 @@ class Door:
             child.close()
 
     def __repr__(self) -> str:
-        return f"<Door callers={len(self._children)}>"
+        return f"<ForkListener callers={len(self._children)}>"
 
     def _on_readable(self) -> None:
         try:
@@ -74,17 +74,17 @@ class Door:
         except OSError:
             data, descriptors = b"", []
         for descriptor in descriptors:
-            self._let_in(descriptor)
+            self._accept(descriptor)
         if not data:  # the worker and all that it forked are gone
             self._loop.remove_reader(self._socket.fileno())
 
-    def _let_in(self, descriptor: int) -> None:
+    def _accept(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
         try:
             sock = socket.socket(fileno=descriptor)
         except OSError:
             os.close(descriptor)
-            logger.warning("something that is no socket came through a worker's door")
+            logger.warning("something that is no socket came over a worker's fork socket")
             return
         child = ForkedCaller(sock, self._keeper, self._loop, self._services, self._children)
         child.open()
