@@ -5,6 +5,7 @@ import importlib.util
 import pathlib
 import sys
 
+from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.triton import Triton, TritonConfig
 
 
@@ -19,7 +20,11 @@ def example(name):
 if __name__ == "__main__":
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
     config = TritonConfig(http_port=port, grpc_port=port + 1, metrics_port=port + 2)
-    with Triton(config=config) as triton:
-        for name in ("add_sub", "identity", "linear"):
-            example(name).bind(triton)
-        triton.serve()
+    triton = Triton(config=config)
+    for name in ("add_sub", "identity", "linear"):
+        example(name).bind(triton)
+    try:
+        triton.run()
+    except PyTritonRuntimeError as error:
+        sys.exit(f"{error}\nFor the demo: PORT={port + 1000} scripts/demo")
+    triton.serve()

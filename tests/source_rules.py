@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 LEAVES = frozenset(
     {
+        "announcement",
         "background_tasks",
         "command_line",
         "constants",

@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--zip",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="pack the workspace: beside it, or into the current folder where it is temporary",
+        help="pack the workspace, beside it; of a temporary one only that stays",
     )
     parser.add_argument("--version", action="version", version=f"{PACKAGE} {version_of(PACKAGE)}")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -10,13 +10,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from pytriton.announcement import Addresses
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.url import TritonUrl
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonValidationError
 from pytriton.server_link import NoServerError, ServerLink
 from pytriton.transport import rendezvous
-from pytriton.transport.control import Join
+from pytriton.transport.control import Join, Started
 from pytriton.triton_base import MODEL_TIMEOUT_S, TritonBase
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class RemoteTriton(TritonBase):
             )
         self._access_token = access_token
         self._link: ServerLink | None = None
+        self._ports = Started(0, 0, 0)  # of the server
         self._owner_pid = 0  # the process that connected
         self._given_up = threading.Event()  # who waits for the server need not any more
 
@@ -123,7 +125,8 @@ class RemoteTriton(TritonBase):
         self._owner_pid = os.getpid()
         atexit.register(self.stop)
         try:
-            link.open(Join(self._access_token or ""), max(_RETRY_S, deadline_s - time.monotonic()))
+            limit_s = max(_RETRY_S, deadline_s - time.monotonic())
+            self._ports = link.open(Join(self._access_token or ""), limit_s)
             self._link = self._binder = link
             self._serve_models()
         except BaseException:
@@ -168,6 +171,17 @@ class RemoteTriton(TritonBase):
             return True
         link = self._link
         return link is not None and not link.has_ended and self._are_models_alive()
+
+    def _addresses(self) -> Addresses:
+        places = (
+            ("http", self._ports.http_port),
+            ("grpc", self._ports.grpc_port),
+            ("http", self._ports.metrics_port),
+        )
+        host = self._url.hostname
+        return Addresses(
+            *(TritonUrl(scheme, host, port).with_scheme if port else "" for scheme, port in places)
+        )
 
     def _on_end(self, link: ServerLink) -> None:
         if self._link is link:  # not one that was stopped, nor the next one

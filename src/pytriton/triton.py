@@ -8,13 +8,15 @@ import dataclasses
 import logging
 import os
 import pathlib
+import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from pytriton.announcement import Addresses, ways_to_end
 from pytriton.backend.bound_model import BoundModel
 from pytriton.command_line import TritonServerConfig
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
-from pytriton.exceptions import PyTritonInvalidOperationError
+from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.lifecycle import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
@@ -30,7 +32,7 @@ from pytriton.security import (
 )
 from pytriton.server_process import ServerProcess
 from pytriton.triton_base import MODEL_TIMEOUT_S, MONITORING_PERIOD_S, TritonBase
-from pytriton.triton_config import TritonConfig
+from pytriton.triton_config import ENVIRONMENT_PREFIX, TritonConfig
 from pytriton.utils.endpoint_utils import get_endpoint
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ MODEL_CONFIG_URL = f"{MODEL_URL}/config/"
 MODEL_INFER_URL = f"{MODEL_URL}/infer/"
 
 _EXIT_MARGIN_S = 5.0
+_TAKEN_PORT = re.compile(r"failed to start (HTTP|GRPC|Metrics) service: .* already in use")
 
 
 class Triton(TritonBase):
@@ -130,7 +133,13 @@ class Triton(TritonBase):
         """
         with self._lock:
             if self._binder is None:
-                self._start_server()
+                try:
+                    self._start_server()
+                except PyTritonRuntimeError as error:
+                    hint = _port_hint(error.message)
+                    if not hint:
+                        raise
+                    raise PyTritonRuntimeError(f"{error.message.strip()}. {hint}") from None
             self.connect()
 
     def connect(self) -> None:
@@ -267,7 +276,15 @@ class Triton(TritonBase):
             logger.info("  Status:         `GET  %s/ready`", url)
             logger.info("  Configuration:  `GET  %s/config`", url)
             logger.info("  Inference:      `POST %s/infer`", url)
-        logger.info("(Press CTRL+C or use the command `kill -SIGINT %d` to quit)", os.getpid())
+        logger.info("(To quit: %s)", ways_to_end())
+
+    def _addresses(self) -> Addresses:
+        config = self._config
+        return Addresses(
+            "" if config.allow_http is False else get_endpoint(config, "http"),
+            "" if config.allow_grpc is False else get_endpoint(config, "grpc"),
+            "" if config.allow_metrics is False else get_endpoint(config, "metrics"),
+        )
 
     @staticmethod
     def _warn_of_verbose_log() -> None:
@@ -275,6 +292,18 @@ class Triton(TritonBase):
             "Triton Inference Server is running with enabled verbose logs. "
             "It may affect inference performance."
         )
+
+
+def _port_hint(error: str) -> str:
+    """What to do where a port is taken; empty for other errors."""
+    service = _TAKEN_PORT.match(error)
+    if service is None:
+        return ""
+    field = f"{service[1].lower()}_port"
+    return (
+        f"Stop what uses it, or choose another port with TritonConfig({field}=...) or the variable "
+        f"{ENVIRONMENT_PREFIX}{field.upper()}; 0 takes a free one."
+    )
 
 
 def _default_policy(config: TritonConfig | None) -> TritonLifecyclePolicy:

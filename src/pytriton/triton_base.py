@@ -9,6 +9,7 @@ import pathlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from pytriton.announcement import Addresses, announcement, say
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
@@ -157,19 +158,31 @@ class TritonBase:
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
         """Serve the bound models, and block until the server ends or the user interrupts.
 
-        Whatever ends it, everything is stopped when this returns.
+        What is served, and where, is written to standard error, unless the log tells it or
+        PYTRITON_QUIET is set. Whatever ends it, everything is stopped when this returns.
 
         Args:
             monitoring_period_s: seconds between two looks at whether everything is alive.
         """
         try:
             self._begin()
+            self._announce()
             while self.is_alive() and not self._stopped.wait(monitoring_period_s):
                 pass
         except KeyboardInterrupt:
             logger.info("SIGINT received, exiting")
         finally:
             self.stop()
+
+    def _announce(self) -> None:
+        if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
+            return  # the log has it
+        models = [model.config for model in list(self._models.values())]
+        say(announcement(self._addresses(), models))
+
+    def _addresses(self) -> Addresses:
+        """Where the server is reached; see the subclasses."""
+        raise NotImplementedError
 
     def __exit__(
         self,

@@ -130,15 +130,16 @@ def test_workspace_is_kept_and_packed_beside_it(answers, here):
     assert zipfile.ZipFile(here / "new.zip").namelist() == ["report.txt"]
 
 
-def test_temporary_workspace_is_packed_into_this_folder_and_removed(answers, here, tmp_path):
+def test_temporary_workspace_is_packed_beside_it_and_removed(answers, capsys, here, tmp_path):
     answers(Finding("cores", "2"))
 
     __main__.main(["env"])
 
-    (archive,) = here.iterdir()
+    (archive,) = (tmp_path / "temporary").iterdir()
     assert archive.name.startswith("pytriton_workspace_")
     assert zipfile.ZipFile(archive).namelist() == ["report.txt"]
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert f"Report and logs: {archive}\n" in capsys.readouterr().out
+    assert list(here.iterdir()) == []
 
 
 def test_workspace_is_not_packed_where_it_is_not_wanted(answers, here, tmp_path):

@@ -206,16 +206,19 @@ def test_exception_in_the_block_passes_through_and_stops_the_server(ports):
     assert servers() == []
 
 
-@pytest.mark.parametrize("which", ["http_port", "metrics_port"])
-def test_port_in_use_is_an_error_that_names_it(ports, which):
+@pytest.mark.parametrize("which", ["http_port", "grpc_port", "metrics_port"])
+def test_port_in_use_is_an_error_that_names_it_and_says_what_to_do(ports, which):
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", ports[which]))
         taken.listen()
         triton = make(ports)
 
-        with pytest.raises(PyTritonRuntimeError, match=f":{ports[which]}' already in use"):
+        with pytest.raises(
+            PyTritonRuntimeError, match=f":{ports[which]}' already in use"
+        ) as raised:
             triton.run()
 
+    assert f"TritonConfig({which}=...)" in str(raised.value)
     assert not triton.is_alive()
     assert servers() == []
     triton.run()

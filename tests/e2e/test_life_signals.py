@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
+import subprocess
 
 import numpy as np
 import psutil
@@ -64,14 +67,17 @@ def test_termination_of_the_server_alone_ends_it_in_order(start_script):
 
 
 def test_script_in_the_background_of_a_shell_serves_and_ends(start_script):
-    shell = ["sh", "-c", '"$@" & wait $!', "sh"]
+    shell = ["sh", "-c", '"$@" 2>stderr & wait $!', "sh"]
     script = start_script(SERVE, prefix=shell).await_ready()
+    told = script.home.parent / "stderr"
+    assert eventually(lambda: "To end it: `kill " in told.read_text())
     # Such a shell starts its jobs with SIGINT ignored, and that is the user's choice.
     (job,) = [p for p in script.family() if "script.py" in " ".join(p.cmdline()[1:2])]
     job.send_signal(signal.SIGINT)
     assert infer(script.http_port, "Model", {"x": ONE})["y"] == ONE
 
-    job.send_signal(signal.SIGTERM)
+    (advice,) = re.findall(r"To end it: `(kill \d+)`", told.read_text())
+    subprocess.run(shlex.split(advice), check=True)
 
     assert script.await_gone() == {}
 

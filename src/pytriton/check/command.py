@@ -71,7 +71,7 @@ def run_command(
     Args:
         name: name of the command.
         workspace: folder to make for the logs; a temporary one where it is None.
-        packs: whether to make a zip file of the folder: beside it, or here where it is temporary.
+        packs: whether to make a zip file of the folder, beside it; a temporary one is then removed.
         show: called with each line of the report as soon as it is known.
 
     Returns:
@@ -86,7 +86,7 @@ def run_command(
         folder = workspace.resolve()
         folder.mkdir(parents=True)
         _run_into(folder, name, report)
-        archive, error = _packed(folder, folder) if packs else (None, None)
+        archive, error = _packed(folder) if packs else (None, None)
         return Outcome(name, report, folder, archive, error)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     try:
@@ -94,7 +94,7 @@ def run_command(
     except BaseException:  # as Ctrl-C: nobody was told of the folder
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    archive, error = _packed(folder, pathlib.Path(folder.name)) if packs else (None, None)
+    archive, error = _packed(folder) if packs else (None, None)
     if archive is None:
         return Outcome(name, report, folder, None, error)
     shutil.rmtree(folder)
@@ -106,10 +106,10 @@ def _run_into(folder: pathlib.Path, name: str, report: Report) -> None:
     _write(folder / "report.txt", report.to_text())
 
 
-def _packed(folder: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
-    """The zip file of a folder, or why there is none."""
+def _packed(folder: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
+    """The zip file of a folder, beside it, or why there is none."""
     try:
-        archive = shutil.make_archive(str(target.absolute()), "zip", folder)
+        archive = shutil.make_archive(str(folder.absolute()), "zip", folder)
     except OSError as error:  # as in a folder that may only be read
         return None, str(error)
     return pathlib.Path(archive), None
