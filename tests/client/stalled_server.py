@@ -54,12 +54,12 @@ class StalledServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for connection in list(self._connections):
+        if self._thread.ident is not None:
+            self._thread.join()  # now there are no more connections
+        for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
-        if self._thread.ident is not None:
-            self._thread.join()
 
     def _fill_backlog(self) -> None:
         """A system drops attempts to connect once enough are waiting to be accepted."""
