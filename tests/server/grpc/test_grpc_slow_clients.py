@@ -98,6 +98,22 @@ def test_connection_with_much_data_for_a_client_that_takes_none_is_not_read_on()
     assert not client.transport.is_reading
 
 
+def test_connection_is_read_again_while_the_rest_waits_for_the_windows_of_its_client():
+    client = GrpcClient(window=8 << 20)
+    client.transport.client_reads = False
+    client.call("ModelInfer", infer_request())
+    client.engine.answer(content=bytes(128 << 20))
+    client.run()
+    client.open("ModelInfer")
+    assert not client.transport.is_reading
+
+    client.transport.client_reads = True
+    client.transport.take(len(client.transport.unsent))
+    client.run()
+
+    assert client.transport.is_reading
+
+
 def test_client_that_takes_nothing_is_cut_off():
     client = GrpcClient(OPTIONS)
     clog(client)

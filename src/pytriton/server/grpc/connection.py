@@ -281,7 +281,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._is_closing or self._transport.is_closing():
             return
         if self._is_writing_paused:
-            if http2.is_clogged:
+            if self._is_clogged():
                 self._pause_reading()
             return
         while output := http2.take_output():
@@ -292,9 +292,14 @@ class GrpcConnection(asyncio.Protocol):
                 break
         if http2.should_close and not self._is_writing_paused:
             self.close()
-        elif self._is_reading_paused and not http2.is_clogged:
+        elif self._is_reading_paused and not self._is_clogged():
             self._is_reading_paused = False
             self._transport.resume_reading()
+
+    def _is_clogged(self) -> bool:
+        """Whether much waits for the transport."""
+        # What waits for the client's windows is no reason to stop reading, which opens them.
+        return self._is_writing_paused and self.http2.is_clogged
 
     def _pause_reading(self) -> None:
         """Let a client wait that asks for more and takes no answers."""
