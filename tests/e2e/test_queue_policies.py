@@ -160,7 +160,9 @@ def test_room_of_a_client_that_left_is_free_again(host):
     gate = Gate()
     model = bind_gate(host, gate, default_queue_policy=QueuePolicy(max_queue_size=1))
     body = json_body({"x": np.array([[7]], np.float32)})
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with Backlog(host, model, gate) as backlog:
         for _ in range(5):
             with socket.create_connection(("127.0.0.1", host.port), timeout=DEADLINE_S) as client:

@@ -142,6 +142,9 @@ class FakeTransport:
         if self.is_closed and not self.unsent:
             self.lose()
 
+    def get_extra_info(self, name: str) -> None:
+        assert name == "socket"
+
     def get_write_buffer_size(self) -> int:
         return len(self.unsent)
 

@@ -87,9 +87,9 @@ def test_statistics_of_one_and_of_all_models(service):
         ),
         (post(b"", b"/v2/health/live"), 405, "Method Not Allowed"),
         (get(INFER), 405, "Method Not Allowed"),
-        (b"OPTIONS * HTTP/1.1\r\n\r\n", 404, "Not Found"),
-        (b"OPTIONS /v2 HTTP/1.1\r\n\r\n", 405, "Method Not Allowed"),
-        (b"TRACE /v2 HTTP/1.1\r\n\r\n", 405, "Method Not Allowed"),
+        (b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", 404, "Not Found"),
+        (b"OPTIONS /v2 HTTP/1.1\r\nHost: h\r\n\r\n", 405, "Method Not Allowed"),
+        (b"TRACE /v2 HTTP/1.1\r\nHost: h\r\n\r\n", 405, "Method Not Allowed"),
     ],
 )
 def test_error_has_a_status_and_a_text(service, request_bytes, status, text):

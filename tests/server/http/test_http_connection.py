@@ -198,13 +198,48 @@ def test_answer_that_is_due_is_given_before_the_server_stops(client):
 
     assert not client.saw_end
 
+    client.send(get(b"/too late"))
+    client.handler.later[0].answer()
+    client.loop.run()
+
+    first, last = client.answers()
+    assert (first.body, last.body) == (b"later", b"GET /a ")
+    assert b"Connection" not in first.headers
+    assert last.headers[b"Connection"] == b"close"
+    assert client.transport.is_lost
+    assert ended.is_done
+
+
+def test_requests_that_wait_between_two_answers_are_answered_before_the_server_stops(client):
+    client.send(get(b"/later") + get(b"/a") + get(b"/b"))
+    client.handler.later[0].answer()
+    ended = client.connection.end()
+    client.loop.run()
+
+    assert client.bodies() == [b"later", b"GET /a ", b"GET /b "]
+    assert [b"Connection" in answer.headers for answer in client.answers()] == [False, False, True]
+    assert ended.is_done
+
+
+def test_body_that_was_not_asked_for_yet_does_not_keep_a_server_from_stopping(client):
+    client.send(get(b"/later") + post(b"hello", b"/b", b"Expect: 100-continue")[:-5])
+    ended = client.connection.end()
     client.handler.later[0].answer()
     client.loop.run()
 
     (answer,) = client.answers()
     assert answer.headers[b"Connection"] == b"close"
-    assert client.transport.is_lost
     assert ended.is_done
+
+
+def test_refusal_that_waits_is_given_before_the_server_stops(client):
+    client.send(get(b"/later") + b"garbage\r\n\r\n")
+    client.connection.end()
+    client.handler.later[0].answer()
+    client.loop.run()
+
+    assert client.statuses() == [200, 400]
+    assert client.saw_end
 
 
 def test_stream_that_runs_is_finished_before_the_server_stops(client):

@@ -68,6 +68,12 @@ REFUSED = {
     "no colon": (400, line(b"abc")),
     "no name": (400, line(b": abc")),
     "a blank in a name": (400, line(b"a b: c")),
+    "no host": (400, b"GET / HTTP/1.1\r\n\r\n"),
+    "no host but a body": (400, b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"),
+    "a host with a blank": (400, b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n"),
+    "a host with a path": (400, b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n"),
+    "a host beyond ASCII": (400, b"GET / HTTP/1.1\r\nHost: \xc3\xa9\r\n\r\n"),
+    "two equal hosts": (400, b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
     "two hosts": (400, b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
     "a blank in the target": (400, b"GET /a b HTTP/1.1\r\n\r\n"),
     "a tab in the target": (400, b"GET /a\tb HTTP/1.1\r\n\r\n"),
@@ -209,7 +215,7 @@ def test_refused_body_is_not_asked_for():
 
 def test_million_chunks_of_one_byte_are_refused():
     client = Client()
-    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     client.send(head + b"1\r\nx\r\n" * 1_000_000)
 
     (answer,) = client.answers()
@@ -250,7 +256,7 @@ def test_framing_of_chunks_without_end_is_refused(text):
 
 def test_length_with_many_zeros_is_a_length():
     client = Client()
-    client.send(b"POST / HTTP/1.1\r\nContent-Length: " + b"0" * 5000 + b"1\r\n\r\nx")
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"0" * 5000 + b"1\r\n\r\nx")
 
     assert client.bodies() == [b"POST / x"]
 
@@ -261,7 +267,7 @@ def test_announced_bodies_take_no_memory():
     before = psutil.Process().memory_info().rss
     clients = [Client(handler) for _ in range(20)]
     for client in clients:
-        client.send(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\nxyz" % (2 << 30))
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\nxyz" % (2 << 30))
 
     assert psutil.Process().memory_info().rss - before < 32 << 20
 
@@ -295,3 +301,19 @@ def test_refusal_over_a_transport_without_half_close_ends_the_connection(monkeyp
 
     assert client.statuses() == [400]
     assert client.transport.is_lost
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: [::1]:8000\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a_b.example-1:80\r\n\r\n",
+    ],
+)
+def test_request_needs_a_host_only_where_http_says_so(text):
+    client = Client()
+    client.send(text)
+
+    assert client.statuses() == [200]

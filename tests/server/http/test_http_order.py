@@ -87,7 +87,7 @@ def test_pipelined_request_is_not_stalled_while_reading_is_paused():
 
     client.handler.later[0].answer()
     client.deliver()
-    client.send(b"TP/1.1\r\n\r\n")
+    client.send(b"TP/1.1\r\nHost: h\r\n\r\n")
 
     assert client.bodies()[-1] == b"GET /b "
 

@@ -58,7 +58,7 @@ def test_request_is_the_same_however_its_bytes_arrive(sizes, request_bytes, echo
 
 
 def test_chunk_extensions_are_ignored(client, sizes):
-    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     client.send(head + b'2;a=b\r\nhe\r\n3;c="d;e"\r\nllo\r\n0;f\r\n\r\n', sizes)
 
     assert client.bodies() == [b"POST / hello"]
@@ -103,7 +103,7 @@ def test_absolute_target_reaches_the_handler_as_it_is(client):
 
 
 def test_head_request_is_answered_without_a_body(client):
-    client.send(b"HEAD /a HTTP/1.1\r\n\r\n")
+    client.send(b"HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n")
 
     assert client.received.endswith(b"Content-Length: 8\r\n\r\n")
 
@@ -121,7 +121,8 @@ def test_upgrade_offer_is_declined_and_the_body_read(sizes, body):
 
 
 def test_upgrade_offer_with_a_chunked_body_is_declined(client, sizes):
-    request = chunked(b"hello").replace(b"Host: h", b"Connection: upgrade\r\nUpgrade: websocket")
+    offer = b"Host: h\r\nConnection: upgrade\r\nUpgrade: websocket"
+    request = chunked(b"hello").replace(b"Host: h", offer)
     client.send(request + get(), sizes)
 
     assert client.bodies() == [b"POST / hello", b"GET / "]

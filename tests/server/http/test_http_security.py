@@ -68,7 +68,8 @@ SPELLINGS = [
 def test_restricted_api_is_closed_without_its_header(spell, method, secret):
     service = Service(http_restricted=RESTRICTED)
     for path in PATHS:
-        lines = (b"%b %b HTTP/1.1" % (method, spell(path)), *secret, b"Content-Length: 0", b"", b"")
+        head = b"%b %b HTTP/1.1" % (method, spell(path))
+        lines = (head, b"Host: h", *secret, b"Content-Length: 0", b"", b"")
         client = service.connect()
         client.send(b"\r\n".join(lines))
         text = bytes(client.received)
@@ -90,7 +91,7 @@ def test_restricted_api_opens_with_its_header(path):
 
 def test_trailer_opens_nothing():
     service = Service(http_restricted=RESTRICTED)
-    head = b"POST %b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER
+    head = b"POST %b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER
     answer = ask(service, head + b"0\r\nSecret: sesame\r\n\r\n")
 
     assert answer.status == 403

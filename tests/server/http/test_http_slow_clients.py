@@ -179,7 +179,7 @@ def test_refused_client_that_ends_is_gone():
 
 def test_one_timer_watches_all_slow_clients_and_ends_with_them():
     loop = FakeLoop()
-    handler = ScriptedHandler(Limits(), loop)
+    handler = ScriptedHandler(Limits(http_idle_timeout_s=0), loop)
     clients = [Client(handler) for _ in range(50)]
     for client in clients:
         client.send(get(b"/")[:-3], byte_by_byte())
@@ -192,3 +192,127 @@ def test_one_timer_watches_all_slow_clients_and_ends_with_them():
 
     assert loop.timer_count == 0
     assert len(handler.watch) == 0
+
+
+# Connections that ask for nothing
+
+
+@pytest.mark.parametrize("text", [b"", b"\r\n", b"\r\n\r\n\n"])
+def test_client_that_begins_no_request_is_ended_without_a_word(text):
+    client = Client(header_timeout_s=60)
+    client.send(text)
+    client.loop.advance(59)
+    client.send(text)
+
+    assert not client.saw_end
+
+    client.loop.advance(3)
+
+    assert client.saw_end
+    assert client.received == b""
+
+    client.loop.advance(LINGER_S + 2)
+
+    assert client.transport.is_lost
+
+
+def test_client_that_began_late_is_served():
+    client = Client(header_timeout_s=60)
+    client.loop.advance(50)
+    client.send(get(b"/a"))
+    client.loop.advance(100)
+
+    assert client.statuses() == [200]
+    assert not client.saw_end
+
+
+def test_client_whose_first_answer_takes_long_is_not_ended():
+    client = Client(header_timeout_s=60)
+    client.send(get(b"/later"))
+    client.loop.advance(200)
+
+    assert not client.saw_end
+
+
+def test_idle_connection_is_ended_after_the_timeout():
+    client = Client(http_idle_timeout_s=100)
+    client.send(get(b"/a"))
+    client.loop.advance(99)
+
+    assert not client.saw_end
+
+    client.loop.advance(100)
+
+    assert client.saw_end
+    assert client.statuses() == [200]
+
+    client.loop.advance(LINGER_S + 2)
+
+    assert client.transport.is_lost
+    assert client.handler.connections == set()
+
+
+def test_connection_that_is_used_now_and_then_is_kept():
+    client = Client(http_idle_timeout_s=100)
+    for _ in range(10):
+        client.send(get(b"/a"))
+        client.loop.advance(80)
+
+    assert client.statuses() == [200] * 10
+    assert not client.saw_end
+
+
+def test_empty_lines_between_requests_do_not_keep_a_connection():
+    client = Client(http_idle_timeout_s=100)
+    client.send(get(b"/a"))
+    for _ in range(20):
+        client.send(b"\r\n")
+        client.loop.advance(10)
+
+    assert client.saw_end
+
+
+@pytest.mark.parametrize("text", [get(b"/later"), get(b"/later") + get(b"/a")])
+def test_request_that_runs_long_is_not_idleness(text):
+    client = Client(http_idle_timeout_s=100)
+    client.send(text)
+    client.loop.advance(1000)
+    client.handler.later[0].answer()
+    client.loop.advance(50)
+
+    assert set(client.statuses()) == {200}
+    assert not client.saw_end
+
+
+def test_body_that_comes_slowly_is_not_idleness():
+    client = Client(http_idle_timeout_s=20)
+    text = post(bytes(100_000))
+    for at in range(0, len(text), 10_000):
+        client.send(text[at : at + 10_000])
+        client.loop.advance(10)
+
+    assert client.statuses() == [200]
+
+
+def test_timeout_of_zero_keeps_idle_connections_for_ever():
+    client = Client(http_idle_timeout_s=0)
+    client.send(get(b"/a"))
+    client.loop.advance(1_000_000)
+
+    assert not client.saw_end
+    assert client.loop.timer_count == 0
+
+
+def test_one_timer_watches_all_idle_clients_and_ends_with_them():
+    loop = FakeLoop()
+    handler = ScriptedHandler(Limits(http_idle_timeout_s=100), loop)
+    for _ in range(50):
+        Client(handler).send(get(b"/a"))
+    loop.advance(5)
+
+    assert loop.timer_count == 1
+
+    loop.advance(200)
+
+    assert handler.connections == set()
+    assert loop.timer_count == 0

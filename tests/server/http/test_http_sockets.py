@@ -217,3 +217,55 @@ def test_answer_that_is_due_is_given_when_the_server_ends(server):
     assert answer.headers[b"Connection"] == b"close"
     assert len(answer.body) == 1 << 20
     wait_until(ended.done)
+
+
+LONG_S = 1e6
+
+
+def test_request_that_came_when_its_connection_was_to_be_ended_is_answered(server):
+    with server.connect() as sock:
+        sock.sendall(get(b"/a"))
+        assert read_one(sock) == b"GET /a "
+        (connection,) = server.handler.connections
+
+        def send_and_check() -> None:
+            connection.check_idle(server.loop.time())
+            sock.sendall(get(b"/b"))  # lies unread in the system while the loop runs this
+            connection.check_idle(server.loop.time() + LONG_S)
+
+        server.do(send_and_check)
+
+        assert read_one(sock) == b"GET /b "
+
+
+def test_first_request_that_came_at_the_last_moment_is_answered(server):
+    with server.connect() as sock:
+        wait_until(lambda: server.handler.connections)
+        (connection,) = server.handler.connections
+
+        def send_and_check() -> None:
+            sock.sendall(get(b"/a"))
+            connection.check_progress(server.loop.time() + LONG_S)
+
+        server.do(send_and_check)
+
+        assert read_one(sock) == b"GET /a "
+
+
+def test_idle_connection_ends_with_an_end_of_file_and_no_reset(server):
+    with server.connect() as sock:
+        sock.sendall(get(b"/a"))
+        assert read_one(sock) == b"GET /a "
+        (connection,) = server.handler.connections
+
+        def check_twice() -> None:
+            connection.check_idle(server.loop.time())
+            connection.check_idle(server.loop.time() + LONG_S)
+
+        server.do(check_twice)
+
+        assert read_all(sock) == b""
+
+        sock.sendall(get(b"/b"))  # crossed the end: it is thrown away, and nothing is reset
+        assert read_all(sock) == b""
+    wait_until(lambda: not server.handler.connections)

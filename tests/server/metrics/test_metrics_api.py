@@ -39,19 +39,16 @@ def test_other_paths_are_empty(client, path):
 
 def test_other_methods_are_refused(client):
     client.send(post(b"x", b"/metrics"))
-    client.send(b"DELETE / HTTP/1.1\r\n\r\n")
+    client.send(b"DELETE / HTTP/1.1\r\nHost: h\r\n\r\n")
     client.send(get(b"/metrics"))
 
     assert client.statuses() == [405, 405, 200]
     assert client.answers()[0].headers[b"Allow"] == b"GET, HEAD"
 
 
-def test_slow_scraper_is_cut_off_by_one_timer(client):
+def test_slow_scraper_is_cut_off(client):
     for at in range(15):
         client.send(get(b"/metrics")[at : at + 1])
-
-    assert client.loop.timer_count == 1
-
     client.loop.advance(100)
 
     assert client.statuses() == [408]

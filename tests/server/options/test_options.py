@@ -173,6 +173,11 @@ def test_body_limit_is_a_flag_with_a_default_for_each_kind_of_server():
     assert options_from({"http_max_input_size": 5}).limits.http_max_input_bytes == 5
 
 
+def test_idle_http_connections_are_kept_for_an_hour_or_as_long_as_is_said():
+    assert options_from({}).limits.http_idle_timeout_s == 3600
+    assert options_from({"http_idle_timeout_secs": 0.5}).limits.http_idle_timeout_s == 0.5
+
+
 @pytest.mark.parametrize(
     "config,expected",
     [

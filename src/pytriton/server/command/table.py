@@ -156,6 +156,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "Headers to pass on to models as request parameters.",
         ),
         _integer("http-max-input-size", "67108864", "Largest body of a request, in bytes."),
+        Option(
+            "http-idle-timeout-secs",
+            Takes.NUMBER,
+            "3600",
+            "Seconds after which a connection without requests is ended; 0 keeps it. Not an option "
+            "of Triton.",
+        ),
         _integer("http-thread-count", "8", "Threads that serve HTTP.", has_effect=False),
         _each(
             "http-restricted-api",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import UNEXPECTED
-from pytriton.server.api.pace import Pace
+from pytriton.server.http.patience import Patience, Verdict
 from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
-from pytriton.server.http.states import TRANSITIONS, ConnectionState
+from pytriton.server.http.states import TRANSITIONS, ConnectionState, Expectation, Refusal
 from pytriton.server.http.text import (
     CONTINUE,
     JSON_TYPE,
@@ -24,7 +24,7 @@ from pytriton.server.http.text import (
     refusal,
     stream_head,
 )
-from pytriton.server.process.event_loop import writer_of_parts
+from pytriton.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,17 +44,6 @@ _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
 _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 
 
-class Refusal(NamedTuple):
-    """The last answer of a connection that cannot be read on."""
-
-    status: int
-    message: str
-
-
-class Expectation(NamedTuple):
-    """A client waits for `100 Continue` before it sends the body of its next request."""
-
-
 class HttpConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
@@ -68,8 +57,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         self._reader = RequestReader(self, handler.limits, handler.known_heads)
         self._is_reading_paused = False
-        self._reading = Pace()
-        self._paced: tuple[RequestHead | None, bool] = (None, True)  # what `_reading` is about
 
         # Answering, in order
         self._current: HttpRequest | None = None
@@ -79,8 +66,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_streaming = False
 
         self._is_writing_paused = False
-        self._writing = Pace()
-        self._unsent_bytes = 0
+        self._patience = Patience(handler.limits)
+        self._was_used = False  # since it was last looked at whether the connection is idle
         self._on_lost: asyncio.Future[None] | None = None
 
     def _become(self, state: ConnectionState) -> None:
@@ -100,6 +87,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
+        self._patience.begin(self._loop.time())
+        self._handler.watch.add(self)
+        self._handler.idle_watch.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport when the connection is gone."""
@@ -129,7 +119,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif not reader.is_over:
             reader.feed(bytes(self._handler.read_buffer[:nbytes]))
         if reader.is_mid_request and not reader.is_over:
-            self._await_more(nbytes)
+            self._patience.on_part(reader, nbytes, self._loop.time())
+            self._handler.watch.add(self)
 
     @property
     def is_writing_paused(self) -> bool:
@@ -268,10 +259,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._end_exchange(closes=self._closes_after(request.head, is_stream=True))
 
     def _closes_after(self, head: RequestHead, *, is_stream: bool = False) -> bool:
-        return self._closes_when_idle or not head.keep_alive or (is_stream and head.is_http_10)
+        closes = self._closes_when_idle and not self._waiting
+        return closes or not head.keep_alive or (is_stream and head.is_http_10)
 
     def _end_exchange(self, *, closes: bool) -> None:
         self._current = self._exchange = None
+        self._was_used = True
         if closes:
             self.close()
         elif self._waiting:
@@ -291,7 +284,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._handle(item)
             elif isinstance(item, Expectation):
                 self._transport.write(CONTINUE)
-                self._reading.restart(self._loop.time())
+                self._patience.restart_reading(self._loop.time())
             else:
                 self._send_refusal(*item)
         self._is_proceeding = False
@@ -301,19 +294,24 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
             self._is_reading_paused = False
-            self._reading.restart(self._loop.time())
+            self._patience.restart_reading(self._loop.time())
             self._transport.resume_reading()
 
     # Ending
 
     def _send_refusal(self, status: int, message: str) -> None:
         self._transport.write(refusal(status, message))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Tell the client that nothing more comes, and throw away what still does."""
+        self._reader.stop()
         if not self._transport.can_write_eof():
             self.close()
             return
         self._transport.write_eof()
         self._become(_LINGERING)
-        self._reading.restart(self._loop.time())
+        self._patience.restart_reading(self._loop.time())
         self._resume_reading()
         self._watch_writing()
 
@@ -327,8 +325,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._watch_writing()
 
     def close_when_idle(self) -> None:
-        """End the connection after the answer that is due, if any."""
-        if self._current is None:
+        """End the connection after the answers that are due: to all requests that came whole."""
+        self._reader.stop()
+        if self._waiting and isinstance(self._waiting[-1], Expectation):
+            self._waiting.pop()  # nobody would read that body
+        if self._current is None and not self._waiting:
             self.close()
         else:
             self._closes_when_idle = True
@@ -350,54 +351,47 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Slow clients
 
-    def _await_more(self, nbytes: int) -> None:
-        """Part of a request came: the rest has to follow."""
-        now = self._loop.time()
-        head, is_in_head = self._reader.head, self._reader.is_in_head
-        paced_head, was_in_head = self._paced
-        if head is not paced_head or is_in_head is not was_in_head:
-            self._paced = (head, is_in_head)
-            self._reading.restart(now)
-        elif not is_in_head:  # more of a head wins no time
-            self._reading.advance(nbytes, now)
-        self._handler.watch.add(self)
-
     def _watch_writing(self) -> None:
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._writing.restart(self._loop.time())
+        self._patience.begin_writing(self._transport.get_write_buffer_size(), self._loop.time())
         self._handler.watch.add(self)
 
     def check_progress(self, now: float) -> bool:
         """Whether to go on watching; a client that stands still for too long is cut off."""
-        if self._state is _LINGERING and self._reading.stalled_s(now) > LINGER_S:
+        if self._state is _LINGERING and self._patience.reading_stalled_s(now) > LINGER_S:
             self.close()
         is_writing = self._is_writing_paused or self._state is not _OPEN
-        if is_writing and not self._check_writing(now):
+        if is_writing and self._patience.takes_too_long(
+            self._transport.get_write_buffer_size(), now
+        ):
+            logger.info("client took nothing for too long: connection ended")
+            self._transport.abort()
             return False
         is_reading = self._state is _OPEN and self._check_reading(now)
         return is_writing or is_reading
 
-    def _check_writing(self, now: float) -> bool:
-        unsent = self._transport.get_write_buffer_size()
-        self._writing.advance(max(0, self._unsent_bytes - unsent), now)
-        self._unsent_bytes = unsent
-        if self._writing.stalled_s(now) <= self._handler.limits.write_stall_timeout_s:
-            return True
-        logger.info("client took nothing for too long: connection ended")
-        self._transport.abort()
-        return False
-
     def _check_reading(self, now: float) -> bool:
-        reader = self._reader
-        if reader.is_over or not reader.is_mid_request:
-            return False
+        reader, patience = self._reader, self._patience
         is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
         if self._is_reading_paused or is_held_back:  # the client waits for us
-            self._reading.restart(now)
-            return True
-        limits = self._handler.limits
-        allowed_s = limits.header_timeout_s if reader.is_in_head else limits.body_stall_timeout_s
-        if self._reading.stalled_s(now) > allowed_s:
+            patience.restart_reading(now)
+        was_used = self._was_used or self._current is not None
+        verdict = patience.judge_reading(reader, now, was_used=was_used)
+        if verdict is Verdict.REFUSE:
+            allowed_s = patience.allowed_s(reader)
             reader.stop()
             self.on_refusal(408, f"no progress of the request for {allowed_s:g} seconds")
-        return True
+        elif verdict is Verdict.END and not has_unread(self._transport):
+            logger.info("client connected and asked for nothing: connection ended")
+            self._linger()
+        return verdict is not Verdict.NOTHING
+
+    def check_idle(self, now: float) -> None:
+        """End the connection if nothing was asked for too long, and nothing is on its way."""
+        is_busy = self._current is not None or bool(self._waiting) or self._reader.is_mid_request
+        is_in_use, self._was_used = self._was_used or is_busy, False
+        if (
+            self._patience.is_idle(now, is_in_use=is_in_use)
+            and self._state is _OPEN
+            and not has_unread(self._transport)
+        ):
+            self._linger()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.server.http.reader import HttpRequest, RequestHead
-    from pytriton.server.http.watch import ProgressWatch
+    from pytriton.server.http.watch import IdleWatch, ProgressWatch
     from pytriton.server.options.server_options import Limits
 
 ConnectionT = TypeVar("ConnectionT")
@@ -62,6 +62,7 @@ class RequestHandler(Protocol[ConnectionT]):
     read_buffer: memoryview  # of all connections: what was read is parsed before the next read
     known_heads: dict[bytes, RequestHead]
     watch: ProgressWatch
+    idle_watch: IdleWatch
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Where the body of a large request is to be read to; not touched before it arrives."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.server.http.reader import HttpRequest, RequestHead, private_memory
-from pytriton.server.http.watch import ProgressWatch
+from pytriton.server.http.watch import IdleWatch, ProgressWatch
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,6 +26,7 @@ class HttpHandler:
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # parsed before the next read
         self.known_heads: dict[bytes, RequestHead] = {}
         self.watch = ProgressWatch(loop)
+        self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
     def make_connection(self) -> HttpConnection:
         """The protocol object for a new client."""

@@ -9,6 +9,7 @@ socket straight into its own memory, past the parser, which would copy it twice.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 import httptools
@@ -28,6 +29,9 @@ CHUNK_OVERHEAD_BYTES = 64  # what the framing of one chunk may take on average
 
 # With one of these, a request is more than its head and as many bytes as Content-Length says.
 _UNKNOWABLE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+
+# What RFC 9110, 7.2 allows in a Host header, loosely: characters of names, addresses and ports.
+_HOST = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*")
 
 
 class RequestHead(msgspec.Struct):
@@ -228,7 +232,7 @@ class RequestReader:
         head.is_http_10 = version == "1.0"
         # The parser bounds the number, not its leading zeros, and Python takes only so many digits.
         head.content_length = int(head.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
-        refusal = _head_refusal(head, version, self._limits)
+        refusal = _head_refusal(head, version, self._limits) or _host_refusal(head)
         if refusal is not None:
             self._refuse(*refusal)
             return
@@ -334,6 +338,17 @@ def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int,
         return 417, "the only expectation that can be met is 100-continue"
     is_too_large = head.content_length > limits.http_max_input_bytes
     return _size_refusal(head.content_length, limits) if is_too_large else None
+
+
+def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
+    """What RFC 9112, 3.2 has against a missing or malformed Host; several are refused before."""
+    host = head.headers.get(b"host")
+    if host is None:
+        is_fine = head.is_http_10
+        return None if is_fine else (400, "expected a Host header in a request of HTTP 1.1")
+    if _HOST.fullmatch(host):
+        return None
+    return 400, f"expected a name or an address as Host, got {host.decode('latin-1')!a}"
 
 
 def _size_refusal(size: int, limits: Limits) -> tuple[int, str]:

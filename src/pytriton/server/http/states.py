@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an HTTP/1.1 connection."""
+"""The life of an HTTP/1.1 connection, and what may wait on it beside requests."""
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 
 class ConnectionState(enum.Enum):
@@ -23,3 +24,14 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
     ConnectionState.CLOSING: frozenset({ConnectionState.CLOSED}),
     ConnectionState.CLOSED: frozenset(),
 }
+
+
+class Refusal(NamedTuple):
+    """The last answer of a connection that cannot be read on."""
+
+    status: int
+    message: str
+
+
+class Expectation(NamedTuple):
+    """A client waits for `100 Continue` before it sends the body of its next request."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking after slow clients: one timer for all of them. How slow one is, `Pace` says."""
+"""Looking after slow and idle clients, with one timer each for all of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Collection
 
 CHECK_INTERVAL_S = 1.0
+# An idle connection is ended after the timeout, and at most one of these parts of it later.
+CHECKS_PER_TIMEOUT = 10
+MAX_IDLE_INTERVAL_S = 60.0
 
 
 class Watched(Protocol):
@@ -16,6 +20,13 @@ class Watched(Protocol):
 
     def check_progress(self, now: float) -> bool:
         """Whether to go on watching; ends the connection of a client that stands still."""
+
+
+class MaybeIdle(Protocol):
+    """A connection that may have nothing to do."""
+
+    def check_idle(self, now: float) -> None:
+        """End the connection if it was idle for too long."""
 
 
 class ProgressWatch:
@@ -48,3 +59,32 @@ class ProgressWatch:
         self._has_timer = bool(self._watched)
         if self._has_timer:
             self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+
+class IdleWatch:
+    """Looks at all connections every now and then, so that requests need not look at the clock."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connections: Collection[MaybeIdle],
+        timeout_s: float,
+    ) -> None:
+        self._loop = loop
+        self._connections = connections
+        self._interval_s = min(timeout_s / CHECKS_PER_TIMEOUT, MAX_IDLE_INTERVAL_S)
+        self._has_timer = False
+
+    def start(self) -> None:
+        """Look at the connections as long as there are any; a timeout of 0 means never."""
+        if not self._has_timer and self._interval_s:
+            self._has_timer = True
+            self._loop.call_later(self._interval_s, self._check)
+
+    def _check(self) -> None:
+        self._has_timer = False
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.check_idle(now)
+        if self._connections:
+            self.start()

@@ -111,9 +111,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     http_max_header_bytes: int = 64 << 10
     http_max_chunks: int = 65536  # non-empty ones of one body
     grpc_max_message_bytes: int = (2 << 30) - 1
-    header_timeout_s: float = 60.0  # from a request's first byte to the end of its headers
+    # From the connect to a request's first byte, and from there to the end of its headers.
+    header_timeout_s: float = 60.0
     body_stall_timeout_s: float = 60.0  # without one more byte of a body
     write_stall_timeout_s: float = 300.0  # without the client taking one more byte
+    http_idle_timeout_s: float = 3600.0  # between two requests of a connection; 0: for ever
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +257,10 @@ def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
         raise FlagError(
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
-    return Limits(http_max_input_bytes=size)
+    return Limits(
+        http_max_input_bytes=size,
+        http_idle_timeout_s=flags.number("http_idle_timeout_secs", Limits().http_idle_timeout_s),
+    )
 
 
 def _tls(flags: Flags) -> TlsOptions | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,16 @@ def writer_of_parts(transport: Any) -> Callable[[list[Buffer]], None]:
         return lambda parts: transport.write(b"".join(parts))
     writer: Callable[[list[Buffer]], None] = transport.writelines
     return writer
+
+
+def has_unread(transport: Any) -> bool:
+    """Whether something came that the event loop has not read yet, if only the peer's end."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def freeze_memory() -> None:
