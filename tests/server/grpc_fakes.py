@@ -199,6 +199,20 @@ class FakeTransport:
         self.is_closed = self.is_aborted = True
 
 
+class GatedBackground:
+    """Does what threads would do, when a test says so."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.waiting = 0
+
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+        return function(*arguments)
+
+
 class Response(NamedTuple):
     """What came back on a stream: its head, messages, and trailers; None where it has none yet."""
 
@@ -226,6 +240,7 @@ class GrpcClient:
         engine: Any = None,
         control: Any = None,
         loop: Any = None,
+        background: Any = None,
         speaks: bool = True,
     ) -> None:
         self.engine = engine or FakeEngine()
@@ -234,6 +249,8 @@ class GrpcClient:
         options = options or ServerOptions()
         traces = TraceSettings.read(options.trace_settings)
         self.api = GrpcApi(self.engine, options, self.loop, control, traces)
+        if background is not None:
+            self.api.background = background
         self.transport = FakeTransport()
         self.connection = self.api.make_connection()
         self.transport.set_protocol(self.connection)

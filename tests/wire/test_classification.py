@@ -7,7 +7,7 @@ import pytest
 from pytriton import dtypes
 from pytriton.errors import InvalidArgumentError
 from pytriton.messages import InferTensor
-from pytriton.wire.classification import MAX_ELEMENTS, classify
+from pytriton.wire.classification import MAX_ELEMENTS, MAX_TEXTS, classify
 
 
 def classes(array, count, labels=(), *, batched=False):
@@ -65,3 +65,12 @@ def test_too_many_elements_are_refused_before_they_are_sorted():
 
     with pytest.raises(InvalidArgumentError, match="classification output tensor too large"):
         classify(tensor, 1, batched=False)
+
+
+def test_more_classes_than_anybody_reads_are_refused():
+    values = np.zeros((2, MAX_TEXTS), np.float32)
+    tensor = InferTensor("OUT", dtypes.FP32, values.shape, values.tobytes())
+
+    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_TEXTS} classes"):
+        classify(tensor, MAX_TEXTS, batched=True)
+    assert classify(tensor, 3, batched=True).shape == (2, 3)

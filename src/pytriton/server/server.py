@@ -93,7 +93,7 @@ class Server:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
         self._http.close()
-        self._grpc.tasks.cancel()
+        self._grpc.close()
 
     def _listen(
         self,

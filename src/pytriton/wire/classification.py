@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_ELEMENTS = 1_000_000
+MAX_TEXTS = 50_000  # of all rows: so many take 100 ms to write
 _UNSUPPORTED = (dtypes.BOOL, dtypes.BYTES, dtypes.FP16, dtypes.BF16)
 
 
@@ -45,6 +46,11 @@ def classify(
     classes = prod(tensor.shape[1:] if batched else tensor.shape)
     values = np.frombuffer(tensor.data, tensor.dtype.numpy).reshape(rows, classes)
     count = min(class_count, classes)
+    if rows * count > MAX_TEXTS:
+        raise InvalidArgumentError(
+            f"expected a classification of at most {MAX_TEXTS} classes, got {rows * count} "
+            f"for output '{tensor.name}'"
+        )
     texts = [text for row in values for text in _best(row, count, labels)]
     shape = (rows, count) if batched else (count,)
     return InferTensor(tensor.name, dtypes.BYTES, shape, dtypes.encode_bytes(texts))

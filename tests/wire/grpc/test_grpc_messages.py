@@ -9,7 +9,13 @@ import zlib
 import pytest
 
 from pytriton.wire.grpc import GrpcError, MessageAssembler, Status, compress, message_prefix
-from pytriton.wire.grpc.compression import CompressionLevel, decompress, encoding_for_level
+from pytriton.wire.grpc.compression import (
+    MAX_INFLATED_BYTES,
+    SMALL_BYTES,
+    CompressionLevel,
+    Inflation,
+    encoding_for_level,
+)
 
 LIMIT = 1 << 20
 
@@ -212,9 +218,17 @@ def test_compressed_flag_without_an_encoding_is_refused():
     assert caught.value.status is Status.INTERNAL
 
 
+def decompress(data, encoding, max_bytes) -> bytes:
+    return bytes(Inflation(data, encoding, max_bytes).finish())
+
+
+def joined(data, encoding) -> bytes:
+    return b"".join(compress([data], encoding))
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_bomb_is_refused_without_being_unpacked(encoding):
-    bomb = compress(bytes(200 << 20), encoding)
+    bomb = joined(bytes(200 << 20), encoding)
 
     tracemalloc.start()
     with pytest.raises(GrpcError, match="larger than max") as caught:
@@ -227,7 +241,7 @@ def test_bomb_is_refused_without_being_unpacked(encoding):
 
 
 def test_message_of_exactly_the_limit_is_unpacked():
-    assert decompress(compress(bytes(LIMIT), "gzip"), "gzip", LIMIT) == bytes(LIMIT)
+    assert decompress(joined(bytes(LIMIT), "gzip"), "gzip", LIMIT) == bytes(LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +263,7 @@ def test_damaged_message_is_refused(damaged):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compression_is_undone_by_decompression(encoding):
-    assert decompress(compress(memoryview(b"abc" * 999), encoding), encoding, LIMIT) == b"abc" * 999
+    assert decompress(joined(memoryview(b"abc" * 999), encoding), encoding, LIMIT) == b"abc" * 999
 
 
 @pytest.mark.parametrize(
@@ -267,3 +281,37 @@ def test_compression_is_undone_by_decompression(encoding):
 )
 def test_level_picks_an_encoding_that_the_client_accepts(level, accepted, expected):
     assert encoding_for_level(CompressionLevel(level), accepted) == expected
+
+
+def test_small_message_is_inflated_at_once():
+    assert Inflation(gzip.compress(b"abc"), "gzip", LIMIT).begin() == b"abc"
+
+
+@pytest.mark.parametrize("content", [bytes(1 << 20), random.Random(1).randbytes(1 << 20)])
+def test_large_message_is_only_begun(content):
+    inflation = Inflation(gzip.compress(content), "gzip", 2 << 20)
+
+    assert inflation.begin() is None
+    assert inflation.finish() == content
+
+
+def test_message_is_inflated_later_by_whoever_took_it():
+    content = bytes(2 * SMALL_BYTES)
+    assembler = MessageAssembler(2 * SMALL_BYTES, "gzip")
+    (message,) = assembler.feed(framed(gzip.compress(content), is_compressed=True))
+
+    assert isinstance(message, Inflation)
+    assert message.finish() == content
+
+
+def test_inflated_message_has_a_limit_of_its_own():
+    bomb = joined(bytes(MAX_INFLATED_BYTES + 1), "deflate")
+
+    with pytest.raises(GrpcError, match=f"more than {MAX_INFLATED_BYTES}"):
+        decompress(bomb, "deflate", (2 << 30) - 1)
+
+
+def test_several_parts_are_compressed_as_one():
+    parts = [b"abc", memoryview(bytes(1 << 20)), b"", bytearray(b"def")]
+
+    assert gzip.decompress(b"".join(compress(parts, "gzip"))) == b"".join(parts)

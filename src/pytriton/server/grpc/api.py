@@ -19,6 +19,7 @@ from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
 from pytriton.server.api.authorization import Authorization, Protocol
+from pytriton.server.api.background import Background
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import GRPC_RESTRICTED
@@ -33,8 +34,9 @@ from pytriton.server.grpc.reading import READ_BYTES
 from pytriton.server.grpc.repository import GrpcRepository
 from pytriton.server.grpc.stream import MAX_UNTAKEN_BYTES, StreamInferCall
 from pytriton.server.tracing.settings import TraceService
-from pytriton.wire.grpc import Status, encode_http_error, encode_trailers_only
+from pytriton.wire.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
+from pytriton.wire.repository_pb import read_load_request
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
@@ -63,27 +65,23 @@ class Method(NamedTuple):
 class DocumentCall(UnaryCall):
     """A call that is answered from what the server knows: at once, or when a coroutine ends."""
 
-    __slots__ = ("_answer", "_request_class")
+    __slots__ = ("_answer", "_read_request")
 
     def __init__(
         self,
-        request_class: Any,
+        read_request: Callable[[Buffer], Any],
         answer: Callable[[Any], Any],
         connection: GrpcConnection,
         stream_id: int,
         head: CallHead,
     ) -> None:
         super().__init__(connection, stream_id, head)
-        self._request_class = request_class
+        self._read_request = read_request
         self._answer = answer
 
     def on_request(self, message: Buffer) -> None:
         """Answer."""
-        try:
-            request = self._request_class.FromString(bytes(message))
-        except DecodeError:
-            raise InternalError("Unable to parse request") from None
-        answer = self._answer(request)
+        answer = self._answer(self._read_request(message))
         if inspect.iscoroutine(answer):
             self.connection.serve_later(self, self._respond_later(answer))
         else:
@@ -93,6 +91,29 @@ class DocumentCall(UnaryCall):
         response = await answer
         if self.is_open:
             self.respond([response.SerializeToString()])
+
+
+class LoadCall(DocumentCall):
+    """RepositoryModelLoad, whose request may hold files of any size."""
+
+    __slots__ = ()
+
+    def make_assembler(self) -> MessageAssembler:
+        """What puts the request together."""
+        return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
+
+
+def _reader_of(name: str) -> Callable[[Buffer], Any]:
+    """What reads the request of a method."""
+    request_class = getattr(service_pb2, f"{name}Request")
+
+    def read(message: Buffer) -> Any:
+        try:
+            return request_class.FromString(bytes(message))
+        except DecodeError:
+            raise InternalError("Unable to parse request") from None
+
+    return read
 
 
 class GrpcApi:
@@ -109,6 +130,7 @@ class GrpcApi:
     ) -> None:
         self.connections: set[GrpcConnection] = set()
         self.tasks = BackgroundTasks(loop)
+        self.background = Background(loop, "grpc")
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes
@@ -188,6 +210,11 @@ class GrpcApi:
         for connection in list(self.connections):
             connection.begin_shutdown()
 
+    def close(self) -> None:
+        """Give up what is still done for clients."""
+        self.tasks.cancel()
+        self.background.close()
+
     # Methods
 
     def _add_methods(self, infer: InferService) -> None:
@@ -202,8 +229,10 @@ class GrpcApi:
             self._add(path, "", grpc_reflection.ReflectionCall, service)
         answers = {**self._documents.answers(), **self._repository.answers()}
         for name, (api, answer) in answers.items():
-            request_class = getattr(service_pb2, f"{name}Request")
-            self._add(f"{_PREFIX}/{name}", api, DocumentCall, request_class, answer)
+            if name == "RepositoryModelLoad":
+                self._add(f"{_PREFIX}/{name}", api, LoadCall, read_load_request, answer)
+            else:
+                self._add(f"{_PREFIX}/{name}", api, DocumentCall, _reader_of(name), answer)
 
     def _add(self, path: str, api: str, call_class: Callable[..., Call], *settings: Any) -> None:
         make_call = functools.partial(call_class, *settings)

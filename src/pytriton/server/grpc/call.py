@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError
 from pytriton.server.api.status import GRPC_STATUS
+from pytriton.server.grpc.compressing import SMALL_BYTES, CompressedSends
 from pytriton.server.grpc.holding import HeldData
 from pytriton.wire.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
     GrpcError,
+    Inflation,
     MessageAssembler,
     Status,
     compress,
@@ -19,7 +21,7 @@ from pytriton.wire.grpc import (
     encode_trailers_only,
     message_prefix,
 )
-from pytriton.wire.grpc.messages import PREFIX_BYTES, pack_prefix
+from pytriton.wire.grpc.messages import PREFIX_BYTES, Message, pack_prefix
 from pytriton.wire.http2 import ErrorCode, Unfinished
 from pytriton.wire.kserve_pb_response import message_size
 
@@ -43,9 +45,11 @@ class Call:
         "_has_head",
         "_held",
         "_message",
+        "_sends",
         "connection",
         "encoding",
         "head",
+        "is_busy",
         "is_full",
         "is_open",
         "stream_id",
@@ -60,9 +64,11 @@ class Call:
         self.is_open = True  # an answer is still due
         self.timer: Any = None  # of the deadline
         self.is_full = False  # takes no further message for now
+        self.is_busy = False  # and neither here: a thread works on the last one
         self._held: HeldData | None = None
         self._assembler: MessageAssembler | None = None
         self._has_head = False
+        self._sends: CompressedSends | None = None
         self._message: Buffer | None = None  # of a unary call; here, as an __init__ costs 0.3 us
 
     # What the connection tells
@@ -70,7 +76,7 @@ class Call:
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
         """Take a part of what the client sends."""
         if self._held is None:
-            if not self.is_full:
+            if not (self.is_full or self.is_busy):
                 self._read(data, end_stream=end_stream)
                 return
             self._held = HeldData(b"", is_ended=False)
@@ -85,8 +91,8 @@ class Call:
         while rest:
             message, rest = assembler.take(rest)
             if message is not None and self.is_open:
-                self.on_message(message)
-                if self.is_full:
+                self._accept(message)
+                if self.is_full or self.is_busy:
                     self._held = HeldData(rest, is_ended=end_stream)
                     self.acknowledge(len(data) - len(rest))
                     return self._held
@@ -97,7 +103,7 @@ class Call:
     def read_on(self) -> None:
         """Go on with what was held back, if the call is not full any more."""
         held = self._held
-        if held is None or self.is_full or not self.is_open:
+        if held is None or self.is_full or self.is_busy or not self.is_open:
             return
         self._held = None
         try:
@@ -118,8 +124,8 @@ class Call:
         assert assembler is not None
         message = assembler.fill(size)
         if message is not None and self.is_open:
-            self.on_message(message)
-            if self.is_full:
+            self._accept(message)
+            if self.is_full or self.is_busy:
                 self._held = HeldData(b"", is_ended=end_stream)
                 self.acknowledge(size)
                 return
@@ -133,8 +139,14 @@ class Call:
         self.acknowledge(size)
 
     def make_assembler(self) -> MessageAssembler:
-        """What puts the messages of the client together."""
-        return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
+        """What puts the messages of the client together; most methods have only small ones."""
+        return MessageAssembler(self.connection.max_small_bytes, self.head.encoding)
+
+    def _accept(self, message: Message) -> None:
+        if isinstance(message, Inflation):
+            self.connection.run_aside(self, self.on_message, message.finish)
+        else:
+            self.on_message(message)
 
     def unfinished(self) -> Unfinished | None:
         """What the client has begun to send and not ended."""
@@ -163,38 +175,65 @@ class Call:
 
     def send(self, parts: list[Buffer]) -> bool:
         """Send a message; False asks to pause until `on_writable`."""
+        if self.encoding == IDENTITY:
+            return self.send_now(parts)
+        if self._sends is None:
+            self._sends = CompressedSends(self)
+        return self._sends.send(parts)
+
+    def send_now(self, parts: list[Buffer]) -> bool:
+        """Send a message that is not large, or not compressed."""
+        return self.send_framed(gather(self.frame(parts)))
+
+    def frame(self, parts: list[Buffer]) -> list[Buffer]:
+        """A message as it is sent; safe to be called by another thread."""
+        return frame_message(parts, self.encoding)
+
+    def send_framed(self, parts: list[Buffer]) -> bool:
+        """Send a message with its prefix."""
         connection = self.connection
         http2 = connection.http2
         if not self._has_head:
             self._has_head = True
             http2.send_headers(self.stream_id, RESPONSE_HEADS[self.encoding])
         is_ready = True
-        for part in gather(frame_message(parts, self.encoding)):
+        for part in parts:
             is_ready = http2.send_data(self.stream_id, part)
         connection.flush_soon()
         return is_ready
 
     def respond(self, parts: list[Buffer]) -> None:
         """Send the only message and OK."""
+        if self.encoding != IDENTITY and message_size(parts) > SMALL_BYTES:
+            self.connection.run_aside(self, self._respond_framed, self.frame, parts)
+        else:
+            self._respond_framed(frame_message(parts, self.encoding))
+
+    def _respond_framed(self, body: list[Buffer]) -> None:
         connection = self.connection
-        body = frame_message(parts, self.encoding)
         self.is_open = False
         head = _IDENTITY_HEAD if self.encoding == IDENTITY else RESPONSE_HEADS[self.encoding]
         connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
         connection.forget(self)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
-        """End the call with a status."""
+        """End the call with a status, after all messages that were sent."""
         if not self.is_open:
             return
         self.is_open = False
+        if self._sends is None or not self._sends.finish(status, message):
+            self.finish_now(status, message)
+        self.connection.forget(self)
+
+    def finish_now(self, status: Status, message: str) -> None:
+        """Send the status."""
         http2 = self.connection.http2
         if self._has_head:
             http2.send_trailers(self.stream_id, encode_trailers(status, message))
         else:
             block = encode_trailers_only(status, message)
             http2.send_headers(self.stream_id, block, end_stream=True)
-        self.connection.forget(self)
+        self.connection.flush_soon()
 
     def fail(self, error: ServerError) -> None:
         """End the call with an error of the engine."""
@@ -231,7 +270,7 @@ class UnaryCall(Call):
         if (
             end_stream
             and isinstance(data, bytes)
-            and 0 <= size <= self.connection.max_message_bytes
+            and 0 <= size <= self.connection.max_small_bytes
             and data.startswith(pack_prefix(False, size))
             and self._assembler is None
         ):
@@ -293,8 +332,8 @@ def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]
         size = message_size(parts)
         framed = [pack_prefix(False, size), *parts]
         return framed if size <= _JOINED_BYTES else gather(framed)
-    compressed = compress(b"".join(parts), encoding)
-    return [message_prefix(message_size([compressed]), is_compressed=True), compressed]
+    compressed = compress(parts, encoding)
+    return gather([message_prefix(message_size(compressed), is_compressed=True), *compressed])
 
 
 def gather(parts: list[Buffer]) -> list[Buffer]:

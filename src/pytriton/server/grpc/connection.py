@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pytriton.background_tasks import BackgroundTasks
     from pytriton.dtypes import Buffer
+    from pytriton.server.api.background import Background
     from pytriton.server.grpc.call import Call
     from pytriton.server.options.server_options import KeepaliveOptions
     from pytriton.server.options.server_options import Limits as ServerLimits
@@ -47,12 +48,16 @@ _monotonic_ns = time.monotonic_ns
 # What to look at first of a large read: memory may be found in it for the rest.
 _START_BYTES = 32 << 10
 _JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
+# What methods take that have no tensors or files: protobuf reads so much in some milliseconds,
+# whatever it holds.
+SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
 
 
 class CallHandler(Protocol):
     """What a connection belongs to, and hands its calls to."""
 
+    background: Background
     connections: set[GrpcConnection]
     http2_limits: Limits
     keepalive: KeepaliveOptions
@@ -74,6 +79,8 @@ class GrpcConnection(asyncio.Protocol):
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         self.http2 = Connection(handler.http2_limits)
         self.max_message_bytes = handler.max_message_bytes
+        self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
+        self.background = handler.background
         self._handler = handler
         self._loop = loop
         self._transport: Any = None
@@ -236,6 +243,26 @@ class GrpcConnection(asyncio.Protocol):
     def serve_later(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Have a coroutine answer a call; it goes on when the client leaves."""
         self._handler.tasks.start(self._answer_errors(call, work))
+
+    def run_aside(
+        self, call: Call, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Have a thread do work for a call and then go on; the call takes no message meanwhile."""
+        call.is_busy = True
+        self.serve_later(call, self._run_aside(call, then, work, arguments))
+
+    async def _run_aside(
+        self,
+        call: Call,
+        then: Callable[[Any], None],
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        result = await self.background.run(work, *arguments)
+        call.is_busy = False
+        if call.is_open:
+            then(result)
+            call.read_on()
 
     async def _answer_errors(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pytriton.protos import service_pb2
 from pytriton.wire.repository import (
     check_repository,
-    read_load_parameters,
     read_unload_parameters,
 )
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from pytriton.server.api.repository_service import RepositoryService
     from pytriton.server.grpc.documents import Answer
+    from pytriton.wire.repository_pb import LoadRequest
 
 _API = "model-repository"
 
@@ -45,11 +45,9 @@ class GrpcRepository:
             )
         return response
 
-    def load(self, request: Any) -> Any:
+    def load(self, request: LoadRequest) -> Any:
         """Load a model."""
-        check_repository(request.repository_name)
-        form = read_load_parameters(request.parameters)
-        loading = self._service.load(request.model_name, form)
+        loading = self._service.load(request.model_name, request.form)
         return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
 
     def unload(self, request: Any) -> Any:

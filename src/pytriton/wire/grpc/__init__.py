@@ -6,6 +6,7 @@ from __future__ import annotations
 from pytriton.wire.grpc.calls import CallHead, parse_call
 from pytriton.wire.grpc.compression import (
     CompressionLevel,
+    Inflation,
     compress,
     encoding_for_level,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "CallHead",
     "CompressionLevel",
     "GrpcError",
+    "Inflation",
     "MessageAssembler",
     "Metadata",
     "Status",

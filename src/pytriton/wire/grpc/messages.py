@@ -6,10 +6,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from pytriton.wire.grpc.compression import IDENTITY, decompress
+from pytriton.wire.grpc.compression import IDENTITY, Inflation
 from pytriton.wire.grpc.status import GrpcError, Status
 
 Buffer = bytes | bytearray | memoryview
+Message = Buffer | Inflation  # the second where a message has to be inflated, which takes long
 # The memory for a message of so many bytes that begins like this; None where there is none.
 FindMemory = Callable[[int, memoryview], "memoryview | None"]
 
@@ -75,12 +76,12 @@ class MessageAssembler:
         memory = self._memory
         return None if memory is None else memory[len(memory) - self._left :]
 
-    def fill(self, size: int) -> Buffer | None:
+    def fill(self, size: int) -> Message | None:
         """So many bytes were written to `room`; the message, if it is complete."""
         self._left -= size
         return None if self._left else self._end_message()
 
-    def feed(self, data: Buffer) -> list[Buffer]:
+    def feed(self, data: Buffer) -> list[Message]:
         """The messages that `data` completes; raises as `take` does."""
         messages = []
         while data:
@@ -89,7 +90,7 @@ class MessageAssembler:
                 messages.append(message)
         return messages
 
-    def take(self, data: Buffer) -> tuple[Buffer | None, Buffer]:
+    def take(self, data: Buffer) -> tuple[Message | None, Buffer]:
         """The first message that `data` completes, if it does, and the data after it.
 
         Raises:
@@ -102,7 +103,7 @@ class MessageAssembler:
                 whole = memoryview(data) if size >= _MIN_VIEW_BYTES else data
                 return _own(whole[PREFIX_BYTES:]), b""
         view = memoryview(data)
-        message = None
+        message: Message | None = None
         while view and message is None:
             if self._message is None:
                 message, view = self._begin_message(view)
@@ -114,7 +115,7 @@ class MessageAssembler:
                 message = self._end_message()
         return message, view
 
-    def _begin_message(self, view: memoryview) -> tuple[Buffer | None, memoryview]:
+    def _begin_message(self, view: memoryview) -> tuple[Message | None, memoryview]:
         """Read a prefix, and the message if all of it is there; the other one is what follows."""
         taken = PREFIX_BYTES - len(self._prefix)
         self._prefix += view[:taken]
@@ -148,16 +149,18 @@ class MessageAssembler:
             self._memory[start : start + len(part)] = part
         self._left -= len(part)
 
-    def _end_message(self) -> Buffer:
+    def _end_message(self) -> Message:
         message = self._message if self._memory is None else self._memory
         assert message is not None
         self._message = self._memory = None
         return self._decode(message)
 
-    def _decode(self, message: Buffer) -> Buffer:
-        if self._is_compressed:
-            return decompress(message, self._encoding, self._max_bytes)
-        return message
+    def _decode(self, message: Buffer) -> Message:
+        if not self._is_compressed:
+            return message
+        inflation = Inflation(message, self._encoding, self._max_bytes)
+        plain = inflation.begin()
+        return inflation if plain is None else plain
 
 
 def _own(message: Buffer) -> Buffer:

@@ -43,7 +43,7 @@ class GrpcError(Exception):
 
 def percent_encode(message: str, max_bytes: int | None = None) -> bytes:
     """A status message as `grpc-message` has it, cut where it is longer than `max_bytes`."""
-    raw = message.encode("utf-8", "replace")
+    raw = message[:max_bytes].encode("utf-8", "replace")  # a client may make it very long
     encoded = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], raw)
     if max_bytes is None or len(encoded) <= max_bytes:
         return encoded

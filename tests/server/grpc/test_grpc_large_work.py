@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would hold all clients is done aside: inflating, compressing; or it is refused early."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from pytriton.protos import service_pb2
+from pytriton.server.grpc.connection import SMALL_MESSAGE_BYTES
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.wire.grpc import Status, message_prefix
+from pytriton.wire.grpc.compression import MAX_INFLATED_BYTES
+from tests.server.control_fakes import FakeControl, SteppedLoop
+from tests.server.grpc_fakes import GatedBackground, GrpcClient, infer_request
+from tests.wire.http2.frame_client import data, rst_stream
+
+GZIP = ("grpc-encoding", "gzip")
+ACCEPTS = ("grpc-accept-encoding", "gzip")
+COMPRESSING = ServerOptions(grpc_response_compression="low")
+
+
+@pytest.fixture
+def background():
+    return GatedBackground()
+
+
+@pytest.fixture
+def connect(background):
+    loop = SteppedLoop()
+    yield lambda options=None: GrpcClient(
+        options, loop=loop, background=background, control=FakeControl()
+    )
+    background.gate.set()
+    loop.run()
+    loop.close()
+
+
+@pytest.fixture
+def client(connect):
+    return connect()
+
+
+def squeezed(message: bytes) -> bytes:
+    compressed = gzip.compress(message)
+    return message_prefix(len(compressed), is_compressed=True) + compressed
+
+
+def large_request(request_id: str = "", model: str = "coupled") -> bytes:
+    return (
+        infer_request(model, request_id, model_version="")
+        + service_pb2.ModelInferRequest(raw_input_contents=[bytes(1 << 20)]).SerializeToString()
+    )
+
+
+# Requests
+
+
+def test_large_compressed_request_is_inflated_aside(client, background):
+    stream = client.open("ModelInfer", GZIP)
+    client.receive(data(stream, squeezed(large_request()), end_stream=True))
+    assert background.waiting == 1
+    assert not client.engine.requests
+
+    background.gate.set()
+    client.run()
+    assert len(client.engine.requests) == 1
+    client.engine.answer()
+    client.run()
+    assert client.response(stream).status == "0"
+
+
+def test_small_compressed_request_is_not_inflated_aside(client, background):
+    stream = client.open("ModelInfer", GZIP)
+    client.receive(data(stream, squeezed(infer_request()), end_stream=True))
+
+    assert background.waiting == 0
+    assert len(client.engine.requests) == 1
+
+
+def test_requests_behind_one_that_is_inflated_keep_their_order(client, background):
+    stream = client.open("ModelStreamInfer", GZIP)
+    small = [squeezed(infer_request("coupled", str(at))) for at in (2, 3)]
+    client.receive(data(stream, squeezed(large_request("1")) + small[0]))
+    client.receive(data(stream, small[1], end_stream=True))
+    assert not client.engine.requests
+
+    background.gate.set()
+    client.run()
+    assert [request.id for request in client.engine.requests] == ["1", "2", "3"]
+
+
+def test_client_that_leaves_while_its_request_is_inflated_is_forgotten(client, background):
+    stream = client.open("ModelInfer", GZIP)
+    client.receive(data(stream, squeezed(large_request()), end_stream=True))
+    client.receive(rst_stream(stream))
+    background.gate.set()
+    client.run()
+
+    assert not client.engine.requests
+    assert not client.transport.is_closed
+
+
+def test_request_that_inflates_to_too_much_is_refused(client, background):
+    background.gate.set()
+    stream = client.open("ModelInfer", GZIP)
+    client.receive(data(stream, squeezed(bytes(MAX_INFLATED_BYTES + 1)), end_stream=True))
+    client.run()
+
+    assert client.response(stream).status == str(int(Status.RESOURCE_EXHAUSTED))
+    assert str(MAX_INFLATED_BYTES) in client.response(stream).text
+
+
+def test_damaged_request_is_refused_after_its_good_beginning(client, background):
+    background.gate.set()
+    stream = client.open("ModelInfer", GZIP)
+    message = gzip.compress(bytes(1 << 20))[:-1]
+    content = message_prefix(len(message), is_compressed=True) + message
+    client.receive(data(stream, content, end_stream=True))
+    client.run()
+
+    assert "not exactly one gzip stream" in client.response(stream).text
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "ModelConfig",
+        "ServerLive",
+        "TraceSetting",
+        "RepositoryModelUnload",
+        "RepositoryIndex",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_methods_without_tensors_or_files_take_small_messages_only(client, method):
+    stream = client.call(method, bytes(SMALL_MESSAGE_BYTES + 1))
+
+    assert client.response(stream).status == str(int(Status.RESOURCE_EXHAUSTED))
+    assert f"({SMALL_MESSAGE_BYTES + 1} vs. {SMALL_MESSAGE_BYTES})" in client.response(stream).text
+
+
+# Responses
+
+
+def test_large_response_is_compressed_aside(connect, background):
+    client = connect(COMPRESSING)
+    stream = client.call("ModelInfer", infer_request(), ACCEPTS)
+    client.engine.answer(content=bytes(1 << 20))
+    client.run()
+    assert background.waiting == 1
+    assert not client.response(stream).status
+
+    background.gate.set()
+    client.run()
+    response = client.response(stream)
+    assert response.status == "0"
+    message = service_pb2.ModelInferResponse.FromString(gzip.decompress(response.messages[0]))
+    assert message.raw_output_contents[0] == bytes(1 << 20)
+
+
+def test_compressed_responses_of_a_stream_keep_their_order(connect, background):
+    client = connect(COMPRESSING)
+    stream = client.open("ModelStreamInfer", ACCEPTS)
+    client.send(stream, infer_request("stream", "1"))
+    for size in (4, 1 << 20, 8, 1 << 20, 12):
+        client.engine.answer("1", bytes(size), final=size == 12)
+    client.run()
+    assert not client.response(stream).status
+
+    background.gate.set()
+    client.run()
+    response = client.response(stream)
+    sizes = [
+        len(
+            service_pb2.ModelStreamInferResponse.FromString(
+                gzip.decompress(message)
+            ).infer_response.raw_output_contents[0]
+        )
+        for message in response.messages
+    ]
+    assert sizes == [4, 1 << 20, 8, 1 << 20, 12]
+    assert response.status == "0"
+
+
+def test_model_waits_while_its_responses_are_compressed(connect, background):
+    client = connect(COMPRESSING)
+    stream = client.open("ModelStreamInfer", ACCEPTS)
+    client.send(stream, infer_request("stream", "1"), end=False)
+    client.engine.answer("1", bytes(2 << 20), final=False)
+    client.run()
+    assert client.engine.flow == [("pause", "1")]
+
+    background.gate.set()
+    client.run()
+    assert client.engine.flow == [("pause", "1"), ("resume", "1")]
+
+
+def test_client_that_leaves_while_a_response_is_compressed_is_forgotten(connect, background):
+    client = connect(COMPRESSING)
+    stream = client.open("ModelStreamInfer", ACCEPTS)
+    client.send(stream, infer_request("stream", "1"))
+    client.engine.answer("1", bytes(2 << 20), final=False)
+    client.receive(rst_stream(stream))
+    background.gate.set()
+    client.run()
+
+    assert not client.transport.is_closed
+    assert len(client.engine.cancelled) == 1
