@@ -146,10 +146,10 @@ def test_hidden_model_changes_unseen(start_server):
     assert server.infer("kept", 5.0) == [35.0]
 
 
-def test_restricted_repository_asks_for_its_secret(start_server):
+def test_restricted_repository_refuses_a_wrong_secret(start_server):
     server = start(start_server, "none", "--http-restricted-api=model-repository:key=secret")
     with pytest.raises(PyTritonRuntimeError, match="expecting header 'key'"):
-        join(server).connect()
+        join(server, "wrong").connect()
 
     with join(server, "secret") as remote:
         bind(remote)

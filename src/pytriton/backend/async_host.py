@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.transport.frames import BatchFailure, Execute
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from pytriton.transport.channel import Payload, Received
     from pytriton.transport.frames import Frame
 
@@ -31,7 +30,7 @@ class AsyncInstanceHost(InstanceHost):
     async def _serve_async(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._closed = loop.create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(loop)
         trimmer = MemoryTrimmer(loop, self._channel.arena)
         self._loop_channel = LoopChannel(
             self._channel,
@@ -48,8 +47,7 @@ class AsyncInstanceHost(InstanceHost):
         finally:
             self._loop_channel.stop_watching()
             trimmer.stop()
-            for task in self._tasks:
-                task.cancel()
+            self._tasks.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _close(self) -> None:
@@ -58,13 +56,7 @@ class AsyncInstanceHost(InstanceHost):
 
     def _on_message(self, received: Received) -> None:
         if isinstance(received.frame, Execute):
-            self._spawn(self._answer_async(received, received.frame))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+            self._tasks.start(self._answer_async(received, received.frame))
 
     async def _answer_async(self, received: Received, execute: Execute) -> None:
         started_ns = time.monotonic_ns()

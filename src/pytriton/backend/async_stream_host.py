@@ -44,7 +44,7 @@ class AsyncStreamHost(AsyncInstanceHost):
         frame = received.frame
         if isinstance(frame, Execute):
             stream = self._streams[frame.batch] = _AsyncStream(StreamBatch(frame))
-            stream.task = self._spawn(self._run_stream(stream, received))
+            stream.task = self._tasks.start(self._run_stream(stream, received))
             # Not in the coroutine, which never begins where its task is cancelled at once.
             stream.task.add_done_callback(lambda _: self._streams.pop(frame.batch))
         elif isinstance(frame, Cancel) and frame.batch in self._streams:

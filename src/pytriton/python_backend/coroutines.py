@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from pytriton.background_tasks import BackgroundTasks
+
 _POOL_THREADS = 64  # for what coroutines give to `run_in_executor`
 _STOP_DEADLINE_S = 5.0
 
@@ -26,7 +28,7 @@ class CoroutineThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: BackgroundTasks | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a coroutine and go on; it must deal with its own exceptions."""
@@ -47,6 +49,7 @@ class CoroutineThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._tasks = BackgroundTasks(self._loop)
                 self._loop.set_default_executor(
                     _ContextPool(_POOL_THREADS, thread_name_prefix="pytriton-pool")
                 )
@@ -63,10 +66,8 @@ class CoroutineThread:
         loop.close()
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        assert self._loop is not None
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)  # the loop itself would let it be collected
-        task.add_done_callback(self._tasks.discard)
+        assert self._tasks is not None
+        self._tasks.start(coroutine)
 
     async def _cancel_tasks(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
