@@ -36,8 +36,7 @@ async def infer(core, name, *row):
     """The answer of a model; an error that comes in its place is raised."""
     tensor = InferTensor("X", FP32, (1, len(row)), np.array([row], np.float32).tobytes())
     sink = RecordingSink()
-    asked = request(sink, inputs={"X": tensor}, model_name=name)
-    core.engine.infer(asked, core.engine.lookup(name))
+    core.engine.infer(request(inputs={"X": tensor}, model_name=name), sink)
     await until(lambda: sink.final_count)
     if sink.errors:
         raise sink.errors[0]
@@ -103,8 +102,9 @@ def test_core_that_stops_finishes_what_it_has_and_takes_nothing_new(tmp_path):
         await until(lambda: served.running_count)
         stopping = asyncio.ensure_future(core.stop(DEADLINE_S))
         await asyncio.sleep(0)
-        with pytest.raises(UnavailableError):
-            core.engine.infer(request(RecordingSink(), model_name="slow"), served)
+        late = RecordingSink()
+        core.engine.infer(request(model_name="slow"), late)
+        assert [type(error) for error in late.refusals] == [UnavailableError]
         gate.touch()
         assert await asked == [3.0]
         await stopping

@@ -18,7 +18,7 @@ from pytriton.server.codec import child, pool
 from pytriton.server.codec.pool import CodecPool
 from pytriton.wire.kserve_json import parse_infer
 from tests.server.http_models import InlineProcess
-from tests.wire.specs import IgnoredSink, model_spec, tensor_spec
+from tests.wire.specs import model_spec, tensor_spec
 
 SPEC = model_spec(
     tensor_spec("a", dtypes.FP32, (-1,), batched=False),
@@ -259,4 +259,4 @@ def test_memory_error_is_told_as_one(monkeypatch):
     monkeypatch.setattr(child, "parse_large_generate", fail)
 
     with pytest.raises(UnavailableError, match="reading 2 bytes of JSON takes more than the"):
-        run(lambda codec: codec.generate(b"{}", SPEC, IgnoredSink()))
+        run(lambda codec: codec.generate(b"{}", SPEC))
