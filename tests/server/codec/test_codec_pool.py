@@ -64,15 +64,15 @@ def test_process_reads_what_the_server_would_read():
     head, body = infer_body(parameters=parameters, outputs=outputs)
 
     async def read(codec):
-        pid_before = await codec.infer(body, len(head), SPEC, None, LIMIT)
+        pid_before = await codec.infer(body, len(head), SPEC, LIMIT)
         pids = [process.pid for process in codec._idle]
-        again = await codec.infer(body, len(head), SPEC, None, LIMIT)
+        again = await codec.infer(body, len(head), SPEC, LIMIT)
         assert [process.pid for process in codec._idle] == pids
         return pids, pid_before, again
 
     pids, first, second = run(read, pool.CodecProcess)
 
-    expected, output_format = parse_infer(body, len(head), SPEC, None)
+    expected, output_format = parse_infer(body, len(head), SPEC)
     for request, chosen in (first, second):
         assert fields(request) == fields(expected)
         assert chosen == output_format
@@ -81,7 +81,7 @@ def test_process_reads_what_the_server_would_read():
 
 def test_generate_and_load_are_read():
     async def read(codec):
-        request = await codec.generate(b'{"a":[1,2],"p":"x"}', SPEC, None)
+        request = await codec.generate(b'{"a":[1,2],"p":"x"}', SPEC)
         content = base64.b64encode(b"code").decode()
         parameters = {"config": "{}", "file:1/model.py": content, "file:empty": ""}
         return request, await codec.load(json.dumps({"parameters": parameters}).encode())
@@ -103,7 +103,7 @@ def test_generate_and_load_are_read():
 )
 def test_mistake_is_an_error_of_its_kind(text, kind, words):
     with pytest.raises(kind, match=words):
-        run(lambda codec: codec.infer(text, len(text), SPEC, None, LIMIT))
+        run(lambda codec: codec.infer(text, len(text), SPEC, LIMIT))
 
 
 def test_request_with_too_many_names_is_refused(monkeypatch):
@@ -111,7 +111,7 @@ def test_request_with_too_many_names_is_refused(monkeypatch):
     text = json.dumps({"inputs": [], "parameters": {f"p{n}": n for n in range(100)}}).encode()
 
     with pytest.raises(InvalidArgumentError, match="expected at most 200 bytes of names, shapes"):
-        run(lambda codec: codec.infer(text, len(text), SPEC, None, LIMIT))
+        run(lambda codec: codec.infer(text, len(text), SPEC, LIMIT))
 
 
 def test_error_text_is_cut():
@@ -120,7 +120,7 @@ def test_error_text_is_cut():
     )
 
     with pytest.raises(InvalidArgumentError) as caught:
-        run(lambda codec: codec.infer(text.encode(), len(text), SPEC, None, LIMIT))
+        run(lambda codec: codec.infer(text.encode(), len(text), SPEC, LIMIT))
 
     assert len(caught.value.message) == child.MAX_MESSAGE_CHARACTERS
 
@@ -143,8 +143,8 @@ def test_process_that_ends_fails_its_job_only():
 
     async def read(codec):
         with pytest.raises(UnavailableError, match="ended before it was done"):
-            await codec.generate(b'{"a":1}', SPEC, None)
-        return await codec.generate(b'{"a":1}', SPEC, None)
+            await codec.generate(b'{"a":1}', SPEC)
+        return await codec.generate(b'{"a":1}', SPEC)
 
     assert run(read, DyingProcess).inputs.keys() == {"a"}
 
@@ -154,7 +154,7 @@ def test_process_that_cannot_be_started_fails_its_job():
         raise OSError("no more processes")
 
     with pytest.raises(UnavailableError, match=r"no process could be started .* no more processes"):
-        run(lambda codec: codec.generate(b"{}", SPEC, None), fail)
+        run(lambda codec: codec.generate(b"{}", SPEC), fail)
 
 
 class HeldProcess(InlineProcess):
@@ -191,7 +191,7 @@ def test_few_are_read_at_once_and_one_whose_client_left_never():
         return made[-1]
 
     async def read(codec):
-        jobs = [asyncio.create_task(codec.generate(b"{}", SPEC, None)) for _ in range(5)]
+        jobs = [asyncio.create_task(codec.generate(b"{}", SPEC)) for _ in range(5)]
         for _ in range(2):
             assert await asyncio.to_thread(began.acquire, timeout=60)
         jobs[3].cancel()
@@ -211,7 +211,7 @@ def test_long_job_whose_client_left_ends(monkeypatch):
     process = HeldProcess()
 
     async def read(codec):
-        job = asyncio.create_task(codec.generate(b'{"a":1}', SPEC, None))
+        job = asyncio.create_task(codec.generate(b'{"a":1}', SPEC))
         assert await asyncio.to_thread(process.began.wait, 60)
         job.cancel()
         await asyncio.gather(job, return_exceptions=True)
@@ -225,7 +225,7 @@ def test_closed_pool_ends_what_runs():
     process = HeldProcess()
 
     async def read(codec):
-        job = asyncio.create_task(codec.generate(b'{"a":1}', SPEC, None))
+        job = asyncio.create_task(codec.generate(b'{"a":1}', SPEC))
         assert await asyncio.to_thread(process.began.wait, 60)
         codec.close()
         with pytest.raises(UnavailableError):
@@ -246,7 +246,7 @@ def test_idle_process_ends(monkeypatch):
             self.closed.set()
 
     async def read(codec):
-        await codec.generate(b'{"a":1}', SPEC, None)
+        await codec.generate(b'{"a":1}', SPEC)
         await asyncio.wait_for(Noted.closed.wait(), 60)
 
     run(read, Noted)
