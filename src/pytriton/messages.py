@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pytriton.dtypes import DataType
+from pytriton.dtypes import BytesWalk, DataType
 
 if TYPE_CHECKING:
     from pytriton.errors import ServerError
@@ -27,6 +27,7 @@ class InferTensor(msgspec.Struct, gc=False):
     dtype: DataType
     shape: tuple[int, ...]
     data: Any  # bytes, bytearray or memoryview
+    strings: BytesWalk | None = None  # of a large BYTES tensor, once they were counted
 
 
 class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):

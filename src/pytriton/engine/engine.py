@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.delivery import refuse
 from pytriton.engine.model_state import ModelState
-from pytriton.engine.validation import validate
+from pytriton.engine.string_count import StringCounter
+from pytriton.engine.validation import UncountedStringsError, validate
 from pytriton.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -39,6 +40,7 @@ class Engine:
         self._bound: dict[str, dict[int, ServedModel]] = {}
         self._kept: dict[str, dict[int, ServedModel]] = {}
         self._strict_readiness = strict_readiness
+        self._strings = StringCounter()
         self._latest: dict[str, ServedModel] = {}  # READY ones, for requests without a version
         self._leaving: set[ServedModel] = set()
         self._is_leaving = False  # it serves, but wants no new clients
@@ -218,6 +220,11 @@ class Engine:
             The handle to give it up with, or to have its model wait.
         """
         inference = Inference(request, sink, trace)
+        self._submit(inference)
+        return inference
+
+    def _submit(self, inference: Inference) -> None:
+        request = inference.request
         try:
             if self.is_exiting:
                 raise UnavailableError("Server exiting")
@@ -225,9 +232,10 @@ class Engine:
             validate(request, model.spec)
             inference.owner = model
             model.submit(inference, time.monotonic_ns())
+        except UncountedStringsError:
+            self._strings.count(inference, self._submit)
         except ServerError as error:
             refuse(inference, error)
-        return inference
 
 
 def _reasons(models: Iterable[ServedModel]) -> str:

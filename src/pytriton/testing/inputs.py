@@ -9,6 +9,7 @@ import numpy as np
 
 from pytriton import dtypes
 from pytriton.engine.model_spec import ModelSpec, TensorSpec
+from pytriton.engine.string_count import count_strings
 from pytriton.engine.validation import validate
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.pb_utils.tensor import Tensor
@@ -58,4 +59,5 @@ def _check(request: Request, tensors: list[Tensor], spec: ModelSpec) -> None:
         id=request.id,
         outputs=outputs,
     )
+    count_strings(message)
     validate(message, spec)

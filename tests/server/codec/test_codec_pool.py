@@ -236,6 +236,24 @@ def test_closed_pool_ends_what_runs():
     assert process.was_killed
 
 
+def test_process_of_a_long_job_is_not_used_again(monkeypatch):
+    monkeypatch.setattr(pool, "_LONG_JOB_BYTES", 10)
+    made = []
+
+    def make():
+        made.append(InlineProcess())
+        return made[-1]
+
+    async def read(codec):
+        await codec.generate(b'{"a":1}', SPEC)
+        await codec.generate(b'{"a":[1,2,3]}', SPEC)
+        await codec.generate(b'{"a":1}', SPEC)
+
+    run(read, make)
+
+    assert len(made) == 2
+
+
 def test_idle_process_ends(monkeypatch):
     monkeypatch.setattr(pool, "IDLE_S", 0.0)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_S = 30.0
-# A job with more text is not finished for a client that left. One with less is done before a new
-# process would be there.
+# A job with more text is not finished for a client that left, and its process is not used again,
+# since it would keep much memory. One with less is done before a new process would be there.
 _LONG_JOB_BYTES = 16 << 20
 
 
@@ -116,7 +116,7 @@ class CodecPool:
                     f"the process that read {job.text_bytes} bytes of JSON ended before it was done"
                 ) from None
             raise
-        self._give_back(process)
+        self._give_back(process, is_reusable=job.text_bytes <= _LONG_JOB_BYTES)
         return answer
 
     def _take(self) -> CodecProcess:
@@ -137,10 +137,10 @@ class CodecPool:
                     process.kill()
         return process
 
-    def _give_back(self, process: CodecProcess) -> None:
+    def _give_back(self, process: CodecProcess, *, is_reusable: bool) -> None:
         with self._lock:
             self._busy.discard(process)
-            if not self._is_closed:
+            if is_reusable and not self._is_closed:
                 self._idle.append(process)
                 return
         process.close()
