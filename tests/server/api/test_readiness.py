@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
+from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
 from tests.fakes import FakeSupervisor
@@ -164,3 +166,66 @@ def test_model_that_does_not_serve_is_not_asked(server):
 
     assert server.model_answers() == [False] * 2
     assert server.server_answers() == [False] * 3
+
+
+# Why the server is not ready
+
+
+def reason_of(server) -> str:
+    answer = ask(server.service, get(b"/v2/health/ready"))
+    assert answer.status == 400
+    assert answer.headers[b"Content-Type"] == b"application/json"
+    return json.loads(answer.body)["error"]
+
+
+def test_server_names_the_models_that_are_not_ready(server, caplog):
+    caplog.set_level("INFO")
+    server.control.is_serving = False
+    server.control.entries = [
+        IndexEntry("good", "1", "READY"),
+        IndexEntry("bad", "1", "UNAVAILABLE", "Internal: no module named 'x'\nAt: line 3"),
+        IndexEntry("unread", "", "UNAVAILABLE", "config.pbtxt:3:1: what is this"),
+        IndexEntry("slow", "2", "LOADING"),
+        IndexEntry("left", "1", "UNAVAILABLE", "unloaded"),
+        IndexEntry("leaving", "1", "UNLOADING"),
+        IndexEntry("never loaded"),
+    ]
+    text = (
+        "model 'bad' version 1 is at UNAVAILABLE state: Internal: no module named 'x'; "
+        "model 'unread' is at UNAVAILABLE state: config.pbtxt:3:1: what is this; "
+        "model 'slow' version 2 is at LOADING state"
+    )
+
+    assert reason_of(server) == reason_of(server) == f"Server is not ready: {text}"
+    assert [it for it in caplog.messages if text in it] == [
+        f"Asked whether it is ready, the server says no: {text}"
+    ]
+
+
+def test_server_with_many_models_that_are_not_ready_names_some(server):
+    server.control.is_serving = False
+    server.control.entries = [IndexEntry(f"m{at}", "1", "LOADING") for at in range(30)]
+
+    assert reason_of(server).endswith("model 'm19' version 1 is at LOADING state; and 10 more")
+
+
+def test_server_names_models_that_are_short_of_instances(server):
+    server.engine.lookup("double").missing_instances = 1
+
+    assert (
+        reason_of(server) == "Server is not ready: model 'double' version 1 is short of instances"
+    )
+
+
+def test_server_names_models_that_say_themselves_that_they_are_not_ready(server):
+    server.hook(answering(False))
+
+    assert reason_of(server) == (
+        "Server is not ready: model 'double' version 1 says itself that it is not ready"
+    )
+
+
+def test_server_that_is_about_to_exit_says_so(server):
+    server.engine.begin_exit()
+
+    assert reason_of(server) == "Server is not ready: the server is about to exit"

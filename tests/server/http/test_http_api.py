@@ -101,6 +101,42 @@ def test_error_has_a_status_and_a_text(service, request_bytes, status, text):
         assert answer.headers[b"Allow"] in (b"GET, HEAD", b"POST")
 
 
+@pytest.mark.parametrize(
+    "request_bytes, extension",
+    [
+        (get(b"/v2/systemsharedmemory/status"), "shared memory"),
+        (get(b"/v2/cudasharedmemory/region/r/status?x=y"), "shared memory"),
+        (post(b"{}", b"/v2/systemsharedmemory/region/r/register"), "shared memory"),
+        (post(b"{}", b"/v2/cudasharedmemory/unregister"), "shared memory"),
+        (get(b"/v2/logging"), "logging"),
+        (post(b"{}", b"/v2/logging"), "logging"),
+    ],
+)
+def test_extension_that_is_not_there_is_refused_in_words(service, request_bytes, extension):
+    answer = ask(service, request_bytes)
+    path = request_bytes.split(b" ")[1].partition(b"?")[0].decode()
+
+    assert answer.status == 501
+    assert error(answer) == (
+        f"'{path}' belongs to Triton's {extension} extension, which is not supported by this server"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/v2/systemsharedmemory",
+        b"/v2/systemsharedmemory/region/status",
+        b"/v2/systemsharedmemory/region//status",
+        b"/v2/systemsharedmemory/x/r/status",
+        b"/v2/logging/",
+        b"/v2/sharedmemory/status",
+    ],
+)
+def test_path_that_triton_does_not_have_is_not_found(service, path):
+    assert ask(service, get(path)).status == 404
+
+
 def test_model_name_that_is_not_utf8_comes_back_as_it_was_sent(service):
     answer = ask(service, get(b"/v2/models/%ff%0d%0a"))
 

@@ -79,6 +79,7 @@ class HttpApi(HttpHandler):
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._readiness = Readiness(engine, control, is_strict=options.strict_readiness)
+        self._told_problem = ""  # the last reason for not being ready, to log each one once
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
@@ -107,6 +108,7 @@ class HttpApi(HttpHandler):
             "repository_load": repository.load,
             "repository_unload": repository.unload,
             "trace_setting": self._trace_setting,
+            "unsupported": self._unsupported,
         }
 
     def body_memory(self, head: RequestHead) -> memoryview:
@@ -163,10 +165,25 @@ class HttpApi(HttpHandler):
     ) -> Exchange | None:
         self._refuse_when_exiting()
 
-        def respond(is_ready: bool) -> None:
-            connection.respond(200 if is_ready else 400, (), _TEXT_TYPE)
+        problem = self._readiness.server_problem()
+        if isinstance(problem, str):
+            self._respond_ready(connection, problem)
+            return None
 
-        return self._respond_when_known(connection, self._readiness.server(), respond)
+        async def respond_later() -> None:
+            self._respond_ready(connection, await problem)
+
+        return self.serve_later(connection, respond_later())
+
+    def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
+        """Triton's statuses; those who look at the body read why it is not 200."""
+        if problem and problem != self._told_problem:
+            logger.info("Asked whether it is ready, the server says no: %s", problem)
+        self._told_problem = problem
+        if problem:
+            connection.respond_error(400, f"Server is not ready: {problem}")
+        else:
+            connection.respond(200, (), _TEXT_TYPE)
 
     def _refuse_when_exiting(self) -> None:
         if self._engine.is_exiting:
@@ -228,6 +245,14 @@ class HttpApi(HttpHandler):
             changes = read_trace_settings(self._bodies.settings(request))
         settings = self._traces.change(route.model, changes)
         connection.respond(200, (encode_trace_settings(settings),))
+
+    def _unsupported(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        path = ascii(request.head.target.partition(b"?")[0].decode("latin-1"))
+        extension = route.endpoint.api.replace("-", " ")
+        raise UnsupportedError(
+            f"{path} belongs to Triton's {extension} extension, which is not supported by this "
+            "server"
+        )
 
     def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route

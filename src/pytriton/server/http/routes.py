@@ -57,6 +57,15 @@ _OF_MODEL: dict[str, Endpoint] = {
 _TRACE_SETTING = Endpoint("trace_setting", "trace", _GET | _POST)
 _TRACE_PATH = ("trace", "setting")
 
+# What Triton has and this server does not: it is said in words, to those who may know.
+_LOGGING = Endpoint("unsupported", "logging", _GET | _POST)
+_OF_SHARED_MEMORY: dict[str, Endpoint] = {
+    "status": Endpoint("unsupported", "shared-memory", _GET),
+    "register": Endpoint("unsupported", "shared-memory", _POST),
+    "unregister": Endpoint("unsupported", "shared-memory", _POST),
+}
+_SHARED_MEMORIES = (("v2", "systemsharedmemory"), ("v2", "cudasharedmemory"))
+
 _INDEX = Endpoint("repository_index", "model-repository", _POST)
 _OF_REPOSITORY_MODEL: dict[str, Endpoint] = {
     "load": Endpoint("repository_load", "model-repository", _POST),
@@ -70,6 +79,7 @@ _FIXED: dict[tuple[str, ...], Route] = {
     ("v2", "models", "stats"): Route(_ALL_STATISTICS),
     ("v2", "repository", "index"): Route(_INDEX),
     ("v2", *_TRACE_PATH): Route(_TRACE_SETTING),
+    ("v2", "logging"): Route(_LOGGING),
 }
 
 
@@ -94,6 +104,8 @@ def resolve(target: bytes) -> Route | None:
         return _FIXED[segments]
     if segments[:2] == ("v2", "repository"):
         return _resolve_repository(segments[2:])
+    if segments[:2] in _SHARED_MEMORIES:
+        return _resolve_shared_memory(segments[2:])
     if segments[:2] != ("v2", "models") or len(segments) < 3 or not segments[2]:
         return None
     return _resolve_model(segments[2], segments[3:])
@@ -112,6 +124,14 @@ def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
         return None
     endpoint = _OF_MODEL.get(rest[0] if rest else "")
     return None if endpoint is None else Route(endpoint, model, version)
+
+
+def _resolve_shared_memory(rest: tuple[str, ...]) -> Route | None:
+    """`[region/<name>/]<action>`."""
+    if len(rest) == 3 and rest[0] == "region" and rest[1]:
+        rest = rest[2:]
+    endpoint = _OF_SHARED_MEMORY.get(rest[0]) if len(rest) == 1 else None
+    return None if endpoint is None else Route(endpoint)
 
 
 def _resolve_repository(rest: tuple[str, ...]) -> Route | None:
