@@ -8,10 +8,12 @@ it starts a `Core`, asks `core.engine`, and stops it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
+from pytriton.engine.stall_watch import StallWatch
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.server.tracing.tracing import Tracing
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import ServerOptions
 
+logger = logging.getLogger(__name__)
+
+_LOOK_INTERVAL_S = 10.0
 _EXPORT_S = 2.0  # for the last spans to be sent, if anybody takes them
 _LEAST_EXPORT_S = 0.2  # the same when all time to exit is over
 
@@ -38,6 +43,17 @@ class Core:
         self.tracing = Tracing.start(self.trace_settings)
         self.bound_models = BoundControl(self.engine, loop)
         self._loop = loop
+        self._stalls = StallWatch()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to look for models that stand still, and say so in the log."""
+        self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        for text in self._stalls.look(self.engine.models(), self._loop.time()):
+            logger.warning("%s", text)
+        self.start()
 
     @property
     def control(self) -> ModelControl:
@@ -68,5 +84,7 @@ class Core:
 
     async def close(self, timeout_s: float) -> None:
         """Release the rest, when all models and all connections have ended."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self.tracing is not None:
             await self.tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, timeout_s)))

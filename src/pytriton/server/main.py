@@ -62,6 +62,7 @@ class BoundServing:
 
     async def start(self) -> None:
         """Listen for clients, and for processes that join."""
+        self.core.start()
         await self.server.start()
         self._binder_port.start(self.server.ports)
 

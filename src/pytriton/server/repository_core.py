@@ -89,6 +89,7 @@ class RepositoryCore(Core):
         Raises:
             ServerError: Something of it cannot be loaded; the rest serves.
         """
+        self.start()
         for loader in self.loaders.values():
             loader.start()
         await self.repositories.start(report)

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, cast
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model import ModelState
 from pytriton.errors import ServerError
 from pytriton.executor.worker import ForkingProcessEndedError
@@ -45,7 +46,7 @@ class PythonVersion:
         self._clock = clock
         self._plans: dict[PythonInstance, InstancePlan] = {}  # of those that live
         self._leaving: set[asyncio.Future[None]] = set()
-        self._restarts: set[asyncio.Task[None]] = set()
+        self._restarts = BackgroundTasks(loop)
         self._is_retired = False
         self._is_given_up = False
 
@@ -70,10 +71,9 @@ class PythonVersion:
         """Finish the requests that it has, at most for so long, and end the instances."""
         await self._model.drain(timeout_s)
         self._is_retired = True
-        self._cancel_restarts()
+        self._restarts.cancel()
         self._model.stop()
-        if self._restarts:
-            await asyncio.wait(self._restarts)
+        await self._restarts.wait()
         if self._leaving:
             await asyncio.wait(self._leaving)
 
@@ -107,9 +107,7 @@ class PythonVersion:
         logger.warning(
             "%s ended, %s; it is started again in %g s", plan.name, reason, decision.delay_s
         )
-        task = self._loop.create_task(self._replace(plan, decision.delay_s))
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
+        self._restarts.start(self._replace(plan, decision.delay_s))
         return True
 
     async def _replace(self, plan: InstancePlan, delay_s: float) -> None:
@@ -130,9 +128,5 @@ class PythonVersion:
         if self._is_retired or self._model.state not in (ModelState.LOADING, ModelState.READY):
             return
         self._is_given_up = True
-        self._cancel_restarts()
+        self._restarts.cancel()
         self._model.give_up(reason)
-
-    def _cancel_restarts(self) -> None:
-        for restart in list(self._restarts):
-            restart.cancel()

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.repository.loading.load_dependencies import LoadDependencies
 from pytriton.repository.services.bls import MAX_DEPTH, ModelCaller
@@ -58,14 +59,11 @@ class SharedServices:
         self.metrics = metrics
         self.caller = ModelCaller(engine, loop, max_depth=max_depth, begin_trace=begin_trace)
         self.load_dependencies = LoadDependencies()
-        self._loop = loop
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself holds them only weakly
+        self._tasks = BackgroundTasks(loop)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that may take long; it goes on when the worker that asked is gone."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
     def __repr__(self) -> str:
         return f"<SharedServices {len(self._tasks)} running, {len(self.caller.waits)} wait>"
