@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from pytriton.dtypes import UINT8
-from pytriton.engine.granting import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
 from pytriton.engine.model_spec import BatcherSpec
+from pytriton.engine.response_credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError
 from pytriton.executor.base import Outcome

@@ -45,6 +45,17 @@ def refuse(inference: Inference, error: ServerError) -> None:
         _log(inference, failure)
 
 
+def error_of_sending(model_name: str, error: Exception) -> ServerError:
+    """What the requests of a batch end with that could not be given to an instance."""
+    if isinstance(error, ServerError):
+        return error
+    logger.error("model %s: a batch could not be sent", model_name, exc_info=error)
+    return InternalError(
+        f"Failed to send the request(s) to model '{model_name}', "
+        f"message: {type(error).__name__}: {error}"
+    )
+
+
 def _fail(sink: ResponseSink, inference: Inference, error: Exception) -> None:
     if not isinstance(error, ServerError):
         _log(inference, error)

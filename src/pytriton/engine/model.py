@@ -9,21 +9,20 @@ outcomes on to the requests' sinks.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.engine.alarm import Alarm
 from pytriton.engine.answer_cache import AnswerCache
-from pytriton.engine.delivery import deliver
-from pytriton.engine.granting import is_grant_due
+from pytriton.engine.delivery import deliver, error_of_sending
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses, record_traces
+from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import Dispatch, make_scheduler
 from pytriton.engine.start_policy import GATHER_NS, Start, StartPolicy
 from pytriton.engine.stats import FailureReason, ModelStatistics
-from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
+from pytriton.errors import CancelledError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
 
 if TYPE_CHECKING:
@@ -31,26 +30,11 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import InstanceSupervisor
     from pytriton.executor.base import Instance, RunningBatch
     from pytriton.executor.inference import Inference
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
-
-logger = logging.getLogger(__name__)
-
-
-class InstanceSupervisor(Protocol):
-    """Who starts a model's instances, and may start them again."""
-
-    @property
-    def has_ready_check(self) -> bool:
-        """Whether the model has a word of its own on whether it is ready."""
-
-    async def check_ready(self) -> bool:
-        """That word."""
-
-    def replaces(self, instance: Instance, reason: str) -> bool:
-        """Whether another instance comes in the place of one that is gone."""
 
 
 class Model:
@@ -96,6 +80,7 @@ class Model:
         self._start_policy = StartPolicy(spec)
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
         self._running = 0  # requests handed to instances and not answered finally
+        self._credit = ResponseCredit(loop)
         self._is_pump_due = False
         self._alarm = Alarm(loop, self._pump)
         self._order: OrderedRelease[tuple[Inference, Outcome]] | None = None
@@ -152,7 +137,7 @@ class Model:
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is queued or running, at most for so long."""
-        if not self._running and not len(self._scheduler):
+        if not self.is_busy:
             return
         if self._on_idle is None or self._on_idle.done():
             self._on_idle = self._loop.create_future()
@@ -220,21 +205,11 @@ class Model:
 
     def pause(self, inference: Inference) -> None:
         """The sink takes no more responses for now; a decoupled model that runs ahead must wait."""
-        inference.is_paused = True
+        self._credit.pause(inference)
 
     def resume(self, inference: Inference) -> None:
         """The sink takes responses again."""
-        inference.is_paused = False
-        self._grant(inference)
-
-    def _grant_unless_paused(self, inference: Inference) -> None:
-        if not inference.is_paused:
-            self._grant(inference)
-
-    def _grant(self, inference: Inference) -> None:
-        if inference.taken_count and inference.instance is not None:
-            inference.instance.grant(inference, inference.taken_count)
-            inference.taken_count = 0
+        self._credit.resume(inference)
 
     # Deciding
 
@@ -277,7 +252,7 @@ class Model:
             instance.execute(inferences, now_ns)
         except Exception as error:  # noqa: BLE001  whatever it was, the requests are answered
             self._running -= len(inferences)
-            answer = self._as_server_error(error)
+            answer = error_of_sending(self.spec.name, error)
             for inference in inferences:
                 self._refuse(inference, answer, FailureReason.OTHER, is_pending=False)
             return
@@ -292,15 +267,6 @@ class Model:
             callback = self._when_placed.pop(inference, None)
             if callback is not None:
                 self._loop.call_soon(callback)
-
-    def _as_server_error(self, error: Exception) -> ServerError:
-        if isinstance(error, ServerError):
-            return error
-        logger.error("model %s: a batch could not be sent", self.spec.name, exc_info=error)
-        return InternalError(
-            f"Failed to send the request(s) to model '{self.spec.name}', "
-            f"message: {type(error).__name__}: {error}"
-        )
 
     def _refuse(
         self,
@@ -352,7 +318,11 @@ class Model:
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
     ) -> None:
         """Count outcomes and give them to whom they are for."""
-        self._record(batch, outcomes, times_ns)
+        if self.spec.decoupled:
+            record_responses(self.statistics, batch, outcomes, times_ns)
+        else:
+            record_answers(self.statistics, batch, outcomes, times_ns)
+            self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
         if self._order is None:
             for outcome in outcomes:
                 self._deliver(batch.inferences[outcome.position], outcome)
@@ -362,15 +332,6 @@ class Model:
             self._cache.store(batch, outcomes)
         if self._on_idle is not None:
             self._check_idle()
-
-    def _record(
-        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
-    ) -> None:
-        if self.spec.decoupled:
-            record_responses(self.statistics, batch, outcomes, times_ns)
-            return
-        record_answers(self.statistics, batch, outcomes, times_ns)
-        self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
 
     def _deliver_in_order(
         self,
@@ -419,17 +380,10 @@ class Model:
             self._running -= 1
         deliver(inference, outcome)
         if not outcome.is_final:
-            inference.taken_count += 1
-            if inference.response_count == 1:
-                # Credit for the second response comes two rounds of the event loop later, after
-                # the first was written; granting it at once delayed the first by 1 to 5 ms.
-                self._loop.call_soon(self._loop.call_soon, self._grant_unless_paused, inference)
-            elif is_grant_due(inference, outcome):
-                self._grant_unless_paused(inference)
+            self._credit.on_taken(inference, outcome)
 
     def _check_idle(self) -> None:
-        is_idle = not self._running and not len(self._scheduler)
-        if is_idle and self._on_idle is not None and not self._on_idle.done():
+        if not self.is_busy and self._on_idle is not None and not self._on_idle.done():
             self._on_idle.set_result(None)
 
     def _answer_from_cache(self, cache: AnswerCache, inference: Inference) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.model_state import ModelState
     from pytriton.engine.stats import ModelStatistics
+    from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
 
 
@@ -89,3 +90,17 @@ class ServedModel(InferenceOwner, Protocol):
 
     def submit(self, inference: Inference, now_ns: int) -> None:
         """Take a validated request; ServerError where it cannot be taken."""
+
+
+class InstanceSupervisor(Protocol):
+    """Who starts a model's instances, and may start them again."""
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether the model has a word of its own on whether it is ready."""
+
+    async def check_ready(self) -> bool:
+        """That word."""
+
+    def replaces(self, instance: Instance, reason: str) -> bool:
+        """Whether another instance comes in the place of one that is gone."""

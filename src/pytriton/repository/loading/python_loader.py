@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.engine.config import config_to_json, spec_from_config
 from pytriton.engine.config_rules import validate_config
-from pytriton.engine.model import InstanceSupervisor, Model
+from pytriton.engine.model import Model
+from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.executor.channel_instance import ModelLabels
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment

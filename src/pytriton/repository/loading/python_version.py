@@ -18,7 +18,8 @@ from pytriton.repository.loading.restart_policy import GiveUp, RestartPolicy
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pytriton.engine.model import InstanceSupervisor, Model
+    from pytriton.engine.model import Model
+    from pytriton.engine.served_model import InstanceSupervisor
     from pytriton.executor.base import Instance
     from pytriton.executor.python_instance import PythonInstance
     from pytriton.repository.loading.plans import InstancePlan
