@@ -204,10 +204,23 @@ def test_damaged_contents_are_refused(content):
 
 
 def test_too_many_texts_are_refused(monkeypatch):
-    monkeypatch.setattr(large_contents, "MAX_SINGLE_ELEMENTS", 100)
+    monkeypatch.setattr(large_contents, "MAX_TEXTS", 100)
 
     with pytest.raises(InvalidArgumentError, match="at most 100 texts"):
         tensor_from_contents(large(bytes_contents=[b""] * 101), dtypes.BYTES, "x", "m")
+
+
+def test_too_many_numbers_that_are_not_packed_are_refused(monkeypatch):
+    monkeypatch.setattr(large_contents, "MAX_SINGLE_NUMBERS", 100)
+
+    with pytest.raises(InvalidArgumentError, match="at most 100 numbers that are not packed"):
+        tensor_from_contents(unpacked(0x10, [b"\x01"] * 101), dtypes.INT32, "x", "m")
+
+
+@pytest.mark.parametrize("content", [b"\x42", b"\x42\x02a", b"\x42\x80", b"\x42\x81\x01a"])
+def test_texts_that_are_cut_off_are_refused(content):
+    with pytest.raises(InternalError, match="Unable to parse request"):
+        tensor_from_contents(LargeContents([memoryview(content)]), dtypes.BYTES, "x", "m")
 
 
 def test_typed_tensor_of_a_large_message_is_only_found():

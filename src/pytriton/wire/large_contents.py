@@ -7,13 +7,13 @@ A parser would make an object of each element, and hold all other threads until 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytriton import dtypes
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.wire.protobuf_fields import FIXED32, FIXED64, LENGTH, VARINT, FieldError, cut_fields
+from pytriton.wire.protobuf_fields import FIXED32, FIXED64, LENGTH, VARINT, FieldError, read_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 256 << 10
 # Elements that are fields of their own: texts, and numbers of writers that do not pack them.
-MAX_SINGLE_ELEMENTS = 10_000_000
-_BYTES_FIELD = 8
+MAX_TEXTS = 10_000_000
+MAX_SINGLE_NUMBERS = 1_000_000
+_RUN = 100_000  # texts that are taken before they are counted
+_TEXTS = 8  # the number of their field
+_TEXT_TAG = _TEXTS << 3 | LENGTH
 # How an element that is a field of its own is written, by the field's number.
 _SINGLE = {**dict.fromkeys(range(1, 6), VARINT), 6: FIXED32, 7: FIXED64}
 _MAX_VARINT_BYTES = 10
@@ -50,24 +53,54 @@ class LargeContents:
             InvalidArgumentError: It has too many elements that are fields of their own.
         """
         found: dict[int, list[Buffer]] = {}
-        count = 0
+        texts = bytearray()
+        numbers = text_count = 0
         try:
             for part in self._parts:
-                for field in cut_fields(part):
-                    count += 1
-                    if count > MAX_SINGLE_ELEMENTS:
-                        _refuse_count()
+                at = 0
+                while at < len(part):
+                    if part[at] == _TEXT_TAG:
+                        at, count = _take_texts(part, at, texts)
+                        text_count += count
+                        _check_count(text_count, MAX_TEXTS, "texts")
+                        continue
+                    field = read_field(part, at)
                     _add(found, field, part[field.start : field.stop])
+                    at = field.stop
+                    numbers += 1
+                    _check_count(numbers, MAX_SINGLE_NUMBERS, "numbers that are not packed")
         except FieldError:
             raise InternalError("Unable to parse request") from None
+        if texts:
+            found[_TEXTS] = [texts]
         return found
 
 
-def _refuse_count() -> NoReturn:
-    raise InvalidArgumentError(
-        f"expected at most {MAX_SINGLE_ELEMENTS} texts, or numbers that are not packed, in the "
-        "contents of an input, got more: send them in raw_input_contents"
-    )
+def _check_count(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise InvalidArgumentError(
+            f"expected at most {most} {what} in the contents of an input, got more: send them in "
+            "raw_input_contents"
+        )
+
+
+def _take_texts(part: memoryview, at: int, texts: bytearray) -> tuple[int, int]:
+    """Put texts that follow each other into a tensor; where they end, and how many they were."""
+    end = len(part)
+    count = 0
+    while at < end and part[at] == _TEXT_TAG and count < _RUN:
+        start = at + 2
+        size = part[at + 1] if start <= end else 128
+        if size > 127:
+            field = read_field(part, at)
+            start, size = field.start, field.stop - field.start
+        at = start + size
+        if at > end:
+            raise FieldError(f"a text ends at {at} of {end} bytes")
+        texts += _pack_length(size)
+        texts += part[start:at]
+        count += 1
+    return at, count
 
 
 def _add(found: dict[int, list[Buffer]], field: Field, content: memoryview) -> None:
@@ -77,15 +110,13 @@ def _add(found: dict[int, list[Buffer]], field: Field, content: memoryview) -> N
         if content:
             found.setdefault(number, []).append(content)
         return
-    if wire_type != _SINGLE.get(number, LENGTH) or number > _BYTES_FIELD:
+    if wire_type != _SINGLE.get(number):
         return
     parts = found.setdefault(number, [])
     if not parts or not isinstance(parts[-1], bytearray):
         parts.append(bytearray())
     joined = parts[-1]
     assert isinstance(joined, bytearray)
-    if number == _BYTES_FIELD:
-        joined += _pack_length(len(content))
     joined += content
 
 
@@ -101,7 +132,7 @@ def read_elements(number: int, parts: list[Buffer], wide: DataType, dtype: DataT
     Raises:
         InternalError: The content is no packed field.
     """
-    if number == _BYTES_FIELD or (number in _FIXED and len(parts) == 1):
+    if number == _TEXTS or (number in _FIXED and len(parts) == 1):
         return parts[0]
     tensor = bytearray()
     if number in _FIXED:

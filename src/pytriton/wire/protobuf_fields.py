@@ -38,25 +38,30 @@ def cut_fields(message: Buffer) -> Iterator[Field]:
     Raises:
         FieldError: At the first byte that cannot be.
     """
-    end = len(message)
     at = 0
-    while at < end:
-        begin = at
-        tag, at = read_varint(message, at)
-        wire_type = tag & 7
-        if wire_type == LENGTH:
-            size, at = read_varint(message, at)
-            stop = at + size
-        elif wire_type == VARINT:
-            _, stop = read_varint(message, at)
-        elif wire_type in _FIXED_BYTES:
-            stop = at + _FIXED_BYTES[wire_type]
-        else:
-            raise FieldError(f"field {tag >> 3} at offset {begin} has wire type {wire_type}")
-        if stop > end or not tag >> 3:
-            raise FieldError(f"field {tag >> 3} at offset {begin} ends at {stop} of {end} bytes")
-        yield Field(tag >> 3, wire_type, begin, at, stop)
-        at = stop
+    while at < len(message):
+        field = read_field(message, at)
+        yield field
+        at = field.stop
+
+
+def read_field(message: Buffer, begin: int) -> Field:
+    """The field at an offset; FieldError where there is none."""
+    tag, at = read_varint(message, begin)
+    wire_type = tag & 7
+    if wire_type == LENGTH:
+        size, at = read_varint(message, at)
+        stop = at + size
+    elif wire_type == VARINT:
+        _, stop = read_varint(message, at)
+    elif wire_type in _FIXED_BYTES:
+        stop = at + _FIXED_BYTES[wire_type]
+    else:
+        raise FieldError(f"field {tag >> 3} at offset {begin} has wire type {wire_type}")
+    if stop > len(message) or not tag >> 3:
+        end = len(message)
+        raise FieldError(f"field {tag >> 3} at offset {begin} ends at {stop} of {end} bytes")
+    return Field(tag >> 3, wire_type, begin, at, stop)
 
 
 def read_varint(message: Buffer, at: int) -> tuple[int, int]:

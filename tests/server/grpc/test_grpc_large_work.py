@@ -61,11 +61,11 @@ def test_large_compressed_request_is_inflated_aside(client, background):
     stream = client.open("ModelInfer", GZIP)
     client.receive(data(stream, squeezed(large_request()), end_stream=True))
     assert background.waiting == 1
-    assert not client.engine.requests
+    assert not client.engine.inferences
 
     background.gate.set()
     client.run()
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
     client.engine.answer()
     client.run()
     assert client.response(stream).status == "0"
@@ -76,7 +76,7 @@ def test_small_compressed_request_is_not_inflated_aside(client, background):
     client.receive(data(stream, squeezed(infer_request()), end_stream=True))
 
     assert background.waiting == 0
-    assert len(client.engine.requests) == 1
+    assert len(client.engine.inferences) == 1
 
 
 def test_requests_behind_one_that_is_inflated_keep_their_order(client, background):
@@ -84,11 +84,11 @@ def test_requests_behind_one_that_is_inflated_keep_their_order(client, backgroun
     small = [squeezed(infer_request("coupled", str(at))) for at in (2, 3)]
     client.receive(data(stream, squeezed(large_request("1")) + small[0]))
     client.receive(data(stream, small[1], end_stream=True))
-    assert not client.engine.requests
+    assert not client.engine.inferences
 
     background.gate.set()
     client.run()
-    assert [request.id for request in client.engine.requests] == ["1", "2", "3"]
+    assert [inference.request.id for inference in client.engine.inferences] == ["1", "2", "3"]
 
 
 def test_client_that_leaves_while_its_request_is_inflated_is_forgotten(client, background):
@@ -98,7 +98,7 @@ def test_client_that_leaves_while_its_request_is_inflated_is_forgotten(client, b
     background.gate.set()
     client.run()
 
-    assert not client.engine.requests
+    assert not client.engine.inferences
     assert not client.transport.is_closed
 
 
@@ -121,6 +121,51 @@ def test_damaged_request_is_refused_after_its_good_beginning(client, background)
     client.run()
 
     assert "not exactly one gzip stream" in client.response(stream).text
+
+
+def typed_request(request_id: str = "", count: int = 200_000) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name="coupled", id=request_id)
+    request.inputs.add(name="x", datatype="FP32", shape=[count])
+    request.inputs[0].contents.fp32_contents.extend([1] * count)
+    content: bytes = request.SerializeToString()
+    return content
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_typed_tensor_of_many_elements_is_read_aside(client, background, method):
+    client.call(method, typed_request())
+    assert background.waiting == 1
+    assert not client.engine.inferences
+
+    background.gate.set()
+    client.run()
+    assert len(client.engine.inferences) == 1
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_wrong_elements_end_only_their_request(client, background, method):
+    background.gate.set()
+    stream = client.open(method)
+    message = typed_request("1").replace(b"FP32", b"INT8")
+    client.send(stream, message, end=method == "ModelInfer")
+    client.run()
+    if method == "ModelInfer":
+        text = client.response(stream).text
+    else:
+        (answer,) = client.response(stream).messages
+        text = service_pb2.ModelStreamInferResponse.FromString(answer).error_message
+
+    assert "of type 'FP32', expected datatype 'INT8'" in text
+    assert not client.engine.inferences
+
+
+def test_small_request_behind_one_with_many_elements_keeps_its_place(client, background):
+    stream = client.open("ModelStreamInfer")
+    client.send(stream, typed_request("1"), infer_request("coupled", "2"))
+    background.gate.set()
+    client.run()
+
+    assert [inference.request.id for inference in client.engine.inferences] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

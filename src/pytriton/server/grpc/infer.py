@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10
+# Above this, the elements of typed tensors are read by a thread.
+_SMALL_BYTES = 256 << 10
 
 
 class InferService:
@@ -90,6 +92,13 @@ class InferService:
         return self.engine.infer(request, sink)
 
 
+def takes_long(message: Buffer, form: InferForm) -> bool:
+    """Whether a message has typed tensors of many elements."""
+    if len(message) <= _SMALL_BYTES:
+        return False
+    return any(item.contents is not None for item in form.inputs)
+
+
 class InferCall(UnaryCall):
     """ModelInfer: one request, one response. The engine's sink for it."""
 
@@ -118,9 +127,15 @@ class InferCall(UnaryCall):
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
         self._spec = spec = model.spec
-        built = service.build(form, raw, spec, self.head)
+        if takes_long(message, form):
+            self.connection.run_aside(self, self._submit, service.build, form, raw, spec, self.head)
+        else:
+            self._submit(service.build(form, raw, spec, self.head))
+
+    def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts
-        self._inference = service.submit(built.request, spec, self.head.metadata, self)
+        service = self._service
+        self._inference = service.submit(built.request, self._spec, self.head.metadata, self)
 
     def on_abandoned(self) -> None:
         """Give the request up."""

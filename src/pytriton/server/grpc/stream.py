@@ -9,10 +9,12 @@ stay unread, and in the end the client cannot send more of them.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.server.grpc.call import Call
+from pytriton.server.grpc.infer import takes_long
 from pytriton.wire.http2 import ErrorCode
 from pytriton.wire.kserve_pb import read_infer_form
 from pytriton.wire.kserve_pb_response import (
@@ -24,8 +26,6 @@ from pytriton.wire.kserve_pb_response import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.grpc.infer import InferService
     from pytriton.wire.grpc import CallHead, MessageAssembler
+    from pytriton.wire.kserve_pb import BuiltRequest
     from pytriton.wire.kserve_pb_form import InferForm
 
 # With this many requests at work, or this much in answers that wait for their turn, what the client
@@ -91,11 +92,31 @@ class StreamInferCall(Call):
             streamed.is_decoupled = model.spec.decoupled
             if not streamed.is_decoupled:
                 self._turns.append(streamed)
-            streamed.start(raw, model.spec, is_paused=self._is_paused)
+            work = (form, raw, model.spec, self.head)
+            if takes_long(message, form):
+                then = functools.partial(self._start, streamed, model.spec)
+                self.connection.run_aside(self, then, self._try_build, *work)
+            else:
+                self._start(streamed, model.spec, self.service.build(*work))
         except ServerError as error:
             if streamed.is_decoupled is None:  # an unknown model's errors keep the order too
                 self._turns.append(streamed)
             self.refuse_request(streamed, error)
+
+    def _try_build(self, *work: Any) -> BuiltRequest | ServerError:
+        """Make a large request, beside the event loop; what is wrong with it is its own error."""
+        try:
+            return self.service.build(*work)
+        except ServerError as error:
+            return error
+
+    def _start(
+        self, streamed: StreamedRequest, spec: ModelSpec, built: BuiltRequest | ServerError
+    ) -> None:
+        if isinstance(built, ServerError):
+            self.refuse_request(streamed, built)
+        else:
+            streamed.start(built, spec, is_paused=self._is_paused)
 
     def _find_model(self, form: InferForm) -> ServedModel:
         engine = self.service.engine
@@ -234,10 +255,9 @@ class StreamedRequest:
         self._class_counts: dict[str, int] | None = None
         self._wants_empty_final = False
 
-    def start(self, raw: Sequence[Buffer], spec: ModelSpec, *, is_paused: bool) -> None:
-        """Hand the request to the engine; ServerError where it is malformed."""
+    def start(self, built: BuiltRequest, spec: ModelSpec, *, is_paused: bool) -> None:
+        """Hand the request to the engine."""
         service, head = self._call.service, self._call.head
-        built = service.build(self.form, raw, spec, head)
         self._spec = spec
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
