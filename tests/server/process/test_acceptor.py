@@ -111,8 +111,13 @@ def test_all_who_wait_are_accepted_within_a_few_rounds(loop):
     run(loop, test)
 
 
-def test_round_accepts_no_more_than_its_bound(loop, monkeypatch):
-    monkeypatch.setattr(module, "MAX_PER_ROUND", 3)
+@pytest.mark.parametrize(
+    "bound, tls",
+    [("MAX_PER_ROUND", None), ("MAX_TLS_PER_ROUND", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))],
+    ids=["plain", "TLS"],
+)
+def test_round_accepts_no_more_than_its_bound(loop, monkeypatch, bound, tls):
+    monkeypatch.setattr(module, bound, 3)
 
     async def test(port):
         for _ in range(10):
@@ -122,7 +127,7 @@ def test_round_accepts_no_more_than_its_bound(loop, monkeypatch):
 
         assert port.acceptor.opening_count == 3
 
-    run(loop, test)
+    run(loop, test, tls)
 
 
 def test_client_is_served_by_a_protocol_of_its_own(loop):
