@@ -115,6 +115,14 @@ def test_optional_input_may_be_left_out(url):
         np.testing.assert_array_equal(client.infer_sample(a=A, b=B)["total"], A + B)
 
 
+def test_priority_and_timeout_are_for_the_queue(url):
+    parameters = {"text": "a", "priority": 1, "timeout": 60_000_000}
+    with ModelClient(url, "Parameters") as client:
+        result = client.infer_sample(A, parameters=parameters)
+
+    assert result["parameters"][0].decode() == "text=a"
+
+
 def test_parameters_and_headers_reach_the_model(url):
     with ModelClient(url, "Parameters") as client:
         result = client.infer_sample(

@@ -53,9 +53,31 @@ def test_parameters_may_not_be(values, text):
         tensors.check_parameters("Parameters", values)
 
 
-@pytest.mark.parametrize("count,names", [(1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c"])])
+@pytest.mark.parametrize("count,names", [(1, ["a"]), (3, ["a", "b", "c"])])
 def test_positional_inputs_take_the_model_s_names_as_far_as_they_go(count, names):
     assert list(tensors.name_inputs(CONFIG, (ONE,) * count, {})) == names
+
+
+def test_more_inputs_than_the_model_has_are_refused():
+    expected = r"Expected at most 3 inputs for model Model \(a, b, c\), got 4"
+
+    with pytest.raises(PyTritonClientValueError, match=expected):
+        tensors.name_inputs(CONFIG, (ONE,) * 4, {})
+
+
+def test_parameters_of_the_queue_are_told_from_the_model_s():
+    given = {"priority": 1, "timeout": 1000, "mine": "x"}
+
+    assert tensors.split_parameters(given) == ({"mine": "x"}, {"priority": 1, "timeout": 1000})
+    assert tensors.split_parameters({"timeout": 1}) == (None, {"timeout": 1})
+    assert tensors.split_parameters({"mine": 1}) == ({"mine": 1}, {})
+    assert tensors.split_parameters(None) == (None, {})
+
+
+@pytest.mark.parametrize("value", ["1", True, -1])
+def test_parameter_of_the_queue_has_to_be_a_number(value):
+    with pytest.raises(PyTritonClientValueError, match="expected an integer of 0 or more"):
+        tensors.split_parameters({"priority": value})
 
 
 def test_batch_axis_comes_and_goes():
@@ -91,8 +113,10 @@ def test_array_has_a_datatype(array, datatype):
     ],
 )
 def test_text_has_to_be_encoded(array, text):
-    with pytest.raises(RuntimeError, match=text):
+    with pytest.raises(PyTritonClientValueError, match=text) as raised:
         tensors.datatype_of("a", array)
+
+    assert isinstance(raised.value, RuntimeError)  # which users of PyTriton catch
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, ">f4", "datetime64[s]"])

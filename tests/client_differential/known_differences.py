@@ -91,6 +91,22 @@ _NAMES_BY_REASON = {
         big endian: *
         records: *
         stream with a list: *
+        more inputs than the model has: *
+        given another configuration, unchecked: *
+    """,
+    "text for bytes is one of the clients' errors too, beside RuntimeError": """
+        text: *
+        objects of None: *
+        objects of numbers: *
+        objects of text: *
+        stream with text: *
+    """,
+    "priority and timeout are set among the parameters": """
+        parameters, a reserved name: *
+    """,
+    "an unknown input is refused with the names of those there are": """
+        stream with an unknown input: *
+        used after an unknown input: DecoupledModelClient
     """,
     "an array without elements is an array": """
         empty rows: *

@@ -23,6 +23,7 @@ TOO_DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
 DEEP = f"Unable to parse 'data': {TOO_DEEP}"
 # Up to 3.12, Python has not the stack for parsing it, and nobody knows whose data it is.
 DEEPEST = DEEP if sys.version_info >= (3, 13) else TOO_DEEP
+LISTED = "the names that would have been right follow the real server's words"
 NEWER = "a later release of the real server answers so"
 
 
@@ -182,7 +183,10 @@ INPUTS = [
            {**without(A, "data"), "parameters": {"shared_memory_region": 1}}, B),
     inputs("twice", A, A),
     inputs("missing", A),
-    inputs("unknown", A, {**B, "name": "c"}),
+    inputs("unknown", A, {**B, "name": "c"},
+           ours=error(400, "unexpected inference input 'c' for model 'add_sub'. Its input(s) are "
+                           "['a','b']."),
+           because=LISTED),
     inputs("one too many", A, B, {**B, "name": "c"},
            ours=prefixed("expected 2 inputs but got 3 inputs for model 'add_sub'. Got input(s) "
                          "['a','b','c'], but missing required input(s) []. Please provide all "
@@ -195,7 +199,10 @@ INPUTS = [
            because="the real server lets the model fail on the input that is missing"),
     inputs("none for an optional model", model="optional"),
     inputs("unknown for an optional model", {**A, "name": "required"}, {**A, "name": "c"},
-           model="optional"),
+           model="optional",
+           ours=error(400, "unexpected inference input 'c' for model 'optional'. Its input(s) are "
+                           "['required','extra']."),
+           because=LISTED),
     inputs("without a batch", {**A, "shape": []}, B),
     inputs("of another batch size", A, {**B, "shape": [2, 1], "data": [1, 2]},
            ours=prefixed("input 'b' batch size does not match other inputs for 'add_sub'"),

@@ -30,6 +30,14 @@ def failure(seen: Observation) -> Observation:
 
 
 NEWER = "a later release of the real server answers so"
+UNKNOWN_C = {
+    "ours": {
+        "status": "INVALID_ARGUMENT",
+        "details": "unexpected inference input 'c' for model 'add_sub'. "
+        "Its input(s) are ['a','b'].",
+    },
+    "because": "the names that would have been right follow the real server's words",
+}
 
 
 def refusal(text: str, **options: Any) -> dict[str, Any]:
@@ -137,7 +145,7 @@ NAME_MISTAKES = [
         "expected 2 inputs but got 3 inputs for model 'add_sub'. Got input(s) ['a','b','c'], but "
         "missing required input(s) []. Please provide all required input(s).",
         because="names are in the client's order, and the bracket is opened")),
-    infer("another input", add_sub(inputs=[AB[0], tensor("c", "FP32", [1, 1])])),
+    infer("another input", add_sub(inputs=[AB[0], tensor("c", "FP32", [1, 1])]), **UNKNOWN_C),
     infer("an input twice", add_sub(inputs=[AB[0], AB[0]])),
     infer("another input than the optional", message(
         "optional", [tensor("extra", "FP32", [1, 1])], raw=[floats(1)]), **refusal(
@@ -152,7 +160,7 @@ NAME_MISTAKES = [
     infer("unknown datatype with contents", add_sub(
         inputs=[tensor("a", "FLOAT", [1, 1], **ONE), TYPED_AB[1]], raw=[])),
     infer("an unknown datatype of an unknown input", add_sub(
-        inputs=[AB[0], tensor("c", "FLOAT", [1, 1])])),
+        inputs=[AB[0], tensor("c", "FLOAT", [1, 1])]), **UNKNOWN_C),
 ]  # fmt: skip
 
 SHAPE_MISTAKES = [

@@ -159,5 +159,6 @@ def test_request_that_is_wrong_disturbs_no_batch(host):
             wrong.result(DEADLINE_S)
         backlog.send(2)
 
-    assert failure.value.text == f"unexpected inference input 'z' for model '{model}'"
+    expected = f"unexpected inference input 'z' for model '{model}'. Its input(s) are ['x']."
+    assert failure.value.text == expected
     assert gate.values == [[-1], [1, 2]]

@@ -195,7 +195,7 @@ def test_request_that_does_not_fit_its_model_has_spans_with_the_reason(host, cal
 
     spans = collector.trace(caller.trace_id, 2)
     assert {span.error for span in spans.values()} == {
-        f"unexpected inference input 'z' for model '{name}'"
+        f"unexpected inference input 'z' for model '{name}'. Its input(s) are ['x']."
     }
 
 

@@ -135,7 +135,7 @@ def test_missing_required_input_is_named_though_the_number_fits():
 
 def test_unknown_input_is_named_where_the_number_fits():
     assert refusal(ADD_SUB, tensor("a", 1, 1), tensor("c", 1, 1)) == (
-        "unexpected inference input 'c' for model 'model'"
+        "unexpected inference input 'c' for model 'model'. Its input(s) are ['a','b']."
     )
 
 

@@ -108,6 +108,11 @@ _NAMES_BY_REASON = {
     "an empty policy changes nothing": """
         model config: policy of nothing
     """,
+    "the names that would have been right follow the real server's words": """
+        bls failures: unknown input
+        sent request unknown input: HTTP
+        sent request unknown input: gRPC
+    """,
     "memory is shared instead of copied": """
         tensor from DLPack: tensor keeps its memory
     """,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import logging
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.backend.host_kinds import host_for, stream_host_for
 from pytriton.backend.model_call import ModelCall
 from pytriton.backend.output_validation import OutputValidator
+from pytriton.backend.signatures import misfit
 from pytriton.backend.warmup import call_to_completion, warm_up
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 InferFunc = Callable[..., Any]
 
+logger = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -56,6 +60,8 @@ class BoundModel:
         strict: bool = False,
     ) -> None:
         _check_name(model_name)
+        _check_tensors("inputs", inputs)
+        _check_tensors("outputs", outputs)
         self.name = model_name
         self.version = model_version
         self.infer_funcs = _as_callables(infer_func)
@@ -67,6 +73,7 @@ class BoundModel:
             outputs,
             config or ModelConfig(),
         )
+        self._check_callables()
         self._validator = OutputValidator(
             model_name,
             self.config.outputs or (),
@@ -80,6 +87,19 @@ class BoundModel:
             decoupled=self.config.decoupled,
         )
         self._hosts: list[InstanceHost] = []
+
+    def _check_callables(self) -> None:
+        """Refuse a callable that cannot take a request, and warn of a model without outputs."""
+        inputs, outputs = self.config.inputs or (), self.config.outputs or ()
+        if not inputs and not outputs:
+            return  # nobody will ask it
+        required = [spec.name for spec in inputs if not spec.optional]
+        for infer_func in self.infer_funcs:
+            problem = misfit(infer_func, [spec.name for spec in inputs], required)
+            if problem is not None:
+                raise PyTritonValidationError(f"infer_func of model {self.name}: {problem}")
+        if not outputs:
+            logger.warning("Model %s declares no outputs: its clients get no data", self.name)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -159,6 +179,18 @@ class BoundModel:
             self._validator,
             batching=self.config.batching,
         )
+
+
+def _check_tensors(argument: str, tensors: Any) -> None:
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
+        raise PyTritonValidationError(
+            f"{argument}: expected a list of Tensor, got {type(tensors).__name__}"
+        )
+    for tensor in tensors:
+        if not all(hasattr(tensor, field) for field in ("name", "shape", "dtype", "optional")):
+            raise PyTritonValidationError(
+                f"{argument}: expected a list of Tensor, got one with {tensor!r}"
+            )
 
 
 def _check_name(model_name: str) -> None:

@@ -245,6 +245,7 @@ class BaseModelClient:
         parameters: Parameters | None,
     ) -> dict[str, Any]:
         """Arguments for the official client's methods that infer."""
+        parameters, queueing = tensors.split_parameters(parameters)
         return {
             "model_name": self._model_name,
             "model_version": self._model_version or "",
@@ -252,6 +253,7 @@ class BaseModelClient:
             "outputs": self._outputs_of(config),
             "request_id": str(next(self._request_ids)),
             "parameters": parameters,
+            **queueing,
         }
 
     def _limit_s(self, inputs: Mapping[str, Array], began_s: float) -> float:

@@ -28,6 +28,10 @@ class PyTritonClientValueError(PyTritonClientError):
     """An argument of a client's constructor or method is not valid."""
 
 
+class PyTritonClientTextError(PyTritonClientValueError, RuntimeError):
+    """An input holds text, or other objects, where the protocol has bytes."""
+
+
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):
     """The server's address cannot be read."""
 

@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton import dtypes
-from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.client.exceptions import PyTritonClientTextError, PyTritonClientValueError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 Array = NDArray[Any]
 Parameters = Mapping[str, str | int | bool]
+
+# A request's level, the first of which is 1, and how many microseconds it may wait in the queue.
+QUEUE_PARAMETERS = frozenset({"priority", "timeout"})
 
 
 def check_convention(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
@@ -69,13 +72,42 @@ def check_parameters(kind: str, values: Any) -> None:
             )
 
 
+def split_parameters(parameters: Parameters | None) -> tuple[Parameters | None, dict[str, int]]:
+    """The parameters for the model, and those for the server's queue, which have arguments.
+
+    Raises:
+        PyTritonClientValueError: One of the latter is not a number.
+    """
+    if not parameters or QUEUE_PARAMETERS.isdisjoint(parameters):
+        return parameters, {}
+    queueing = {}
+    for name in QUEUE_PARAMETERS.intersection(parameters):
+        value = parameters[name]
+        if type(value) is not int or value < 0:
+            raise PyTritonClientValueError(
+                f"Parameters: expected an integer of 0 or more for {name!r}, got {value!r}"
+            )
+        queueing[name] = value
+    return {name: v for name, v in parameters.items() if name not in queueing} or None, queueing
+
+
 def name_inputs(
     config: TritonModelConfig, positional: tuple[Array, ...], named: Mapping[str, Array]
 ) -> Mapping[str, Array]:
-    """Inputs by name; positional ones are those of the model, in its order, as far as they go."""
+    """Inputs by name; positional ones are those of the model, in its order, as far as they go.
+
+    Raises:
+        PyTritonClientValueError: There are more than the model has.
+    """
     if named:
         return named
-    return dict(zip((spec.name for spec in config.inputs or ()), positional, strict=False))
+    names = [spec.name for spec in config.inputs or ()]
+    if len(positional) > len(names):
+        raise PyTritonClientValueError(
+            f"Expected at most {len(names)} inputs for model {config.model_name} "
+            f"({', '.join(names) or 'it has none'}), got {len(positional)}"
+        )
+    return dict(zip(names, positional, strict=False))
 
 
 def add_batch_axis(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -113,17 +145,17 @@ def datatype_of(name: str, array: Array) -> str:
     """The protocol's name for the type of an array.
 
     Raises:
-        RuntimeError: The array holds text where the protocol has bytes.
+        PyTritonClientTextError: The array holds text where the protocol has bytes.
         PyTritonClientValueError: The protocol has no such type.
     """
     kind = array.dtype.kind
     if kind == "U":
-        raise RuntimeError(
+        raise PyTritonClientTextError(
             f"Input {name!r}: expected bytes, got text ({array.dtype}). "
             "Encode it first, for example with np.char.encode(array, 'utf-8')."
         )
     if kind == "O" and array.size and not isinstance(array.flat[0], bytes):
-        raise RuntimeError(
+        raise PyTritonClientTextError(
             f"Input {name!r}: expected an object array of bytes, "
             f"got elements of type {type(array.flat[0]).__name__}"
         )

@@ -69,7 +69,8 @@ def convert_output(
     if isinstance(outputs, dict):
         return outputs
     if not isinstance(outputs, (list, tuple)):
-        raise PyTritonValidationError(f"Unsupported output type {type(outputs)}.")
+        hint = " Is a return statement missing?" if outputs is None else ""
+        raise PyTritonValidationError(f"Unsupported output type {type(outputs)}.{hint}")
     if model_config is None:
         if wrapped is None:
             raise PyTritonValidationError("Expected the callable or its model config, got neither")
@@ -219,10 +220,10 @@ def sample(infer_func: InferFunc) -> InferFunc:
         The decorated callable. When called it raises PyTritonValidationError where the result has
         an unsupported form.
     """
-    return decorated(infer_func, _call_with_sample)
+    return decorated(infer_func, call_with_sample)
 
 
-def _call_with_sample(
+def call_with_sample(
     wrapped: InferFunc, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> InferenceResults:
     requests, *rest = args

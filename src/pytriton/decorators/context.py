@@ -166,10 +166,10 @@ def triton_context(infer_func: InferFunc) -> InferFunc:
     Returns:
         The decorated callable.
     """
-    return decorated(infer_func, _call_with_context)
+    return decorated(infer_func, call_with_context)
 
 
-def _call_with_context(
+def call_with_context(
     wrapped: InferFunc, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     context = get_triton_context(wrapped, instance)

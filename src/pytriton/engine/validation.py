@@ -98,7 +98,8 @@ def _check_input_names(request: InferRequest, spec: ModelSpec) -> None:
         for name in inputs:
             if name not in spec.inputs:
                 raise InvalidArgumentError(
-                    f"unexpected inference input '{name}' for model '{spec.name}'"
+                    f"unexpected inference input '{name}' for model '{spec.name}'. "
+                    f"Its input(s) are [{_quoted(spec.inputs)}]."
                 )
         if not missing:
             return
