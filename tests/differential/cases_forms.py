@@ -31,6 +31,16 @@ def identity(name: str, datatype: str, data: str, count: int = 1, **options: Any
     return infer(name, model, body, **options)
 
 
+def beyond(name: str, datatype: str, data: str, count: int, limits: str, value: int) -> Case:
+    """An identity of integers that the datatype has not."""
+    text = (
+        f"Unable to parse 'data': expected {datatype} numbers from {limits} for input 'IN', "
+        f"got {value}"
+    )
+    because = "the real server computes with other numbers than the client sent"
+    return identity(name, datatype, data, count, ours=error(400, text), because=because)
+
+
 def binary_identity(
     name: str, datatype: str, count: int, blob: bytes, *, binary_out: bool = True, **options: Any
 ) -> Case:
@@ -50,9 +60,12 @@ JSON_VALUES = [
         identity(f"{datatype.lower()} extremes", datatype, f"[{-(2**bits)},0,{2**bits - 1}]", 3)
         for datatype, bits in (("INT8", 7), ("INT16", 15), ("INT32", 31), ("INT64", 63))
     ),
-    identity("uint8 truncated", "UINT8", "[300,18446744073709551615]", 2),
-    identity("int8 truncated", "INT8", "[300,-129,9223372036854775807]", 3),
-    identity("int32 truncated", "INT32", "[4294967297,2147483648]", 2),
+    beyond("uint8 truncated", "UINT8", "[300,18446744073709551615]", 2, "0 to 255", 300),
+    beyond("int8 truncated", "INT8", "[300,-129,9223372036854775807]", 3, "-128 to 127", 300),
+    beyond(
+        "int32 truncated", "INT32", "[4294967297,2147483648]", 2, "-2147483648 to 2147483647",
+        4294967297,
+    ),
     identity("minus zero as integer", "UINT8", "[-0]"),
     identity("fp32 of integers", "FP32", "[1,-2,18446744073709551615]", 3),
     identity("fp32 of floats", "FP32", "[0.1,1e-5,123456789.5,-0.0]", 4),

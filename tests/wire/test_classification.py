@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError
+from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.messages import InferTensor
 from pytriton.wire.classification import MAX_ELEMENTS, MAX_TEXTS, classify
 
@@ -74,3 +74,18 @@ def test_more_classes_than_anybody_reads_are_refused():
     with pytest.raises(InvalidArgumentError, match=f"at most {MAX_TEXTS} classes"):
         classify(tensor, MAX_TEXTS, batched=True)
     assert classify(tensor, 3, batched=True).shape == (2, 3)
+
+
+def test_scalar_has_no_batch_to_tell_classes_of():
+    tensor = InferTensor("OUT", dtypes.FP32, (), bytes(4))
+
+    with pytest.raises(InternalError, match="expected a batch dimension in output 'OUT'"):
+        classify(tensor, 1, batched=True)
+    assert classify(tensor, 1, batched=False).shape == (1,)
+
+
+def test_output_without_the_bytes_of_its_shape_is_refused():
+    tensor = InferTensor("OUT", dtypes.FP32, (1, 3), bytes(11))
+
+    with pytest.raises(InternalError, match=r"expected 12 bytes in output 'OUT' .* got 11"):
+        classify(tensor, 1, batched=True)

@@ -63,14 +63,19 @@ def test_any_bytes_are_printed_as_they_are(elements):
 
 @pytest.mark.parametrize("count", [3, 40])
 @pytest.mark.parametrize("dtype", INTEGERS, ids=repr)
-def test_integers_are_cut_to_the_width(dtype, count):
-    unsigned = dtype.name.startswith("U")
-    values = [2**63 - 1, 300, 0 if unsigned else -(2**63)] + [1] * (count - 3)
+def test_integers_beyond_the_datatype_are_refused(dtype, count):
+    limits = np.iinfo(dtype.numpy)
+    rest = [1] * (count - 3)
+    extremes = [limits.min, 0, limits.max, *rest]
+    content = tensor_from_json(extremes, dtype, count, "x")
+    assert content == np.array(extremes, dtype.numpy).tobytes()
 
-    content = tensor_from_json(values, dtype, count, "x")
-
-    wide = np.array(values, np.uint64 if unsigned else np.int64)
-    assert content == wide.astype(dtype.numpy).tobytes()
+    for value in (limits.max + 1, limits.min - 1):
+        if not -(2**63) <= value < 2**63 or value == -1:
+            continue  # what Triton refuses itself
+        words = f"expected {dtype.name} numbers from {limits.min} to {limits.max} for input 'x'"
+        with pytest.raises(InvalidArgumentError, match=f"{words}, got {value}$"):
+            tensor_from_json([1, value, 300, *rest], dtype, count, "x")
 
 
 @pytest.mark.parametrize(

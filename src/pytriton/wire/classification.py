@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError
+from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.messages import InferTensor
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def classify(
         batched: Whether the first dimension is the batch.
 
     Raises:
+        InternalError: The model gave no batch dimension, or not the bytes of its shape.
         InvalidArgumentError: The datatype has no order here, or the tensor is too large to sort.
     """
     if tensor.dtype in _UNSUPPORTED:
@@ -42,6 +43,16 @@ def classify(
         )
     if prod(tensor.shape) > MAX_ELEMENTS:
         raise InvalidArgumentError("classification output tensor too large")
+    if batched and not tensor.shape:
+        raise InternalError(
+            f"expected a batch dimension in output '{tensor.name}' to tell its classes, got a "
+            "scalar"
+        )
+    if len(tensor.data) != prod(tensor.shape) * tensor.dtype.itemsize:
+        raise InternalError(
+            f"expected {prod(tensor.shape) * tensor.dtype.itemsize} bytes in output "
+            f"'{tensor.name}' to tell its classes, got {len(tensor.data)}"
+        )
     rows = tensor.shape[0] if batched else 1
     classes = prod(tensor.shape[1:] if batched else tensor.shape)
     values = np.frombuffer(tensor.data, tensor.dtype.numpy).reshape(rows, classes)

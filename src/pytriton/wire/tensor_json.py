@@ -2,8 +2,8 @@
 """Tensor data between its JSON form (numbers, booleans or strings) and the protocol's bytes.
 
 The nesting of an array is not compared with the shape: only the number of elements counts.
-Values are never converted between JSON's types, but an integer is cut to the width of its
-datatype, all as Triton does.
+Values are never converted between JSON's types, all as Triton does; but an integer beyond its
+datatype is refused, where Triton cuts it to another number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def tensor_from_json(data: list[Any], dtype: DataType, count: int, name: str) ->
 
     Raises:
         InternalError: An element has another JSON type, or there are more or fewer than `count`.
-        InvalidArgumentError: The datatype has no JSON form, or the arrays are nested too deeply.
+        InvalidArgumentError: The datatype has no JSON form, an integer is beyond it, or the arrays
+            are nested too deeply.
     """
     form = _FORMS.get(dtype)
     if form is None:
@@ -88,8 +89,8 @@ def tensor_from_json(data: list[Any], dtype: DataType, count: int, name: str) ->
             try:
                 return form.pack[count](*data)
             except (struct.error, OverflowError):
-                return _pack_truncated(data, dtype)
-    return _pack_many(data, dtype, form, count)
+                return _pack_wide(data, dtype, name)
+    return _pack_many(data, dtype, form, count, name)
 
 
 def json_from_tensor(tensor: InferTensor) -> Any:
@@ -135,17 +136,18 @@ def _json_from_many(tensor: InferTensor, form: _Form, count: int) -> Any:
     return array.astype(np.float64)
 
 
-def _pack_many(data: list[Any], dtype: DataType, form: _Form, count: int) -> bytes:
+def _pack_many(data: list[Any], dtype: DataType, form: _Form, count: int, name: str) -> bytes:
     flat, types = _flatten(data, prefix="Unable to parse 'data': ")
     if len(flat) != count or not types <= form.types:
         _refuse_elements(flat, form, count)
     try:
         return struct.pack(f"<{count}{form.code}", *flat)
     except (struct.error, OverflowError):  # a value beyond the datatype's width
-        return _pack_truncated(flat, dtype)
+        return _pack_wide(flat, dtype, name)
 
 
-def _pack_truncated(flat: list[Any], dtype: DataType) -> bytes:
+def _pack_wide(flat: list[Any], dtype: DataType, name: str) -> bytes:
+    """The bytes of numbers of which some are beyond the datatype: floats become infinite."""
     form = _FORMS[dtype]
     if form.is_float:
         with np.errstate(over="ignore"):
@@ -153,8 +155,12 @@ def _pack_truncated(flat: list[Any], dtype: DataType) -> bytes:
     low, high = (0, 2**64) if form.kind == "unsigned-integer" else (-(2**63), 2**63)
     if min(flat) < low or max(flat) >= high:
         raise InternalError(f"Unable to parse 'data': {access_error(form.kind)}")
-    wide = np.array(flat, dtype=np.int64 if low else np.uint64)
-    return wide.astype(dtype.numpy).tobytes()
+    limits = np.iinfo(dtype.numpy)
+    value = next(value for value in flat if not limits.min <= value <= limits.max)
+    raise InvalidArgumentError(
+        f"Unable to parse 'data': expected {dtype.name} numbers from {limits.min} to {limits.max} "
+        f"for input '{name}', got {value}"
+    )
 
 
 def _double(value: float) -> float:
