@@ -250,7 +250,7 @@ class GrpcClient:
         traces = TraceSettings.read(options.trace_settings)
         self.api = GrpcApi(self.engine, options, self.loop, control, traces)
         if background is not None:
-            self.api.background = background
+            self.api.work.background = background
         self.transport = FakeTransport()
         self.connection = self.api.make_connection()
         self.transport.set_protocol(self.connection)

@@ -17,8 +17,7 @@ from pytriton.engine.model import Model
 from pytriton.protos import service_pb2
 from pytriton.server.api.authorization import RestrictedGroup
 from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc import reflection as grpc_reflection
-from pytriton.server.grpc.reflection import ReflectionService
+from pytriton.server.grpc.reflection import PACKAGES, ReflectionService
 from pytriton.server.options.server_options import KeepaliveOptions, ServerOptions
 from pytriton.wire.grpc import Status
 from tests.fakes import FakeClock
@@ -162,6 +161,8 @@ def test_unreadable_message_is_refused(client):
         ("health", "ServerLive"),
         ("health", "/grpc.health.v1.Health/Check"),
         ("metadata", "ServerMetadata"),
+        ("metadata", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
+        ("metadata", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
         ("model-config", "ModelConfig"),
         ("statistics", "ModelStatistics"),
         ("model-repository", "RepositoryIndex"),
@@ -181,6 +182,23 @@ def test_restricted_methods_ask_for_the_header(api, method):
     assert refusal(client, method, b"", (HEADER, "guess")) == (Status.UNAVAILABLE, text)
     allowed = client.call(method, b"", (HEADER, "secret"))
     assert client.response(allowed).text != text
+
+
+@pytest.mark.parametrize("values", [("secret", "guess"), ("guess", "secret"), ("guess", "guess")])
+def test_header_with_a_wrong_value_among_several_lets_nobody_in(values):
+    group = RestrictedGroup(apis=("health",), header="token", value="secret")
+    client = GrpcClient(ServerOptions(grpc_restricted=(group,)))
+    fields = [(HEADER, value) for value in values]
+
+    assert refusal(client, "ServerLive", b"", *fields)[0] is Status.UNAVAILABLE
+
+
+def test_header_with_the_right_value_twice_lets_its_client_in():
+    group = RestrictedGroup(apis=("health",), header="token", value="secret")
+    client = GrpcClient(ServerOptions(grpc_restricted=(group,)))
+    stream = client.call("ServerLive", b"", (HEADER, "secret"), (HEADER, "secret"))
+
+    assert client.response(stream).status == "0"
 
 
 def test_health_check_and_watch_tell_whether_the_server_is_ready():
@@ -264,7 +282,7 @@ def test_old_connection_is_asked_to_go():
 # Reflection
 
 
-@pytest.fixture(params=grpc_reflection.PACKAGES)
+@pytest.fixture(params=PACKAGES)
 def reflection(request):
     return ReflectionService(request.param)
 

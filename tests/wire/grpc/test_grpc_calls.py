@@ -15,9 +15,9 @@ from pytriton.wire.grpc import (
     encode_trailers_only,
     parse_call,
 )
+from pytriton.wire.grpc.calls import parse_timeout_ns
 from pytriton.wire.grpc.metadata import encode_metadata, parse_metadata
 from pytriton.wire.grpc.status import percent_decode, percent_encode
-from pytriton.wire.grpc.timeout import parse_timeout_ns
 from pytriton.wire.http2 import RequestHead
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"

@@ -23,9 +23,9 @@ from pytriton.server.api.background import Background
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import GRPC_RESTRICTED
-from pytriton.server.grpc import health as grpc_health
-from pytriton.server.grpc import reflection as grpc_reflection
+from pytriton.server.grpc import health, reflection
 from pytriton.server.grpc.call import RefusedCall, UnaryCall
+from pytriton.server.grpc.call_work import CallWork
 from pytriton.server.grpc.connection import GrpcConnection
 from pytriton.server.grpc.documents import DocumentService
 from pytriton.server.grpc.infer import InferCall, InferService
@@ -58,7 +58,7 @@ class Method(NamedTuple):
     """A method of a service."""
 
     make_call: Callable[[GrpcConnection, int, CallHead], Call]
-    api: str  # its group for authorisation; empty where it has none
+    api: str  # its group for authorisation
     is_restricted: bool
 
 
@@ -83,7 +83,7 @@ class DocumentCall(UnaryCall):
         """Answer."""
         answer = self._answer(self._read_request(message))
         if inspect.iscoroutine(answer):
-            self.connection.serve_later(self, self._respond_later(answer))
+            self.connection.work.serve_later(self, self._respond_later(answer))
         else:
             self.respond([answer.SerializeToString()])
 
@@ -130,7 +130,7 @@ class GrpcApi:
     ) -> None:
         self.connections: set[GrpcConnection] = set()
         self.tasks = BackgroundTasks(loop)
-        self.background = Background(loop, "grpc")
+        self.work = CallWork(self.tasks, Background(loop, "grpc"))
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes
@@ -142,7 +142,7 @@ class GrpcApi:
         self._documents = DocumentService(engine, options.id, readiness, traces)
         self._repository = GrpcRepository(RepositoryService(engine, control))
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
-        self._health = grpc_health.HealthService(readiness)
+        self._health = health.HealthService(readiness)
         self._methods: dict[str, Method] = {}  # by path
         self._add_methods(InferService(engine, options, tracing))
         self._due: list[GrpcConnection] = []
@@ -173,10 +173,12 @@ class GrpcApi:
         return None
 
     def _refusal(self, method: Method, head: CallHead) -> str | None:
-        values = dict(head.metadata)
-
         def header(name: bytes) -> bytes | None:
-            value = values.get(name.decode())
+            key = name.decode()
+            values = {value for other, value in head.metadata if other == key}
+            if len(values) != 1:  # of two, one is wrong: none of them lets anybody in
+                return None
+            value = values.pop()
             return value.encode("latin-1") if isinstance(value, str) else value
 
         return self._authorization.refusal(method.api, header)
@@ -213,20 +215,19 @@ class GrpcApi:
     def close(self) -> None:
         """Give up what is still done for clients."""
         self.tasks.cancel()
-        self.background.close()
+        self.work.background.close()
 
     # Methods
 
     def _add_methods(self, infer: InferService) -> None:
-        health = self._health
         self._add(f"{_PREFIX}/ModelInfer", "inference", InferCall, infer)
         self._add(f"{_PREFIX}/ModelStreamInfer", "inference", StreamInferCall, infer)
-        self._add(f"/{grpc_health.SERVICE}/Check", "health", grpc_health.CheckCall, health)
-        self._add(f"/{grpc_health.SERVICE}/Watch", "health", grpc_health.WatchCall, health)
-        for package in grpc_reflection.PACKAGES:
+        self._add(f"/{health.SERVICE}/Check", "health", health.CheckCall, self._health)
+        self._add(f"/{health.SERVICE}/Watch", "health", health.WatchCall, self._health)
+        for package in reflection.PACKAGES:
             path = f"/{package}.ServerReflection/ServerReflectionInfo"
-            service = grpc_reflection.ReflectionService(package)
-            self._add(path, "", grpc_reflection.ReflectionCall, service)
+            service = reflection.ReflectionService(package)
+            self._add(path, "metadata", reflection.ReflectionCall, service)
         answers = {**self._documents.answers(), **self._repository.answers()}
         for name, (api, answer) in answers.items():
             if name == "RepositoryModelLoad":

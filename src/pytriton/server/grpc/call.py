@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import ServerError
 from pytriton.server.api.status import GRPC_STATUS
@@ -26,15 +26,43 @@ from pytriton.wire.http2 import ErrorCode, Unfinished
 from pytriton.wire.kserve_pb_response import message_size
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from pytriton.dtypes import Buffer
-    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.grpc.call_work import CallWork
     from pytriton.wire.grpc import CallHead
+    from pytriton.wire.http2 import Connection
 
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
 _REFUSAL_DELAY_S = 0.05
 # Up to here, a copy is cheaper than a buffer of its own in the gathering write.
 _JOINED_BYTES = 32 << 10
+
+
+class CallConnection(Protocol):
+    """What a call needs of its connection."""
+
+    http2: Connection
+    max_message_bytes: int
+    max_small_bytes: int  # of methods without tensors or files
+    work: CallWork
+
+    def place(self, stream_id: int, memory: memoryview | None) -> None:
+        """Have what comes next of a large message put into its memory, if it has some."""
+
+    def forget(self, call: Call) -> None:
+        """A call has ended."""
+
+    def fail_call(self, call: Call, error: Exception) -> None:
+        """End a call with what was raised while it was served."""
+
+    def flush_soon(self) -> None:
+        """Have everything written that is sent until then."""
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have something done after a time."""
 
 
 class Call:
@@ -56,7 +84,7 @@ class Call:
         "timer",
     )
 
-    def __init__(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> None:
+    def __init__(self, connection: CallConnection, stream_id: int, head: CallHead) -> None:
         self.connection = connection
         self.stream_id = stream_id
         self.head = head
@@ -144,7 +172,7 @@ class Call:
 
     def _accept(self, message: Message) -> None:
         if isinstance(message, Inflation):
-            self.connection.run_aside(self, self.on_message, message.finish)
+            self.connection.work.run_aside(self, self.on_message, message.finish)
         else:
             self.on_message(message)
 
@@ -205,7 +233,7 @@ class Call:
     def respond(self, parts: list[Buffer]) -> None:
         """Send the only message and OK."""
         if self.encoding != IDENTITY and message_size(parts) > SMALL_BYTES:
-            self.connection.run_aside(self, self._respond_framed, self.frame, parts)
+            self.connection.work.run_aside(self, self._respond_framed, self.frame, parts)
         else:
             self._respond_framed(frame_message(parts, self.encoding))
 
@@ -308,7 +336,7 @@ class RefusedCall(Call):
         self,
         status: Status,
         message: str,
-        connection: GrpcConnection,
+        connection: CallConnection,
         stream_id: int,
         head: CallHead,
     ) -> None:

@@ -55,7 +55,7 @@ class CompressedSends:
     def _add(self, item: list[Buffer] | _Ending) -> None:
         self._waiting.append(item)
         if len(self._waiting) == 1:
-            self._call.connection.serve_later(self._call, self._run())
+            self._call.connection.work.serve_later(self._call, self._run())
 
     async def _run(self) -> None:
         call = self._call
@@ -65,7 +65,7 @@ class CompressedSends:
             if isinstance(item, _Ending):
                 call.finish_now(*item)
             else:
-                framed = await call.connection.background.run(call.frame, item)
+                framed = await call.connection.work.background.run(call.frame, item)
                 self._waiting_bytes -= message_size(item)
                 is_ready = call.send_framed(framed)
             self._waiting.popleft()

@@ -31,12 +31,11 @@ from pytriton.wire.http2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
-    from pytriton.background_tasks import BackgroundTasks
     from pytriton.dtypes import Buffer
-    from pytriton.server.api.background import Background
     from pytriton.server.grpc.call import Call
+    from pytriton.server.grpc.call_work import CallWork
     from pytriton.server.options.server_options import KeepaliveOptions
     from pytriton.server.options.server_options import Limits as ServerLimits
     from pytriton.wire.grpc import CallHead
@@ -57,14 +56,13 @@ _KEEPALIVE_PING = b"keepaliv"
 class CallHandler(Protocol):
     """What a connection belongs to, and hands its calls to."""
 
-    background: Background
     connections: set[GrpcConnection]
     http2_limits: Limits
     keepalive: KeepaliveOptions
     limits: ServerLimits
     max_message_bytes: int
     read_buffer: memoryview
-    tasks: BackgroundTasks
+    work: CallWork
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
         """The call that a head asks for; None where it was answered already."""
@@ -80,7 +78,7 @@ class GrpcConnection(asyncio.Protocol):
         self.http2 = Connection(handler.http2_limits)
         self.max_message_bytes = handler.max_message_bytes
         self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
-        self.background = handler.background
+        self.work = handler.work
         self._handler = handler
         self._loop = loop
         self._transport: Any = None
@@ -239,36 +237,6 @@ class GrpcConnection(asyncio.Protocol):
             call.on_abandoned()
 
     # Calls
-
-    def serve_later(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Have a coroutine answer a call; it goes on when the client leaves."""
-        self._handler.tasks.start(self._answer_errors(call, work))
-
-    def run_aside(
-        self, call: Call, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
-    ) -> None:
-        """Have a thread do work for a call and then go on; the call takes no message meanwhile."""
-        call.is_busy = True
-        self.serve_later(call, self._run_aside(call, then, work, arguments))
-
-    async def _run_aside(
-        self,
-        call: Call,
-        then: Callable[[Any], None],
-        work: Callable[..., Any],
-        arguments: tuple[Any, ...],
-    ) -> None:
-        result = await self.background.run(work, *arguments)
-        call.is_busy = False
-        if call.is_open:
-            then(result)
-            call.read_on()
-
-    async def _answer_errors(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as error:  # noqa: BLE001  the client hears of it
-            self.fail_call(call, error)
 
     def forget(self, call: Call) -> None:
         """A call has ended."""

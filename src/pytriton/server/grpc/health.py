@@ -17,7 +17,7 @@ from pytriton.server.grpc.call import Call, UnaryCall
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.server.api.readiness import Readable, Readiness
-    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.grpc.call import CallConnection
     from pytriton.wire.grpc import CallHead
 
 PACKAGE = "grpc.health.v1"
@@ -70,7 +70,7 @@ class CheckCall(UnaryCall):
     __slots__ = ("_service",)
 
     def __init__(
-        self, service: HealthService, connection: GrpcConnection, stream_id: int, head: CallHead
+        self, service: HealthService, connection: CallConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
@@ -81,7 +81,7 @@ class CheckCall(UnaryCall):
         if isinstance(is_ready, bool):
             self.respond([encode_status(is_ready)])
         else:
-            self.connection.serve_later(self, self._respond_later(is_ready))
+            self.connection.work.serve_later(self, self._respond_later(is_ready))
 
     async def _respond_later(self, is_ready: Coroutine[Any, Any, bool]) -> None:
         status = encode_status(await is_ready)
@@ -95,7 +95,7 @@ class WatchCall(Call):
     __slots__ = ("_service", "_told")
 
     def __init__(
-        self, service: HealthService, connection: GrpcConnection, stream_id: int, head: CallHead
+        self, service: HealthService, connection: CallConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytriton.errors import ServerError
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
-    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.grpc.call import CallConnection
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.tracing.tracing import Tracing
     from pytriton.wire.grpc import CallHead, Metadata
@@ -105,7 +105,7 @@ class InferCall(UnaryCall):
     __slots__ = ("_class_counts", "_inference", "_service", "_spec")
 
     def __init__(
-        self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
+        self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
@@ -128,7 +128,9 @@ class InferCall(UnaryCall):
             )
         self._spec = spec = model.spec
         if takes_long(message, form):
-            self.connection.run_aside(self, self._submit, service.build, form, raw, spec, self.head)
+            self.connection.work.run_aside(
+                self, self._submit, service.build, form, raw, spec, self.head
+            )
         else:
             self._submit(service.build(form, raw, spec, self.head))
 

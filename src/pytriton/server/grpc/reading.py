@@ -9,18 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.wire.http2 import Connection, Event
 
 READ_BYTES = 256 << 10
+
+
+class ReadConnection(Protocol):
+    """The connection that is read for."""
+
+    http2: Connection
+
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Do what follows from what was read."""
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Take bytes that were read as usual."""
+
+    def end_large_reads(self) -> None:
+        """Read as before, for no large message comes any more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+
+    def eof_received(self) -> bool:
+        """The client sends no more."""
+
+    def pause_writing(self) -> None:
+        """The client takes answers slower than they come."""
+
+    def resume_writing(self) -> None:
+        """Most of what waited was sent."""
 
 
 class LargeMessageReader(asyncio.BufferedProtocol):
     """Stands in for a connection at its transport as long as large messages come."""
 
-    def __init__(self, connection: GrpcConnection, read_buffer: memoryview) -> None:
+    def __init__(self, connection: ReadConnection, read_buffer: memoryview) -> None:
         self._connection = connection
         self._read_buffer = read_buffer  # of all connections: used up before the next read
         self._is_filling = False  # the next read goes to where its bytes belong

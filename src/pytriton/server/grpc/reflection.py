@@ -14,13 +14,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from pytriton.protos import model_config_pb2, service_pb2
-from pytriton.server.grpc import health as grpc_health
+from pytriton.server.grpc import health
 from pytriton.server.grpc.call import Call
 from pytriton.wire.grpc import GrpcError, Status
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
-    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.grpc.call import CallConnection
     from pytriton.wire.grpc import CallHead
 
 PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
@@ -156,7 +156,7 @@ class ReflectionCall(Call):
     __slots__ = ("_service",)
 
     def __init__(
-        self, service: ReflectionService, connection: GrpcConnection, stream_id: int, head: CallHead
+        self, service: ReflectionService, connection: CallConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
@@ -180,7 +180,7 @@ def _served_files() -> Iterable[Any]:
         file = descriptor_pb2.FileDescriptorProto()
         module.DESCRIPTOR.CopyToProto(file)
         yield file
-    yield grpc_health.descriptor()
+    yield health.descriptor()
     for package in PACKAGES:
         yield _describe(package)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferResponse
-    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.grpc.call import CallConnection
     from pytriton.server.grpc.infer import InferService
     from pytriton.wire.grpc import CallHead, MessageAssembler
     from pytriton.wire.kserve_pb import BuiltRequest
@@ -62,7 +62,7 @@ class StreamInferCall(Call):
     )
 
     def __init__(
-        self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
+        self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self.service = service
@@ -95,7 +95,7 @@ class StreamInferCall(Call):
             work = (form, raw, model.spec, self.head)
             if takes_long(message, form):
                 then = functools.partial(self._start, streamed, model.spec)
-                self.connection.run_aside(self, then, self._try_build, *work)
+                self.connection.work.run_aside(self, then, self._try_build, *work)
             else:
                 self._start(streamed, model.spec, self.service.build(*work))
         except ServerError as error:

@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from pytriton.wire.grpc.compression import IDENTITY, SUPPORTED
 from pytriton.wire.grpc.metadata import Metadata, parse_metadata
 from pytriton.wire.grpc.status import GrpcError, Status
-from pytriton.wire.grpc.timeout import parse_timeout_ns
 from pytriton.wire.http2.header_rules import RequestHead
 
 _CONTENT_TYPE = b"application/grpc"
 _METHOD_NOT_ALLOWED = 405
 _UNSUPPORTED_MEDIA_TYPE = 415
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNIT_NS = {
+    b"H": 3_600_000_000_000,
+    b"M": 60_000_000_000,
+    b"S": 1_000_000_000,
+    b"m": 1_000_000,
+    b"u": 1_000,
+    b"n": 1,
+}
 
 
 class CallHead(msgspec.Struct, frozen=True, gc=False):
@@ -76,3 +86,12 @@ def _request_encoding(field: bytes) -> str:
 
 def _accepted_encodings(field: bytes) -> tuple[str, ...]:
     return tuple(name for part in field.split(b",") if (name := part.strip().decode("latin-1")))
+
+
+def parse_timeout_ns(field: bytes) -> int:
+    """The nanoseconds that a client gives a call; GrpcError where the field is malformed."""
+    match = _TIMEOUT.fullmatch(field)
+    if match is None:
+        message = f"expected grpc-timeout of 1 to 8 digits and a unit (HMSmun), got {field[:32]!r}"
+        raise GrpcError(Status.INTERNAL, message)
+    return int(match[1]) * _UNIT_NS[match[2]]
