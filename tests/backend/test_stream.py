@@ -8,13 +8,8 @@ import pytest
 from pytriton.backend.stream import StreamBatch
 from pytriton.dtypes import UINT8
 from pytriton.errors import ErrorCode
-from pytriton.transport.frames import (
-    RESPONSE_WINDOW,
-    RESPONSE_WINDOW_BYTES,
-    Execute,
-    ResponseItem,
-    TensorRef,
-)
+from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.transport.frames import Execute, ResponseItem, TensorRef
 
 
 def batch(requests=1):

@@ -13,12 +13,13 @@ import numpy as np
 from pytriton import dtypes
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators import TritonContext, batch
-from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
+from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.executor.inference import Inference
-from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import RecordingSink
 
 DEADLINE_S = 60.0
@@ -105,7 +106,7 @@ class InstanceBench:
     def __init__(self, loop, *, batching: bool) -> None:
         self.loop = loop
         self.deaths: list[str] = []
-        self.keeper = MemoryKeeper(loop)
+        self.memory = MemoryTrimmer(loop)
         self._batching = batching
         self._calls: dict[int, Call] = {}
 
@@ -192,9 +193,9 @@ class Bench(InstanceBench):
         sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
         names = [spec.name for spec in self.bound.config.inputs]
         labels = ModelLabels("m", "1", names, batching=batching)
-        channel = MemoryChannel(sockets[0], self.keeper.arena)
+        channel = MemoryChannel(sockets[0], self.memory.arena)
         self.instance = ChannelInstance(
-            "m_0_0", labels, channel, self.keeper, loop, self, concurrency[0]
+            "m_0_0", labels, channel, self.memory, loop, self, concurrency[0]
         )
         self.instance.start()
         (host,) = self.bound._hosts

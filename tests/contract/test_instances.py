@@ -289,7 +289,7 @@ def test_answer_that_makes_no_sense_ends_the_instance(serve, caplog):
 def test_message_that_makes_no_sense_ends_the_host(serve, caplog):
     bench = serve(echo)
     bench.infer({"x": rows(1)})
-    bench.instance._channel.link.send(b"\xff" * 40)
+    bench.instance._channel.channel.link.send(b"\xff" * 40)
 
     assert bench.until(lambda: bench.deaths)
     assert bench.deaths in [[reason] for reason in bench.lost_reasons]
@@ -303,6 +303,6 @@ def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
     for number in range(3):
         bench.infer({"x": np.full((1, 100_000), number, np.float32)})
     gc.collect()
-    arenas = [bench.keeper.arena, bench.far_channel.arena]
+    arenas = [bench.memory.arena, bench.far_channel.arena]
 
     assert bench.until(lambda: [each.reserved_bytes for each in arenas] == [0, 0])

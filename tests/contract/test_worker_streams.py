@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.credit import RESPONSE_WINDOW
 from pytriton.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import floats
 from tests.contract.worker_bench import STREAMS, WorkerBench

@@ -7,7 +7,7 @@ import logging
 import pathlib
 import threading
 
-from pytriton.executor.channel_instance import ModelLabels
+from pytriton.executor.batch_ledger import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
 from pytriton.executor.worker import Worker as WorkerProcess
 from pytriton.pb_utils.runtime import set_runtime
@@ -87,9 +87,9 @@ class WorkerBench(InstanceBench):
         self.far_channel = self._thread.channel
         worker = WorkerProcess("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
         labels = ModelLabels(
-            "m", "1", [spec.name for spec in inputs], batching=batching, has_details=True
+            "m", "1", [spec.name for spec in inputs], batching=batching, is_model_file=True
         )
-        self.instance = PythonInstance(worker, labels, self.keeper, loop, self, LoggingServices())
+        self.instance = PythonInstance(worker, labels, self.memory, loop, self, LoggingServices())
         FUNCTIONS[str(id(self))] = function
         frame = Initialize(
             str(_FILES / filename),

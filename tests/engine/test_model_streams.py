@@ -7,11 +7,11 @@ import pytest
 
 from pytriton.dtypes import UINT8
 from pytriton.engine.model_spec import BatcherSpec
-from pytriton.engine.response_credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError
 from pytriton.executor.base import Outcome
 from pytriton.messages import InferResponse, InferTensor
+from pytriton.transport.credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
 from tests.fakes import response
 
 

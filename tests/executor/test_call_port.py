@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.errors import InternalError, NotFoundError, UnavailableError
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.credit import RESPONSE_WINDOW
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import (
@@ -77,7 +77,7 @@ def test_call_reaches_the_services_and_its_answer_the_caller(rig, caller, array)
 
 def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
     made = call(rig, caller)
-    block = rig.keeper.arena.allocate(LARGE.nbytes)
+    block = rig.memory.arena.allocate(LARGE.nbytes)
     answer = response(y=LARGE)
     whole = np.asarray(block)
     whole[: LARGE.nbytes] = LARGE.view(np.uint8)
@@ -166,7 +166,7 @@ def test_call_can_be_given_up_until_it_is_over(rig, caller):
 
 
 def test_answer_without_room_is_an_error_that_can_be_answered(rig, caller):
-    rig.keeper.arena._limit_bytes = SEGMENT_BYTES
+    rig.memory.arena._limit_bytes = SEGMENT_BYTES
     made = call(rig, caller)
     with pytest.raises(UnavailableError, match="no room for a tensor") as refused:
         made.sink.on_response(response(y=np.zeros(SEGMENT_BYTES + 1, np.uint8)), final=False)

@@ -9,13 +9,14 @@ import pytest
 
 from pytriton.dtypes import UINT8
 from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
-from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.messages import InferTensor, TraceContext
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import inference
 
 
@@ -25,13 +26,13 @@ class Rig:
     def __init__(self, limit_bytes: int = 4 * SEGMENT_BYTES) -> None:
         self.loop = asyncio.new_event_loop()
         self.events: list[object] = []
-        keeper = MemoryKeeper(self.loop)
-        keeper.arena = Arena(limit_bytes)
+        memory = MemoryTrimmer(self.loop)
+        memory.arena = Arena(limit_bytes)
         ours, theirs = socket_pair()
         self.far = MemoryChannel(theirs, Arena())
         labels = ModelLabels("m", "1", ["x"], batching=True)
-        channel = MemoryChannel(ours, keeper.arena)
-        self.instance = ChannelInstance("m_0_0", labels, channel, keeper, self.loop, self, 4)
+        channel = MemoryChannel(ours, memory.arena)
+        self.instance = ChannelInstance("m_0_0", labels, channel, memory, self.loop, self, 4)
         self.instance.start()
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):

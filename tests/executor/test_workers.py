@@ -16,11 +16,11 @@ import uvloop
 
 from pytriton.dtypes import FP32, INT32
 from pytriton.errors import InternalError
-from pytriton.executor.channel_instance import ModelLabels
+from pytriton.executor.batch_ledger import ModelLabels
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
-from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.messages import InferResponse, InferTensor
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize
 from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
 from tests.fakes import RecordingSink, inference
@@ -50,19 +50,19 @@ class Owner:
     def __init__(self, launcher):
         self.launcher = launcher
         self.loop = asyncio.get_running_loop()
-        self.keeper = MemoryKeeper(self.loop)
+        self.memory = MemoryTrimmer(self.loop)
         self.services = OtherModel()
         self.instances = []
         self.deaths = []
 
     async def launch(self, name="m_0_0", *, spec=None, grace_s=30.0, **arguments):
-        labels = ModelLabels("m", "1", ["x"], batching=True, has_details=True)
+        labels = ModelLabels("m", "1", ["x"], batching=True, is_model_file=True)
         instance = await PythonInstance.launch(
             self.launcher,
             spec or WorkerSpec(name, f"{name} of a test"),
             make_initialize(name, **arguments),
             labels,
-            self.keeper,
+            self.memory,
             self.loop,
             self,
             self.services,
@@ -214,7 +214,7 @@ def test_missing_file_is_raised(way, tmp_path):
                 WorkerSpec("m_0_0", "test"),
                 make_initialize(path=path),
                 ModelLabels("m", "1", ["x"], batching=True),
-                owner.keeper,
+                owner.memory,
                 owner.loop,
                 owner,
                 owner.services,

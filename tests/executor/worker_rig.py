@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from pytriton.dtypes import from_numpy
-from pytriton.executor.channel_instance import ModelLabels
-from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.batch_ledger import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
 from pytriton.executor.worker import Worker
 from pytriton.messages import InferResponse, InferTensor
@@ -19,6 +18,7 @@ from pytriton.transport.arena import Arena
 from pytriton.transport.frames import TensorRef
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize, Initialized
 from tests.fakes import inference
 
@@ -82,15 +82,15 @@ class WorkerRig:
         self.deaths: list[str] = []
         self.kills = 0
         self.services = FakeServices()
-        self.keeper = MemoryKeeper(self.loop)
+        self.memory = MemoryTrimmer(self.loop)
         channel, far = socket_pair()
         fork_socket, self.far_fork_socket = socket_pair()
         self.far = MemoryChannel(far, Arena())
         self.exited = self.loop.create_future()
         worker = Worker("m_0_0", 4321, (channel, fork_socket), self._on_kill, self.exited)
-        labels = ModelLabels("m", "1", ["x"], batching=True, has_details=True)
+        labels = ModelLabels("m", "1", ["x"], batching=True, is_model_file=True)
         self.instance = PythonInstance(
-            worker, labels, self.keeper, self.loop, self, self.services, grace_s
+            worker, labels, self.memory, self.loop, self, self.services, grace_s
         )
         self._is_decoupled = is_decoupled
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytriton.messages import TraceContext
-from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.credit import RESPONSE_WINDOW
 from pytriton.transport.worker_frames import (
     CallCredit,
     CancelCall,

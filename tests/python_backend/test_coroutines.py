@@ -6,14 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.transport.frames import (
-    RESPONSE_WINDOW,
-    BatchFailure,
-    BatchResult,
-    Cancel,
-    Credit,
-    Responses,
-)
+from pytriton.transport.credit import RESPONSE_WINDOW
+from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Responses
 from pytriton.transport.worker_frames import InferCall
 
 X = np.array([[1.0]], np.float32)

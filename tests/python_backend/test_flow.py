@@ -5,14 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytriton.transport.frames import (
-    RESPONSE_WINDOW,
-    RESPONSE_WINDOW_BYTES,
-    BatchFailure,
-    Cancel,
-    Credit,
-    Responses,
-)
+from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.transport.frames import BatchFailure, Cancel, Credit, Responses
 from tests.python_backend.sender_models import decoupled, items_until, model, value
 
 X = np.array([[1.0]], np.float32)

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.transport.frames import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.transport.credit import is_grant_due
 
 if TYPE_CHECKING:
     import asyncio
 
     from pytriton.executor.base import Outcome
     from pytriton.executor.inference import Inference
-
-# After this many responses a decoupled model hears that it may send as many more.
-GRANT_RESPONSES = RESPONSE_WINDOW // 2
-# The window has a size, too: larger responses are granted one by one, or it would never open again.
-LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
 
 class ResponseCredit:
@@ -41,7 +36,7 @@ class ResponseCredit:
             # Credit for the second response comes two rounds of the event loop later, after the
             # first was written; granting it at once delayed the first by 1 to 5 ms.
             self._loop.call_soon(self._loop.call_soon, self._grant, inference)
-        elif inference.taken_count >= GRANT_RESPONSES or _is_large(outcome):
+        elif is_grant_due(inference.taken_count, _size_of(outcome)):
             self._grant(inference)
 
     def _grant(self, inference: Inference) -> None:
@@ -51,9 +46,7 @@ class ResponseCredit:
             inference.taken_count = 0
 
 
-def _is_large(outcome: Outcome) -> bool:
+def _size_of(outcome: Outcome) -> int:
     response = outcome.response
-    if response is None:
-        return False
-    size = sum(len(output.data) for output in response.outputs if output.data)
-    return size >= LARGE_RESPONSE_BYTES
+    outputs = () if response is None else response.outputs
+    return sum([len(output.data) for output in outputs if output.data])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Collection
 
     from pytriton.errors import ServerError
@@ -87,3 +88,20 @@ class Instance(Protocol):
 
     def stop(self) -> None:
         """End it; open requests are failed."""
+
+
+class WorkerInstance(Instance, Protocol):
+    """An instance with a process of its own, which may crash and be replaced."""
+
+    has_ready_check: bool  # the model has a word of its own on whether it is ready
+    ended: asyncio.Future[None]  # done when the process is gone
+
+    @property
+    def is_to_blame(self) -> bool:
+        """Whether its end, if it ended, says something about its model."""
+
+    async def check_ready(self) -> bool:
+        """Whether it lives and its model, where it has a word to say, is ready."""
+
+    def hand_over(self, events: InstanceEvents) -> None:
+        """Report to somebody else from now on."""

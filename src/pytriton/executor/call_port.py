@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import InternalError, ServerError
+from pytriton.errors import InternalError, ServerError, sendable_text
 from pytriton.executor.batch_tensors import make_tensor
-from pytriton.transport.frames import RESPONSE_WINDOW, TensorRef
+from pytriton.transport.credit import RESPONSE_WINDOW
+from pytriton.transport.frames import TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
     CancelCall,
@@ -24,13 +25,10 @@ from pytriton.transport.worker_frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytriton.executor.memory_keeper import MemoryKeeper
     from pytriton.executor.worker_services import RunningCall, WorkerServices
     from pytriton.messages import InferResponse
-    from pytriton.transport.channel import Channel, Payload, Received
-    from pytriton.transport.frames import Frame
+    from pytriton.transport.channel import Received
+    from pytriton.transport.loop_channel import LoopChannel
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +36,9 @@ logger = logging.getLogger(__name__)
 class CallPort:
     """Passes a worker's calls on to the server's services, and their answers back."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        keeper: MemoryKeeper,
-        services: WorkerServices,
-        send: Callable[[Frame, Payload | None], None],
-    ) -> None:
+    def __init__(self, channel: LoopChannel, services: WorkerServices) -> None:
         self._channel = channel
-        self._keeper = keeper
         self._services = services
-        self._send = send
         self._calls: dict[int, _InferenceCall] = {}
         self._is_open = True
 
@@ -93,7 +83,8 @@ class CallPort:
 
         def reply(value: Any, error: str | None) -> None:
             if self._is_open:
-                self._send(ServiceReply(number, value, error), None)
+                text = None if error is None else sendable_text(error)
+                self._channel.send(ServiceReply(number, value, text))
 
         try:
             self._services.serve(frame.action, frame.arguments, reply if number else None)
@@ -123,15 +114,13 @@ class CallPort:
                     TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
                 )
             frame = InferReply(number, refs, is_final, parameters=response.parameters)
-        self._send(frame, payload)
-        if payload is not None and payload.blocks:
-            self._keeper.touch()
+        self._channel.send(frame, payload)
 
     def reply_error(self, number: int, error: ServerError, *, is_final: bool) -> None:
         """Send an error in place of a response."""
         if self._is_open:
-            code = int(error.code)
-            self._send(InferReply(number, None, is_final, error.message, code), None)
+            text, code = sendable_text(error.message), int(error.code)
+            self._channel.send(InferReply(number, None, is_final, text, code))
 
     def forget(self, number: int) -> None:
         """A call is over."""

@@ -19,9 +19,9 @@ from pytriton.transport.memory_channel import MemoryChannel
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.executor.memory_keeper import MemoryKeeper
     from pytriton.executor.worker_services import WorkerServices
     from pytriton.transport.channel import Received
+    from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ class ForkListener:
     def __init__(
         self,
         sock: socket.socket,
-        keeper: MemoryKeeper,
+        memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
     ) -> None:
         self._socket = sock
-        self._keeper = keeper
+        self._memory = memory
         self._loop = loop
         self._services = services
         self._children: set[ForkedCaller] = set()
@@ -86,7 +86,7 @@ class ForkListener:
             os.close(descriptor)
             logger.warning("something that is no socket came over a worker's fork socket")
             return
-        child = ForkedCaller(sock, self._keeper, self._loop, self._services, self._children)
+        child = ForkedCaller(sock, self._memory, self._loop, self._services, self._children)
         child.open()
 
 
@@ -96,21 +96,20 @@ class ForkedCaller:
     def __init__(
         self,
         sock: socket.socket,
-        keeper: MemoryKeeper,
+        memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
         siblings: set[ForkedCaller],
     ) -> None:
-        channel = MemoryChannel(sock, keeper.arena)
         self._channel = LoopChannel(
-            channel,
+            MemoryChannel(sock, memory.arena),
             loop,
-            keeper,
+            memory,
             "a forked process",
             on_message=self._take,
             on_lost=lambda _: self.close(),
         )
-        self._port = CallPort(channel, keeper, services, self._channel.send)
+        self._port = CallPort(self._channel, services)
         self._siblings = siblings
 
     def open(self) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytriton.errors import InternalError
+from pytriton.executor.batch_ledger import BatchLedger, ModelLabels
 from pytriton.executor.call_port import CallPort
-from pytriton.executor.channel_instance import PROCESS_ENDED, ChannelInstance, ModelLabels
 from pytriton.executor.fork_listener import ForkListener
-from pytriton.executor.memory_keeper import MemoryKeeper
-from pytriton.executor.worker import ForkingProcessEndedError
+from pytriton.executor.worker import PROCESS_ENDED, ForkingProcessEndedError, describe_loss
+from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import (
     CheckReady,
     Finalize,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pytriton.executor.launcher import Worker, WorkerLauncher, WorkerSpec
     from pytriton.executor.worker_services import WorkerServices
     from pytriton.transport.channel import Received
-    from pytriton.transport.frames import BatchFailure, BatchResult, Responses
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ ASYNC_CONCURRENCY = 256  # batches that overlap where `execute` is a coroutine f
 _CAUSE_TIMEOUT_S = 0.05
 
 
-class PythonInstance(ChannelInstance):
+class PythonInstance:
     """An instance whose worker runs a `TritonPythonModel`.
 
     It is free for the next batch when `execute` has returned, however many responses are still to
@@ -54,22 +54,31 @@ class PythonInstance(ChannelInstance):
         self,
         worker: Worker,
         labels: ModelLabels,
-        keeper: MemoryKeeper,
+        memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         events: InstanceEvents,
         services: WorkerServices,
         grace_s: float = FINALIZE_GRACE_S,
     ) -> None:
-        channel = MemoryChannel(worker.channel, keeper.arena)
-        super().__init__(worker.instance_name, labels, channel, keeper, loop, events)
+        self.name = worker.instance_name
         self.has_ready_check = False
         self.ended: asyncio.Future[None] = loop.create_future()
         self._worker = worker
+        self._loop = loop
         self._services = services
         self._grace_s = grace_s
-        self._port = CallPort(channel, keeper, services, self._send)
-        self._fork_listener = ForkListener(worker.fork_socket, keeper, loop, services)
-        self._executing: dict[int, RunningBatch] = {}  # whose `execute` has not returned
+        self._concurrency = 1
+        self._ledger = BatchLedger(self, labels, events, tells_return=True)
+        self._channel = LoopChannel(
+            MemoryChannel(worker.channel, memory.arena),
+            loop,
+            memory,
+            f"instance {self.name}",
+            on_message=self._on_message,
+            on_lost=self._on_lost,
+        )
+        self._port = CallPort(self._channel, services)
+        self._fork_listener = ForkListener(worker.fork_socket, memory, loop, services)
         self._initialized: asyncio.Future[Initialized] = loop.create_future()
         self._has_started = False
         self._is_stopping = False
@@ -86,7 +95,7 @@ class PythonInstance(ChannelInstance):
         spec: WorkerSpec,
         initialize: Initialize,
         labels: ModelLabels,
-        keeper: MemoryKeeper,
+        memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         events: InstanceEvents,
         services: WorkerServices,
@@ -99,7 +108,7 @@ class PythonInstance(ChannelInstance):
             InternalError: The model could not be initialized, or the process ended.
         """
         worker = await launcher.launch(spec)
-        instance = cls(worker, labels, keeper, loop, events, services, grace_s)
+        instance = cls(worker, labels, memory, loop, events, services, grace_s)
         await instance.initialize(initialize)
         return instance
 
@@ -123,27 +132,27 @@ class PythonInstance(ChannelInstance):
         """How many more batches it takes now."""
         if self._is_stopping or self._is_lost:
             return 0
-        return self._concurrency - len(self._executing)
+        return self._concurrency - len(self._ledger.executing)
 
     @property
     def executing_batches(self) -> Collection[int]:
         """The batches whose `execute` has not returned."""
-        return self._executing.keys()
+        return self._ledger.executing.keys()
 
     @property
     def is_idle(self) -> bool:
         """Whether `execute` runs for nothing."""
-        return not self._executing
+        return not self._ledger.executing
 
     # Life
 
     async def initialize(self, frame: Initialize) -> Initialized:
         """Have the model made ready, and read from now on what the worker says."""
-        self._reads_ahead = frame.is_decoupled
-        super().start()
+        self._channel.reads_ahead = frame.is_decoupled
+        self._channel.start()
         self._fork_listener.open()
         self._worker.exited.add_done_callback(self._on_exit)
-        self._send(frame, None)
+        self._channel.send(frame)
         try:
             report = await self._initialized
         except BaseException:  # it died, or the caller has waited long enough
@@ -155,37 +164,60 @@ class PythonInstance(ChannelInstance):
         self.has_ready_check = report.has_ready_check
         if report.is_async:
             self._concurrency = ASYNC_CONCURRENCY
-            self._reads_ahead = True
+            self._channel.reads_ahead = True
         return report
 
     def start(self) -> None:
         """Begin to report events."""
         self._has_started = True
         if self._death is not None:
-            self._loop.call_soon(self._events.on_died, self, self._death)
+            self._loop.call_soon(self._ledger.events.on_died, self, self._death)
 
     def stop(self) -> None:
         """Fail open requests, and let the model finalize; `ended` tells when it has."""
         if self._is_stopping or self._is_lost:
             return
         self._is_stopping = True
-        self._send(Finalize(), None)
+        self._channel.send(Finalize())
         self._kill_timer = self._loop.call_later(self._grace_s, self._on_grace_over)
         reason = "the model was unloaded"
-        self._executing.clear()
-        self._fail_all(self._make_error(reason))
+        self._ledger.fail_all(
+            InternalError(
+                f"Failed to process the request(s) for model instance '{self.name}', "
+                f"message: the instance is gone, {reason}"
+            )
+        )
         self._report_death(reason)
 
     def execute(self, inferences: list[Inference], now_ns: int) -> None:
-        """See `ChannelInstance.execute`."""
-        super().execute(inferences, now_ns)
-        batch_id = inferences[0].batch_id
-        self._executing[batch_id] = self._running[batch_id]
+        """Run requests together; ServerError where there is no room for their tensors."""
+        payload = self._channel.payload()
+        frame = self._ledger.begin(inferences, now_ns, payload)
+        try:
+            self._channel.send(frame, payload)
+        except BaseException:
+            self._ledger.give_up(frame.batch)
+            raise
+
+    def cancel(self, inference: Inference) -> None:
+        """Tell the model that nobody waits for this request any more."""
+        frame = self._ledger.cancel_frame(inference)
+        if frame is not None:
+            self._channel.send(frame)
+
+    def grant(self, inference: Inference, count: int) -> None:
+        """Let a decoupled model send so many more responses to this request."""
+        frame = self._ledger.credit_frame(inference, count)
+        if frame is not None:
+            self._channel.send(frame)
+
+    def hand_over(self, events: InstanceEvents) -> None:
+        """Report to somebody else from now on."""
+        self._ledger.events = events
 
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """The requests of a batch that `execute` works on or that has an answer to come."""
-        batch = self._executing.get(batch_id) or self._running.get(batch_id)
-        return batch.inferences if batch is not None else ()
+        return self._ledger.inferences_of(batch_id)
 
     async def check_ready(self) -> bool:
         """Whether the worker lives and its model, where it has a word to say, is ready.
@@ -199,41 +231,22 @@ class PythonInstance(ChannelInstance):
         if self._ready_call is None:
             self._ready_call = self._loop.create_future()
             self._ready_number += 1
-            self._send(CheckReady(self._ready_number), None)
+            self._channel.send(CheckReady(self._ready_number))
         call = self._ready_call
         await asyncio.wait([call], timeout=READY_TIMEOUT_S)
         return call.done() and call.result()
 
     def __repr__(self) -> str:
         return (
-            f"<PythonInstance {self.name} pid={self.pid} executing={len(self._executing)} "
-            f"running={len(self._running)} free={self.free_slots}>"
+            f"<PythonInstance {self.name} pid={self.pid} executing={len(self._ledger.executing)} "
+            f"running={len(self._ledger.running)} free={self.free_slots}>"
         )
 
     # What the worker says
 
-    def _on_batch_result(self, received: Received, frame: BatchResult) -> None:
-        self._executing.pop(frame.batch, None)
-        if frame.batch in self._running:  # not failed when the instance was stopped
-            super()._on_batch_result(received, frame)
-
-    def _on_responses(self, received: Received, frame: Responses) -> Collection[int]:
-        returned = self._executing.pop(frame.returned_batch, None)
-        reported = super()._on_responses(received, frame)
-        if returned is not None and returned.id not in reported:
-            times_ns = (frame.started_ns, frame.finished_ns)
-            self._events.on_outcomes(self, returned, [], times_ns)
-        return reported
-
-    def _on_batch_failure(self, frame: BatchFailure) -> None:
-        returned = self._executing.pop(frame.batch, None)
-        if frame.batch in self._running:
-            super()._on_batch_failure(frame)
-        elif returned is not None:  # each of its requests had its answer before
-            times_ns = (frame.started_ns, frame.finished_ns)
-            self._events.on_outcomes(self, returned, [], times_ns)
-
-    def _on_other(self, received: Received) -> None:
+    def _on_message(self, received: Received) -> None:
+        if self._ledger.take(received):
+            return
         frame = received.frame
         if isinstance(frame, Initialized):
             if not self._initialized.done():
@@ -257,43 +270,24 @@ class PythonInstance(ChannelInstance):
         self._end("its model could not be initialized")
 
     def _on_exit(self, exited: asyncio.Future[str]) -> None:
-        if self._is_open and not self._is_lost:
+        if self._channel.is_open and not self._is_lost:
             self._is_lost = True
-            self._read_rest()
+            self._channel.read_to_end()
         self._end(exited.result())
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def _read_rest(self) -> None:
-        """Take the answers that it gave before it ended."""
-        # Linux says once that a connection was reset before it hands out what came until then.
-        if self._read_to_end():
-            self._read_to_end()
-
-    def _read_to_end(self) -> bool:
-        try:
-            while self._is_open and (received := self._channel.receive()) is not None:
-                self._on_message(received)
-        except EOFError:
-            return True
-        except Exception:
-            logger.exception("instance %s: its last message could not be read", self.name)
-        return False
-
-    def _on_lost(self, reason: str) -> None:
-        if self._is_lost:
-            return
+    def _on_lost(self, error: Exception) -> None:
         self._is_lost = True
-        self._loop.remove_reader(self._channel.fileno())
-        self._loop.remove_writer(self._channel.fileno())
+        reason = describe_loss(error)
         if reason == PROCESS_ENDED:
-            self._read_rest()
+            self._channel.read_to_end()
         if self._is_stopping:
             return  # it may take its time until the grace is over
         self._loop.call_later(_CAUSE_TIMEOUT_S, self._on_cause_unknown, reason)
 
     def _on_cause_unknown(self, reason: str) -> None:
-        if self._is_open:
+        if self._channel.is_open:
             self._worker.kill()
             self._end(reason if reason != PROCESS_ENDED else "it closed its connection")
 
@@ -304,28 +298,27 @@ class PythonInstance(ChannelInstance):
         self._worker.kill()
 
     def _end(self, reason: str) -> None:
-        if not self._is_open:
+        if not self._channel.is_open:
             return
         self._is_lost = True
         if self._kill_timer is not None:
             self._kill_timer.cancel()
-        self._close()
+        self._channel.close()
         self._fork_listener.close()
         self._port.close()
         self._services.close()
         self._answer_ready(is_ready=False)
-        self._executing.clear()
         kind = InternalError if self.is_to_blame else ForkingProcessEndedError
         error = kind(f"Stub process '{self.name}' is not healthy. {_sentence(reason)}")
         if not self._initialized.done():
             self._initialized.set_exception(error)
-        self._fail_all(error)
+        self._ledger.fail_all(error)
         if not self._is_stopping:
             self._report_death(reason)
 
     def _report_death(self, reason: str) -> None:
         if self._has_started:
-            self._events.on_died(self, reason)
+            self._ledger.events.on_died(self, reason)
         else:
             self._death = reason
 
@@ -364,7 +357,7 @@ async def complete_config(
     """
     labels = ModelLabels("", "", (), batching=False)
     worker = await launcher.launch(spec)
-    instance = PythonInstance(worker, labels, MemoryKeeper(loop), loop, _NoOwner(), services)
+    instance = PythonInstance(worker, labels, MemoryTrimmer(loop), loop, _NoOwner(), services)
     report = await instance.initialize(structs.replace(initialize, completes_config=True))
     instance.stop()
     return report.config

@@ -61,6 +61,18 @@ class Worker:
         return f"<Worker {self.instance_name} pid={self.pid} exited={self.exited.done()}>"
 
 
+PROCESS_ENDED = "its process ended"
+
+
+def describe_loss(error: Exception) -> str:
+    """Why nothing comes any more over the channel of a process, in words; see `LoopChannel`."""
+    if isinstance(error, EOFError | ConnectionError):
+        return PROCESS_ENDED
+    if isinstance(error, OSError):
+        return f"nothing can be sent to it: {error}"
+    return "its answer could not be read"
+
+
 def describe_exit(code: int) -> str:
     """How a process ended, in words; a negative code is the signal that killed it."""
     if code >= 0:

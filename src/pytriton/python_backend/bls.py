@@ -14,7 +14,7 @@ from pytriton.pb_utils.response import InferenceResponse, TritonError
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend.mailbox import Inbox, Waiter
 from pytriton.python_backend.placing import place
-from pytriton.transport.frames import RESPONSE_WINDOW
+from pytriton.transport.credit import RESPONSE_WINDOW
 from pytriton.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import struct
 import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
-from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from pytriton.transport.refs import BlockRef, MemoryUpdate, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
@@ -32,8 +31,6 @@ from pytriton.transport.worker_frames import (
 
 __all__ = [
     "INLINE_ALIGNMENT",
-    "RESPONSE_WINDOW",
-    "RESPONSE_WINDOW_BYTES",
     "BatchFailure",
     "BatchResult",
     "BlockRef",

@@ -68,6 +68,10 @@ class LoopChannel:
         self._loop.add_reader(self.channel.fileno(), self._on_readable)
         self._watch_unsent()
 
+    def payload(self) -> Payload:
+        """An empty payload for the next message."""
+        return self.channel.payload()
+
     def send(self, frame: Frame, payload: Payload | None = None) -> None:
         """Send a frame, now or when there is room.
 

@@ -14,16 +14,16 @@ from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
 from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.executor.channel_instance import ModelLabels
+from pytriton.executor.batch_ledger import ModelLabels
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
-from pytriton.executor.memory_keeper import MemoryKeeper
 from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.repository.loading.python_version import PythonVersion
 from pytriton.repository.loading.warmup_run import WarmupRun
 from pytriton.repository.reading.auto_complete import completed_config, may_complete
 from pytriton.repository.reading.config_files import check_python_model
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class PythonLoader:
             self._worker_spec(instance_plan.name, instance_plan.environment, launch.environment),
             launch.initialize_frame(instance_plan),
             launch.labels,
-            launch.keeper,
+            launch.memory,
             self._loop,
             run,
             services,
@@ -184,7 +184,7 @@ class PythonLoader:
             self._loop,
             self._cache,
             config_json=launch.config_json,
-            body_memory=launch.keeper.body_memory,
+            body_memory=launch.memory.body_memory,
             supervisor=supervisor,
         )
 
@@ -207,13 +207,13 @@ class _Launch:
         self.spec = spec
         self.config_json = config_json
         self.environment = environment
-        self.keeper = MemoryKeeper(loader._loop)  # noqa: SLF001  a part of the loader
+        self.memory = MemoryTrimmer(loader._loop)  # noqa: SLF001  a part of the loader
         self.labels = ModelLabels(
             spec.name,
             str(spec.version),
             list(spec.inputs),
             batching=spec.max_batch_size > 0,
-            has_details=True,
+            is_model_file=True,
         )
 
     def make_model(self, supervisor: InstanceSupervisor) -> Model:

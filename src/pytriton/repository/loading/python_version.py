@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model import ModelState
@@ -20,11 +22,17 @@ if TYPE_CHECKING:
 
     from pytriton.engine.model import Model
     from pytriton.engine.served_model import InstanceSupervisor
-    from pytriton.executor.base import Instance
-    from pytriton.executor.python_instance import PythonInstance
+    from pytriton.executor.base import Instance, WorkerInstance
     from pytriton.repository.loading.plans import InstancePlan
 
 logger = logging.getLogger(__name__)
+
+
+class _Member(msgspec.Struct, eq=False):
+    """An instance in service, and what it was started with."""
+
+    instance: WorkerInstance
+    plan: InstancePlan
 
 
 class PythonVersion:
@@ -33,7 +41,7 @@ class PythonVersion:
     def __init__(
         self,
         make_model: Callable[[InstanceSupervisor], Model],
-        start: Callable[[InstancePlan], Awaitable[PythonInstance]],
+        start: Callable[[InstancePlan], Awaitable[WorkerInstance]],
         loop: asyncio.AbstractEventLoop,
         restart_timeout_s: float = 0.0,
         policy: RestartPolicy | None = None,
@@ -45,7 +53,7 @@ class PythonVersion:
         self._restart_timeout_s = restart_timeout_s  # 0: as long as it takes
         self._policy = policy or RestartPolicy()
         self._clock = clock
-        self._plans: dict[PythonInstance, InstancePlan] = {}  # of those that live
+        self._members: dict[Instance, _Member] = {}  # that live
         self._leaving: set[asyncio.Future[None]] = set()
         self._restarts = BackgroundTasks(loop)
         self._is_retired = False
@@ -62,7 +70,7 @@ class PythonVersion:
         if self._is_retired or self._is_given_up:
             instance.stop()
             return
-        self._plans[instance] = plan
+        self._members[instance] = _Member(instance, plan)
         self._leaving.add(instance.ended)
         instance.ended.add_done_callback(self._leaving.discard)
         instance.hand_over(self._model)
@@ -84,19 +92,19 @@ class PythonVersion:
     @property
     def has_ready_check(self) -> bool:
         """Whether the model has a word of its own on whether it is ready."""
-        return any(instance.has_ready_check for instance in self._plans)
+        return any(member.instance.has_ready_check for member in self._members.values())
 
     async def check_ready(self) -> bool:
         """Whether all instances say that they are ready."""
-        return all(await asyncio.gather(*(each.check_ready() for each in self._plans)))
+        checks = [member.instance.check_ready() for member in self._members.values()]
+        return all(await asyncio.gather(*checks))
 
     def replaces(self, instance: Instance, reason: str) -> bool:
         """Whether another instance comes in the place of one that is gone."""
-        ended = cast("PythonInstance", instance)
-        plan = self._plans.pop(ended)
+        member = self._members.pop(instance)
         if self._is_retired or self._model.state is ModelState.UNAVAILABLE:
             return False
-        return self._restart(plan, reason, is_crash=ended.is_to_blame)
+        return self._restart(member.plan, reason, is_crash=member.instance.is_to_blame)
 
     def _restart(self, plan: InstancePlan, reason: str, *, is_crash: bool = True) -> bool:
         now_s = self._clock()

@@ -19,10 +19,11 @@ from pytriton.engine.config import (
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
-from pytriton.executor.channel_instance import ChannelInstance, ModelLabels
-from pytriton.executor.memory_keeper import MemoryKeeper
+from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -127,14 +128,14 @@ class BinderSession:
     def _bind(self, message: Bind) -> None:
         started_ns = time.monotonic_ns()
         sockets = self._take_sockets(len(message.concurrency))
-        keeper = MemoryKeeper(self._loop)
+        memory = MemoryTrimmer(self._loop)
         try:
-            model = self._make_model(message, keeper)
+            model = self._make_model(message, memory)
         except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        self._add_instances(model, keeper, sockets, message.concurrency)
+        self._add_instances(model, memory, sockets, message.concurrency)
         self._take_over(model)
         model.statistics.load_ns = time.monotonic_ns() - started_ns
 
@@ -149,7 +150,7 @@ class BinderSession:
             )
         return sockets
 
-    def _make_model(self, message: Bind, keeper: MemoryKeeper) -> Model:
+    def _make_model(self, message: Bind, memory: MemoryTrimmer) -> Model:
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
         return Model(
@@ -158,13 +159,13 @@ class BinderSession:
             self._cache,
             config_json=config_to_json(config),
             is_bound=True,
-            body_memory=keeper.body_memory,
+            body_memory=memory.body_memory,
         )
 
     def _add_instances(
         self,
         model: Model,
-        keeper: MemoryKeeper,
+        memory: MemoryTrimmer,
         sockets: list[socket.socket],
         concurrency: list[int],
     ) -> None:
@@ -173,10 +174,10 @@ class BinderSession:
             spec.name, str(spec.version), list(spec.inputs), batching=spec.max_batch_size > 0
         )
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
-            channel = MemoryChannel(sock, keeper.arena)
+            channel = MemoryChannel(sock, memory.arena)
             name = f"{spec.name}_0_{index}"
             model.add_instance(
-                ChannelInstance(name, labels, channel, keeper, self._loop, model, count)
+                ChannelInstance(name, labels, channel, memory, self._loop, model, count)
             )
 
     def _take_over(self, model: Model) -> None:
