@@ -264,3 +264,30 @@ def test_preparing_a_large_request_takes_of_its_time(monkeypatch):
     with ModelClient("grpc://localhost:1", "M", inference_timeout_s=5.0) as client:
         assert client._limit_s({"x": A}, 100.0) == 5.0
         assert client._limit_s({"x": np.zeros(2**18, np.float32)}, 100.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    "headers, problem",
+    [
+        ({"a b": "x"}, "got 'a b'"),
+        ({"": "x"}, "got ''"),
+        ({"x": "\u00e4"}, "printable ASCII characters for gRPC in 'x'"),
+        ({"x": "a\nb"}, "printable ASCII characters for gRPC in 'x'"),
+    ],
+)
+def test_header_that_grpc_cannot_send_is_named(headers, problem):
+    client = ModelClient("grpc://localhost:1", "Model")
+    with client, pytest.raises(PyTritonClientValueError, match=problem):
+        client._headers(headers)
+
+
+def test_names_of_headers_are_written_small_for_grpc():
+    with ModelClient("grpc://localhost:1", "Model") as client:
+        assert client._headers({"X-Number": 1}) == {"x-number": "1"}
+
+
+def test_token_that_grpc_cannot_send_is_refused_without_being_told():
+    with pytest.raises(PyTritonClientValueError, match="printable ASCII") as raised:
+        ModelClient("grpc://localhost:1", "Model", access_token="s\u00e9cret")
+
+    assert "cret" not in str(raised.value)

@@ -125,6 +125,9 @@ _NAMES_BY_REASON = {
         a sample for a batch: *
         other numbers of rows: *
     """,
+    "headers may be written in capitals over gRPC too": """
+        headers, capitals: * grpc
+    """,
     "headers may be numbers over gRPC too": """
         headers, a number: * grpc
         headers, true: * grpc

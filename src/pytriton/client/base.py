@@ -25,6 +25,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.client.failures import failure_of
+from pytriton.client.metadata import as_metadata
 from pytriton.client.protocols import BY_SCHEME, GRPC
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
@@ -63,7 +64,8 @@ class BaseModelClient:
 
     Raises:
         PyTritonClientInvalidUrlError: The address cannot be read.
-        PyTritonClientValueError: The version is not text, or a time limit not a number.
+        PyTritonClientValueError: The version is not text, a time limit not a number, or the access
+            token nothing that gRPC can send.
         ValueError: The access token is empty.
     """
 
@@ -110,6 +112,8 @@ class BaseModelClient:
         self._auth_headers = (
             None if access_token is None else create_auth_headers(access_token, self._url.scheme)
         )
+        if self._auth_headers is not None and self._protocol is GRPC:
+            self._auth_headers = as_metadata(self._auth_headers)
         self._request_ids = itertools.count()
         self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
         # Connections need gRPC's threads or the event loop, which do not survive a fork.
@@ -282,6 +286,8 @@ class BaseModelClient:
         if not headers:
             return self._auth_headers and dict(self._auth_headers)
         given = {name: str(value) for name, value in headers.items()}
+        if self._protocol is GRPC:
+            given = as_metadata(given)
         return {**(self._auth_headers or {}), **given}
 
     def _failure(self, error: Exception) -> PyTritonClientError:
