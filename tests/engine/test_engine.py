@@ -188,9 +188,9 @@ def test_bound_model_that_was_replaced_is_waited_for_until_it_is_removed(engine,
     new = serve(bound=True).model
 
     assert list(engine.models()) == [new]
-    assert engine.leaving == {old}
+    assert engine.draining == {old}
     engine.remove(old)
-    assert engine.leaving == set()
+    assert engine.draining == set()
     assert engine.lookup("m") is new
 
 
@@ -330,7 +330,7 @@ def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
             engine.infer(request(), sink)
         unloading = asyncio.ensure_future(engine.unload(served.model))
         await asyncio.sleep(0)
-        assert engine.leaving == {served.model}
+        assert engine.draining == {served.model}
         assert served.model.state is ModelState.UNLOADING
         assert isinstance(infer_refused(engine), NotFoundError)
         for _ in sinks:
@@ -339,7 +339,7 @@ def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
         await unloading
 
         assert [sink.errors for sink in sinks] == [[], [], []]
-        assert (engine.leaving, served.model.instances) == (set(), [])
+        assert (engine.draining, served.model.instances) == (set(), [])
         assert served.model.state is ModelState.UNAVAILABLE
 
     run_on_loop(test)
@@ -380,9 +380,9 @@ def test_engine_that_begins_to_exit_serves_but_is_not_ready(engine):
 
 def test_retired_model_counts_until_it_is_forgotten(engine, serve):
     model = serve().model
-    engine.retire(model)
-    assert engine.leaving == {model}
-    engine.forget(model)
-    engine.forget(model)
+    engine.begin_draining(model)
+    assert engine.draining == {model}
+    engine.end_draining(model)
+    engine.end_draining(model)
 
-    assert engine.leaving == set()
+    assert engine.draining == set()

@@ -22,7 +22,7 @@ def serving(running=1, name="m"):
 def test_model_that_finishes_nothing_is_mentioned_after_a_time_and_then_less_and_less():
     watch, model = StallWatch(), serving(running=2)
     model.statistics.pending_count = 5
-    reports = {now: watch.look([model], now) for now in range(0, 301, 10)}
+    reports = {now: watch.check([model], now) for now in range(0, 301, 10)}
 
     assert [now for now, texts in reports.items() if texts] == [30, 60, 120, 240]
     assert reports[60] == [
@@ -37,22 +37,22 @@ def test_models_that_are_idle_or_make_progress_are_not_mentioned():
         busy.statistics.record_batch(BatchRecord(1, succeeded=1, succeeded_rows=1), now)
         stream.statistics.record_response(0, ResponseOutcome.SUCCESS, 1)
 
-        assert watch.look([idle, busy, stream], float(now)) == []
+        assert watch.check([idle, busy, stream], float(now)) == []
 
 
 def test_time_begins_anew_when_something_was_finished():
     watch, model = StallWatch(), serving()
-    watch.look([model], 0.0)
+    watch.check([model], 0.0)
     model.statistics.record_batch(BatchRecord(1), 0)
 
-    assert watch.look([model], 29.0) == []
-    assert watch.look([model], 58.0) == []
-    assert len(watch.look([model], 59.0)) == 1
+    assert watch.check([model], 29.0) == []
+    assert watch.check([model], 58.0) == []
+    assert len(watch.check([model], 59.0)) == 1
 
 
 def test_model_that_is_gone_is_forgotten():
     watch, model = StallWatch(), serving()
-    watch.look([model], 0.0)
-    watch.look([], 10.0)
+    watch.check([model], 0.0)
+    watch.check([], 10.0)
 
-    assert watch.look([model], 40.0) == []
+    assert watch.check([model], 40.0) == []

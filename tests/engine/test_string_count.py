@@ -153,9 +153,9 @@ def test_who_waits_for_the_place_of_a_request_hears_of_it(gate):
         engine, _ = make_engine(asyncio.get_running_loop())
         inference = engine.infer(request_of(varied(MANY)), Sink())
         placed = []
-        inference.owner.when_placed(inference, lambda: placed.append(1))
+        inference.owner.when_dispatched(inference, lambda: placed.append(1))
         waiting = []
-        engine.lookup("m").when_placed = lambda inference, callback: waiting.append(callback)
+        engine.lookup("m").when_dispatched = lambda inference, callback: waiting.append(callback)
         gate.opened.set()
         await settle(lambda: waiting)
         waiting[0]()

@@ -103,7 +103,7 @@ def test_fifty_reloads_under_load_lose_no_request_and_leave_nothing(scene, repos
 
     assert all(len(sink.responses) == 1 for sink in sinks)
     assert list(it.engine.models()) == [it.loader.loaded[-1].model]
-    assert not it.engine.leaving
+    assert not it.engine.draining
 
 
 def test_only_changed_versions_are_loaded_again(scene, repository):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model's use of the response cache: asked before a request is queued, filled afterwards."""
+"""One model's use of the response cache: lookups before queueing, inserts after the response."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pytriton.executor.base import Outcome, RunningBatch
     from pytriton.executor.inference import Inference
 
-_load_ids = itertools.count()  # a model that is loaded again must not answer from its past
+_load_ids = itertools.count()  # so that a reloaded model does not use responses of the old load
 
 
 class AnswerCache:
-    """Looks requests of a model up, keeps its answers, and counts both."""
+    """Looks up the requests of a model, stores its responses, and counts hits and misses."""
 
     def __init__(self, cache: ResponseCache, spec: ModelSpec, statistics: ModelStatistics) -> None:
         self._cache = cache
@@ -30,7 +30,10 @@ class AnswerCache:
         self._load_id = next(_load_ids)
 
     def answer(self, inference: Inference) -> InferResponse | None:
-        """The answer to an equal request; None where there is none, and one is to be kept."""
+        """Returns the cached response to an equal request.
+
+        If there is none, returns None and sets the key under which `store` keeps the response.
+        """
         started_ns = time.monotonic_ns()
         key = cache_key(inference.request, self._spec.version, self._load_id)
         cached = self._cache.lookup(key)
@@ -53,7 +56,7 @@ class AnswerCache:
         )
 
     def store(self, batch: RunningBatch, outcomes: list[Outcome]) -> None:
-        """Keep what the clients have got already: nobody waits for this."""
+        """Store responses. Called after they were delivered, so no client waits for this."""
         started_ns = time.monotonic_ns()
         misses_ns = count = 0
         for outcome in outcomes:

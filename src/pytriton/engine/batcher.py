@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests run together, and when: decisions only, asked with the time and answered at once.
+"""Decides which requests run together and when. There is no I/O; the caller passes the time.
 
-A scheduler adds requests, asks `next` whenever an instance is free, and calls `expire` when
-`next_deadline_ns` comes, whether an instance is free or not.
+A scheduler adds requests, calls `next` whenever an instance is free, and calls `expire` at
+`next_deadline_ns`, whether an instance is free or not.
 """
 
 from __future__ import annotations
@@ -14,47 +14,48 @@ from pytriton.engine.model_spec import BatcherSpec, ModelSpec
 from pytriton.engine.request_queue import RequestQueue
 from pytriton.executor.inference import Inference
 
-# The requests to run now, or the time in nanoseconds to ask again at, or None: ask after an `add`.
+# The requests to run now, or the time in ns at which to call `next` again, or None: call it after
+# the next `add`.
 Decision = list[Inference] | int | None
 
 
 class Batcher(Protocol):
-    """The queue of a model and the rule that cuts it into executions."""
+    """The queue of a model and the rule that divides it into batches."""
 
     def add(self, inference: Inference, now_ns: int) -> None:
-        """Queue a request and stamp its `queued_ns` and `deadline_ns`.
+        """Queue a request and set its `queued_ns` and `deadline_ns`.
 
         Raises:
             UnavailableError: The request's priority level is full.
         """
 
     def remove(self, inference: Inference) -> bool:
-        """Take out a cancelled request; False where it does not wait here."""
+        """Remove a cancelled request; returns False if it is not in this queue."""
 
     def expire(self, now_ns: int) -> list[Inference]:
-        """Take out the requests whose time in the queue is over; the caller rejects them."""
+        """Remove the requests whose queue timeout is over; the caller rejects them."""
 
     def next(self, now_ns: int) -> Decision:
-        """Decide what a free instance does now; a list is taken out of the queue.
+        """Decide what a free instance does now.
 
-        An expired request is never in it.
+        Requests in a returned list have left the queue, and none of them has expired.
         """
 
     def next_deadline_ns(self) -> int:
-        """When to call `expire`; 0: never."""
+        """Returns the time at which to call `expire`; 0: never."""
 
     def take_all(self) -> list[Inference]:
-        """Empty the queue, for a model that will not run again; the caller answers them."""
+        """Empty the queue of a model that will not run again; the caller answers the requests."""
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
+        """Returns the number of waiting requests."""
 
 
 def make_batcher(spec: ModelSpec) -> Batcher:
-    """The batcher that a model's configuration asks for."""
+    """Returns the batcher that a model's configuration asks for."""
     if spec.batcher is None:
         return FifoBatcher()
-    max_rows = max(spec.max_batch_size, 1)  # a model that does not batch has requests of one row
+    max_rows = max(spec.max_batch_size, 1)  # requests of a model without batching have one row
     waits = spec.batcher.max_queue_delay_us > 0
     if waits or set(spec.batcher.preferred_batch_sizes) - {max_rows}:
         return DynamicBatcher(spec.batcher, max_rows)
@@ -62,7 +63,7 @@ def make_batcher(spec: ModelSpec) -> Batcher:
 
 
 class FifoBatcher:
-    """Every request is an execution of its own, in the order of arrival; it may wait for ever."""
+    """Executes each request on its own, in the order of arrival and without a queue timeout."""
 
     __slots__ = ("_inferences",)
 
@@ -105,9 +106,10 @@ class FifoBatcher:
 
 
 class GreedyBatcher(RequestQueue):
-    """Dynamic batching without a delay: a batch is what waits when it is asked for, while it fits.
+    """Dynamic batching without a delay: a batch has as many waiting requests as fit into it.
 
-    The common case, so it does not look at ages and sizes that cannot change its answer.
+    This is the common case. To be fast, it reads no ages and no preferred sizes: without a delay
+    they cannot change the decision.
     """
 
     __slots__ = ("_max_rows",)
@@ -139,8 +141,8 @@ class GreedyBatcher(RequestQueue):
 class DynamicBatcher(RequestQueue):
     """Dynamic batching with preferred sizes or a delay.
 
-    A batch leaves as soon as it has a preferred size or cannot grow. One that could grow is held
-    back until its oldest request has waited for the delay; then it leaves as large as it can be.
+    A batch runs as soon as it has a preferred size or cannot grow. A batch that could grow is held
+    back until its oldest request has waited for the delay; then it runs as large as it can be.
     """
 
     __slots__ = (
@@ -160,9 +162,9 @@ class DynamicBatcher(RequestQueue):
         self._preferred = frozenset(spec.preferred_batch_sizes or (max_rows,))
         self._largest_preferred = max(self._preferred)
 
-        # A batch that is held back, and which requests join it without changing that: so that the
-        # queue is not searched from its head for each of them.
-        self._hold_until_ns = 0  # 0: none is held back
+        # The batch that is held back, and how many more rows, with which key, leave that decision
+        # as it is. Thanks to this the queue is not searched from its head for each new request.
+        self._hold_until_ns = 0  # 0: no batch is held back
         self._hold_room = 0
         self._hold_key: object = None
 
@@ -193,7 +195,7 @@ class DynamicBatcher(RequestQueue):
     def _choose(self, now_ns: int) -> Decision:
         batch: list[Inference] = []
         rows = 0
-        marked = 0  # length of the part that has a preferred size, or does not pass the largest
+        marked = 0  # number of requests that have a preferred size, or do not exceed the largest
         can_grow = True
         oldest_ns = now_ns
         key = None
@@ -224,7 +226,7 @@ class DynamicBatcher(RequestQueue):
         return self._hold(key, rows, oldest_ns + self._delay_ns)
 
     def _hold(self, key: object, rows: int, until_ns: int) -> int:
-        """Hold the whole queue back as one batch of `rows`, at most until a deadline changes it."""
+        """Hold the whole queue back as one batch of `rows`, until `until_ns` or a deadline."""
         deadline_ns = self._deadlines.earliest_ns()
         self._hold_until_ns = min(until_ns, deadline_ns) if deadline_ns else until_ns
         self._hold_room = min(self._preferred) - rows

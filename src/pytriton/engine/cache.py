@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response cache: the most recently used responses of all models, bounded by bytes.
 
-It compares requests and keeps bytes; when to ask it and what to count is the engine's matter.
+It compares requests and stores bytes. The engine decides when to look up and what to count.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import msgspec
 from pytriton.dtypes import BY_NUMBER
 from pytriton.messages import InferRequest, InferTensor, ParameterValue
 
-# Up to this size a tensor's bytes are in the key and are compared as they are; beyond it, their
-# SHA-256 is. That is the fastest cryptographic digest of hashlib where the processor helps with it
-# (1.6 GB/s measured, BLAKE2b 0.6), yet takes twice as long as a copy of 512 bytes.
+# The key holds the bytes of tensors up to this size, and the SHA-256 digest of larger ones. SHA-256
+# is the fastest cryptographic digest of hashlib on processors with instructions for it (1.6 GB/s
+# measured, BLAKE2b 0.6), but takes twice as long as a copy of 512 bytes.
 EXACT_BYTES = 512
 
-# What Python's objects take beside the bytes they hold; a test measures it.
+# The memory overhead of an entry's Python objects; a test measures it.
 _ENTRY_BYTES = 250
 
-# MessagePack because it tells apart whatever a model can: 1, 1.0 and True, or a text and its bytes.
+# MessagePack, because it distinguishes all that a model can: 1, 1.0 and True; text and bytes.
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class _KeptTensor(msgspec.Struct, array_like=True, gc=False):
-    """An output as an entry has it; its bytes are part of the entry."""
+class _StoredTensor(msgspec.Struct, array_like=True, gc=False):
+    """An output inside a cache entry, together with its bytes."""
 
     name: str
     dtype: int
@@ -36,39 +36,39 @@ class _KeptTensor(msgspec.Struct, array_like=True, gc=False):
     data: memoryview
 
 
-class _KeptResponse(msgspec.Struct, array_like=True):
-    outputs: list[_KeptTensor]
+class _StoredResponse(msgspec.Struct, array_like=True):
+    outputs: list[_StoredTensor]
     parameters: dict[str, ParameterValue] | None
 
 
-_decode = msgspec.msgpack.Decoder(_KeptResponse).decode
+_decode = msgspec.msgpack.Decoder(_StoredResponse).decode
 
 
 class CachedResponse(msgspec.Struct, frozen=True):
-    """A response that was kept; all hits share its bytes."""
+    """A response from the cache; all hits share its bytes."""
 
     outputs: tuple[InferTensor, ...]
     parameters: dict[str, ParameterValue] | None
 
 
 def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
-    """The key of a request.
+    """Returns the cache key of a request.
 
-    Two requests share a response only where no model could tell them apart. So not just the bytes
-    of the inputs count but also their shapes, the requested outputs (the response has no others,
-    and a model may compute no others), the parameters, and what says which part of which sequence
-    the request is and how long it may take. The id of the request does not.
+    Two requests share a response only if no model could distinguish them. So the key includes the
+    bytes and shapes of the inputs, the requested outputs (the response has only these, and a model
+    may compute only these), the parameters, the correlation id, the sequence flags and the timeout.
+    It does not include the id of the request.
 
     Args:
         request: The request; the order of its inputs does not matter.
-        version: The version that serves it; the request may have left the choice to the server.
-        load_id: Changes whenever the model is loaded, since its answers may have changed, too.
+        version: The version that serves the request; the request itself may name none.
+        load_id: Changes whenever the model is loaded, since its responses may change, too.
     """
     inputs = {}
     for name, tensor in request.inputs.items():
         data = tensor.data
         size = data.nbytes if type(data) is memoryview else len(data)
-        # The size keeps a digest from being equal to a small tensor that holds the same bytes.
+        # With the size, a digest never equals a small tensor that holds the same bytes.
         content = data if size <= EXACT_BYTES else sha256(data).digest()
         inputs[name] = (tensor.dtype.number, tensor.shape, size, content)
     return _encode(
@@ -87,10 +87,10 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
 
 
 class ResponseCache:
-    """Responses by key; a new one takes the place of those that were not used for longest.
+    """Responses by key; a new one evicts the least recently used ones.
 
     Args:
-        byte_limit: What all entries may cost together, keys and Python's overhead included.
+        byte_limit: The memory that all entries may take, with keys and Python's overhead.
     """
 
     __slots__ = ("_entries", "byte_limit", "byte_size", "evictions", "hits", "misses")
@@ -101,12 +101,12 @@ class ResponseCache:
         self.hits = 0
         self.misses = 0
         self.evictions = 0
-        # One bytes object for each response: keeping and dropping it touches little memory, which
-        # is most of what a miss costs.
+        # Each response is one bytes object: storing and dropping it touches little memory, and
+        # touching memory is most of the cost of a miss.
         self._entries: OrderedDict[bytes, bytes] = OrderedDict()
 
     def lookup(self, key: bytes) -> CachedResponse | None:
-        """The response to an equal request; None where the cache has none."""
+        """Returns the response to an equal request; None if the cache has none."""
         entry = self._entries.get(key)
         if entry is None:
             self.misses += 1
@@ -123,7 +123,7 @@ class ResponseCache:
         outputs: Sequence[InferTensor],
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> bool:
-        """Keep a copy of a response; False where it alone would exceed the limit."""
+        """Store a copy of a response; returns False if it alone would exceed the limit."""
         entry = _encode(
             ([(t.name, t.dtype.number, t.shape, t.data) for t in outputs], parameters or None)
         )
@@ -143,7 +143,7 @@ class ResponseCache:
         return True
 
     def clear(self) -> None:
-        """Drop all entries; the counts stay."""
+        """Drop all entries and keep the counts."""
         self._entries.clear()
         self.byte_size = 0
 
@@ -158,5 +158,5 @@ class ResponseCache:
 
 
 def _cost_bytes(key: bytes, entry: bytes) -> int:
-    """The memory that an entry takes; the encoder leaves a third of its buffers unused."""
+    """Returns the memory that an entry takes; a third of the encoder's buffers stays unused."""
     return _ENTRY_BYTES + (len(key) + len(entry)) * 3 // 2

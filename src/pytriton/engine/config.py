@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's configuration: reading it, filling in what it leaves open, printing it as Triton does.
+"""Reads a model's configuration, fills in defaults, and prints it as Triton does.
 
-Inside the engine it is Triton's `ModelConfig` message; what the hot path needs of it is a
-`ModelSpec`. The rules that it has to keep are in `pytriton.engine.config_rules`;
-`validate_config` can be had from either module.
+Inside the engine a configuration is Triton's `ModelConfig` message; the hot path reads a
+`ModelSpec` instead. The rules for configurations are in `pytriton.engine.config_rules`;
+`validate_config` can be imported from either module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _DEFAULT_SEQUENCE_IDLE_US = 1_000_000
-# Triton prints 64-bit integers as numbers and overlooks these three.
+# Triton prints 64-bit integers as numbers, except for these three.
 _PRINTED_AS_STRINGS = frozenset(
     {
         "inference.ModelInstanceGroup.SecondaryDevice.device_id",
@@ -48,7 +48,7 @@ _PRINTED_AS_STRINGS = frozenset(
 
 
 def config_from_dict(values: Mapping[str, Any]) -> Any:
-    """Read a configuration in protobuf's JSON form, as the load call and `bind` give it.
+    """Read a configuration in protobuf's JSON form, as the load request and `bind` send it.
 
     Args:
         values: the decoded JSON object.
@@ -57,7 +57,7 @@ def config_from_dict(values: Mapping[str, Any]) -> Any:
         The ModelConfig message, neither validated nor normalised.
 
     Raises:
-        InvalidArgumentError: for a field that does not exist or a value of another type.
+        InvalidArgumentError: if a field does not exist or a value has the wrong type.
     """
     if not isinstance(values, Mapping):
         raise InvalidArgumentError(
@@ -70,17 +70,17 @@ def config_from_dict(values: Mapping[str, Any]) -> Any:
 
 
 def config_from_text(text: str, source: str) -> Any:
-    """Read a configuration in protobuf's text form, the one of `config.pbtxt`.
+    """Read a configuration in protobuf's text form, the format of `config.pbtxt`.
 
     Args:
-        text: what the file holds.
-        source: the file's path, for the error.
+        text: the contents of the file.
+        source: the file's path, for the error message.
 
     Returns:
         The ModelConfig message, neither validated nor normalised.
 
     Raises:
-        InvalidArgumentError: where the text is no model configuration.
+        InvalidArgumentError: if the text is not a model configuration.
     """
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
@@ -88,21 +88,21 @@ def config_from_text(text: str, source: str) -> Any:
         line, column = exc.GetLine(), exc.GetColumn()
         problem = str(exc)
         if line is not None:
-            # As compilers and editors write a place, which they can jump to.
+            # The notation of compilers; editors can jump to such a position.
             source = f"{source}:{line}:{column}"
             problem = problem.removeprefix(f"{line}:{column} : ")
         raise InvalidArgumentError(f"failed to read text proto from {source}: {problem}") from exc
 
 
 def normalise_config(config: Any, gpu_ids: Sequence[int] = ()) -> Any:
-    """Fill in what Triton fills in for a model of the Python backend.
+    """Fill in the defaults that Triton fills in for a model of the Python backend.
 
     Args:
-        config: a ModelConfig message; it stays as it is.
+        config: a ModelConfig message, which is not changed.
         gpu_ids: the devices that instances may be placed on.
 
     Returns:
-        A new message with every default that clients get to see.
+        A new message with every default that clients see.
     """
     normal = model_config_pb2.ModelConfig()
     normal.CopyFrom(config)
@@ -151,7 +151,7 @@ def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int]) -> None:
 def spec_from_config(
     config: Any, version: int, labels: Mapping[str, tuple[str, ...]] | None = None
 ) -> ModelSpec:
-    """What the engine serves a version of a model by.
+    """Make the specification by which the engine serves a version of a model.
 
     Args:
         config: the normalised and validated message.
@@ -159,10 +159,10 @@ def spec_from_config(
         labels: names of classes, by output.
 
     Returns:
-        The record that front ends and scheduler read.
+        The record that front ends and schedulers read.
 
     Raises:
-        UnsupportedError: where the configuration asks for a scheduler or a conversion that this
+        UnsupportedError: if the configuration asks for a scheduler or a conversion that this
             server does not have.
     """
     scheduler = config.WhichOneof("scheduling_choice")
@@ -195,7 +195,7 @@ def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:
         return None
     if scheduler == "dynamic_batching":
         return _batcher_spec(config.dynamic_batching)
-    # Each pass of a sequence of one request runs with whatever else is waiting then.
+    # An iterative sequence has one request; each of its executions may share a batch with others.
     strategy = getattr(config.sequence_batching, _strategy(config.sequence_batching))
     return BatcherSpec(
         preferred_batch_sizes=(max(config.max_batch_size, 1),),
@@ -253,16 +253,16 @@ def _queue_policy_spec(policy: Any) -> QueuePolicySpec:
 
 
 def config_to_json(config: Any) -> bytes:
-    """The configuration as Triton's HTTP endpoint prints it.
+    """Print the configuration as Triton's HTTP endpoint does.
 
-    protobuf's own printer writes 64-bit integers as strings and names the option for defaults
-    differently in each major version, so this walks the fields itself.
+    protobuf's own printer writes 64-bit integers as strings, and its option for printing defaults
+    has another name in each major version, so this function iterates over the fields itself.
 
     Args:
         config: a ModelConfig message.
 
     Returns:
-        Compact JSON: every primitive field, and those sub-messages that are set.
+        Compact JSON with every primitive field and the sub-messages that are set.
     """
     return orjson.dumps(_message_to_dict(config))
 
@@ -279,7 +279,7 @@ def _message_to_dict(message: Any) -> dict[str, Any]:
 
 
 def _is_repeated(field: Any) -> bool:
-    # protobuf 6 deprecates `label`, versions before it have nothing else.
+    # protobuf 6 deprecates `label`; older versions have only that.
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == field.LABEL_REPEATED)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that a model configuration has to keep, with Triton's texts for those that it breaks.
+"""The rules that a model configuration must follow, with Triton's error messages.
 
-Checked on the normalised message; `pytriton.engine.config` reads and normalises it.
+They are checked on the normalised message; `pytriton.engine.config` reads and normalises it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
 
 
 def validate_model(config: Any) -> None:
-    """Check what has to be right before a version is loaded, and may complete the rest."""
+    """Check what must be correct before loading, which may complete other fields."""
     if not config.name:
         raise InvalidArgumentError("model configuration must specify 'name'")
     _check_platform(config)
@@ -62,7 +62,7 @@ def validate_tensors(config: Any) -> None:
 
 
 def validate_instance_groups(config: Any, gpu_ids: Sequence[int] = ()) -> None:
-    """Check where instances are to be placed."""
+    """Check the devices on which instances are to be placed."""
     for group in config.instance_group:
         _check_instance_group(config, group, gpu_ids)
 
@@ -137,7 +137,7 @@ def _check_preserved_ordering(config: Any) -> None:
         )
     delay = model_config_pb2.ModelQueuePolicy.DELAY
     for policy in _queue_policies(batching):
-        # Without a timeout nothing is ever delayed, so Triton lets the action stand.
+        # Without a timeout no request is ever delayed, so Triton accepts the action.
         if policy.timeout_action == delay and policy.default_timeout_microseconds:
             raise InvalidArgumentError(
                 "Queue policy can not have DELAY as timeout action when 'preserve_ordering' "
@@ -224,7 +224,7 @@ def _reshape_problem(tensor: Any, *, batches: bool) -> str | None:
 
 
 def _segment_sizes(dims: list[int]) -> list[int]:
-    """Element counts of the runs of fixed dimensions between the variable ones."""
+    """Returns the element count of each run of fixed dimensions between the variable ones."""
     ends = [index for index, dim in enumerate(dims) if dim == -1]
     starts = [0, *(end + 1 for end in ends)]
     return [

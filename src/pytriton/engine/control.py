@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How front ends list, load and unload models, whoever keeps them: a repository, or a binder."""
+"""The interface by which front ends list, load and unload repository models and bound models."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelControl(Protocol):
-    """Lists, loads and unloads models. All on the event loop; errors are ServerErrors."""
+    """Lists, loads and unloads models. Called on the event loop; raises ServerErrors."""
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Every known model version, or only those that serve."""
+        """Returns every known model version, or only those that are ready."""
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load or reload a model; returns when it is ready. `files` are by path: `1/model.py`."""
+        """Load or reload a model; returns when it is ready. `files` has paths like `1/model.py`."""
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Take a model out of service; returns when new requests do not reach it any more."""
+        """Unload a model; returns when it gets no new requests any more."""
 
     def is_ready(self) -> bool:
-        """Whether every model that should serve does."""
+        """Returns whether every model that should be ready is ready."""

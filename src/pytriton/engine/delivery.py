@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hands outcomes to the sinks of their requests. Whatever happens, each request has one end."""
+"""Passes outcomes to the sinks of their requests, so that each request ends exactly once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 def deliver(inference: Inference, outcome: Outcome) -> None:
-    """Pass an outcome on; one that the sink cannot deliver ends its request with an error."""
-    if inference.is_over:  # a response before this one could not be delivered
+    """Pass an outcome to its sink; if the sink fails, the request ends with an error."""
+    if inference.is_over:  # an earlier response could not be delivered
         return
     sink = inference.end() if outcome.is_final else inference.sink
     try:
@@ -26,18 +26,18 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
             sink.on_error(outcome.error, final=outcome.is_final)
         else:
             sink.on_response(outcome.response, final=outcome.is_final)
-    except Exception as error:  # noqa: BLE001  the others of its batch are owed their answers
+    except Exception as error:  # noqa: BLE001  other requests of the batch must get their responses
         if outcome.error is None:
             _fail(sink, inference, error)
         else:
             _log(inference, error)
         if not outcome.is_final:
-            inference.cancel()  # the model may have more to say, which nobody will hear
+            inference.cancel()  # nobody will receive what the model sends after this
             inference.end()
 
 
 def refuse(inference: Inference, error: ServerError) -> None:
-    """Tell a sink that its request was not taken."""
+    """Report to the sink that its request was refused."""
     sink = inference.end()
     try:
         sink.on_refused(error)
@@ -45,8 +45,8 @@ def refuse(inference: Inference, error: ServerError) -> None:
         _log(inference, failure)
 
 
-def error_of_sending(model_name: str, error: Exception) -> ServerError:
-    """What the requests of a batch end with that could not be given to an instance."""
+def dispatch_error(model_name: str, error: Exception) -> ServerError:
+    """Returns the error for the requests of a batch that could not be sent to an instance."""
     if isinstance(error, ServerError):
         return error
     logger.error("model %s: a batch could not be sent", model_name, exc_info=error)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's face to front ends: find a model, submit a request, say what is ready.
+"""The engine's interface to front ends: find a model, submit a request, report readiness.
 
-It knows neither HTTP nor gRPC. An in-process user, an ensemble or a test is just another caller.
+It depends on neither HTTP nor gRPC, so an in-process user, an ensemble or a test can call it, too.
 """
 
 from __future__ import annotations
@@ -28,56 +28,55 @@ if TYPE_CHECKING:
     from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest, RequestTrace, ResponseSink
 
-_MAX_REASON_CHARS = 500  # of why a version is not served, in the error of a request for it
+_MAX_REASON_CHARS = 500  # of the reason why a version is not ready, in the error of a request
 
 
 class Engine:
     """All models of a server."""
 
     def __init__(self, *, strict_readiness: bool = True) -> None:
-        # By name and version. A name that a process has bound hides what a repository has of it, as
-        # long as it is bound.
+        # By name and version. While a model is bound, it hides repository models of the same name.
         self._bound: dict[str, dict[int, ServedModel]] = {}
-        self._kept: dict[str, dict[int, ServedModel]] = {}
+        self._from_repositories: dict[str, dict[int, ServedModel]] = {}
         self._strict_readiness = strict_readiness
         self._strings = StringCounter()
         self._latest: dict[str, ServedModel] = {}  # READY ones, for requests without a version
-        self._leaving: set[ServedModel] = set()
-        self._is_leaving = False  # it serves, but wants no new clients
+        self._draining: set[ServedModel] = set()
+        self._reports_not_ready = False  # still serving, but load balancers should send no more
         self.is_exiting = False  # set by `refuse`; each request reads it
 
-    # The end of the server
+    # Shutdown
 
     def begin_exit(self) -> None:
-        """Report from now on that the server is not ready, but go on serving."""
-        self._is_leaving = True
+        """Report from now on that the server is not ready, but continue to serve."""
+        self._reports_not_ready = True
 
     def refuse(self) -> None:
-        """Take no new requests; those that were taken go on."""
+        """Refuse new requests; accepted requests continue."""
         self.is_exiting = True
 
     # Registry
 
     def add(self, model: ServedModel) -> None:
-        """Register a model that is being loaded; it replaces the version that was there."""
-        registry = self._bound if model.is_bound else self._kept
+        """Register a model that is being loaded, in place of an earlier model of this version."""
+        registry = self._bound if model.is_bound else self._from_repositories
         versions = registry.setdefault(model.spec.name, {})
         replaced = versions.get(model.spec.version)
         if replaced is not None and replaced.is_bound:
-            self._leaving.add(replaced)  # until the process that bound it takes it away
+            self._draining.add(replaced)  # until the process that bound it unbinds it
         versions[model.spec.version] = model
         self._latest.clear()
 
     def set_ready(self, model: ServedModel) -> None:
-        """Begin to serve a loaded model."""
+        """Start to serve a loaded model."""
         model.become(ModelState.READY)
         self._latest.clear()
 
     def remove(self, model: ServedModel) -> None:
-        """Forget a model that is unloaded, unless another took its place."""
+        """Remove an unloaded model from the registry, unless another one has replaced it."""
         self._latest.clear()
-        self._leaving.discard(model)
-        registry = self._bound if model.is_bound else self._kept
+        self._draining.discard(model)
+        registry = self._bound if model.is_bound else self._from_repositories
         versions = registry.get(model.spec.name, {})
         if versions.get(model.spec.version) is model:
             del versions[model.spec.version]
@@ -85,47 +84,47 @@ class Engine:
                 del registry[model.spec.name]
 
     @property
-    def leaving(self) -> AbstractSet[ServedModel]:
-        """Models without new requests that finish their last ones."""
-        return self._leaving
+    def draining(self) -> AbstractSet[ServedModel]:
+        """The models that get no new requests and are finishing those that they have."""
+        return self._draining
 
-    def retire(self, model: ServedModel) -> None:
-        """Count a model, which may have left the registry, until it has finished its requests."""
-        self._leaving.add(model)
+    def begin_draining(self, model: ServedModel) -> None:
+        """Count a model as draining, also if it is no longer in the registry."""
+        self._draining.add(model)
 
-    def forget(self, model: ServedModel) -> None:
-        """End what `retire` began: the model has finished."""
-        self._leaving.discard(model)
+    def end_draining(self, model: ServedModel) -> None:
+        """Stop counting a model as draining: it has finished its requests."""
+        self._draining.discard(model)
 
     async def unload(self, model: ServedModel, timeout_s: float | None = None) -> None:
-        """Give a model no new requests, let it finish those that it has, then end it.
+        """Give a model no new requests, let it finish those that it has, then stop it.
 
-        What is not finished in time is answered with an error.
+        Requests that are not finished in time get an error.
         """
         self.remove(model)
-        self.retire(model)
+        self.begin_draining(model)
         if model.state is ModelState.READY:
             model.become(ModelState.UNLOADING)
         try:
             await model.drain(timeout_s)
         finally:
-            self.forget(model)
+            self.end_draining(model)
             model.stop()
 
     def models(self) -> Iterator[ServedModel]:
-        """Every registered model version that is not hidden, by name and version."""
-        for name in sorted({*self._bound, *self._kept}):
+        """Yields every registered model version that is not hidden, sorted by name and version."""
+        for name in sorted({*self._bound, *self._from_repositories}):
             versions = self._versions(name)
             for version in sorted(versions):
                 yield versions[version]
 
     def _versions(self, name: str) -> dict[int, ServedModel]:
-        return self._bound.get(name) or self._kept.get(name, {})
+        return self._bound.get(name) or self._from_repositories.get(name, {})
 
-    # Looking up
+    # Lookup
 
     def lookup(self, name: str, version: str = "") -> ServedModel:
-        """The model that serves `name`; without a version, the newest that is ready."""
+        """Returns the model that serves `name`; without a version, the newest that is ready."""
         if not version:
             model = self._latest.get(name)
             if model is not None and model.state is ModelState.READY:
@@ -160,19 +159,19 @@ class Engine:
         return model
 
     def find(self, name: str, version: str = "") -> ServedModel | None:
-        """Like `lookup`, but None where the model is not served."""
+        """Like `lookup`, but returns None if the model is not ready."""
         try:
             return self.lookup(name, version)
         except ServerError:
             return None
 
     def ready_versions(self, name: str) -> list[int]:
-        """The versions of a model that serve requests, in ascending order."""
+        """Returns the versions of a model that are ready, in ascending order."""
         versions = self._versions(name)
         return sorted(v for v, model in versions.items() if model.state is ModelState.READY)
 
     def models_with_statistics(self, name: str = "", version: str = "") -> list[ServedModel]:
-        """The models whose account a client asks for; all that are ready where none is named."""
+        """Returns the models whose statistics a client wants; all ready ones without a name."""
         if not name:
             return [model for model in self.models() if model.state is ModelState.READY]
         versions = self.ready_versions(name)
@@ -188,15 +187,15 @@ class Engine:
         return [self._versions(name)[number] for number in versions]
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether requests for the model are served; an unknown model is not ready."""
+        """Returns whether the model is ready; an unknown model is not."""
         if version:
             parse_version(version)
         model = self.find(name, version)
         return model is not None and model.is_ready
 
     def is_ready(self) -> bool:
-        """Whether the server is ready: with strict readiness, all models that should serve do."""
-        if self.is_exiting or self._is_leaving:
+        """Returns whether the server is ready: with strict readiness, if all models are."""
+        if self.is_exiting or self._reports_not_ready:
             return False
         if not self._strict_readiness:
             return True
@@ -207,17 +206,17 @@ class Engine:
     def infer(
         self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
     ) -> Inference:
-        """Check a request against its model, and queue it.
+        """Validate a request against its model and queue it.
 
-        Whatever becomes of it, the sink hears it, maybe before this returns.
+        The sink receives every result, also a refusal, maybe before this method returns.
 
         Args:
-            request: What is asked for.
-            sink: Where the responses go.
-            trace: Told what happens to the request, where it is traced.
+            request: The request.
+            sink: Receives the responses.
+            trace: Records the execution, if the request is traced.
 
         Returns:
-            The handle to give it up with, or to have its model wait.
+            The handle with which to cancel, pause and resume the request.
         """
         inference = Inference(request, sink, trace)
         self._submit(inference)
@@ -239,7 +238,7 @@ class Engine:
 
 
 def _reasons(models: Iterable[ServedModel]) -> str:
-    """Why versions do not serve, as far as it is known; the index has all of each reason."""
+    """Returns why versions are not ready, shortened; the index has the whole reasons."""
     texts = [
         f"version {model.spec.version}: {model.reason.partition(chr(10))[0][:_MAX_REASON_CHARS]}"
         for model in models
@@ -249,7 +248,7 @@ def _reasons(models: Iterable[ServedModel]) -> str:
 
 
 def parse_version(version: str) -> int:
-    """A version as clients write it."""
+    """Parse a version as clients write it."""
     try:
         number = int(version)
     except ValueError:

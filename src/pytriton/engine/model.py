@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One served model version: its queue, its instances, its account.
+"""One served model version: its queue, its instances, its statistics.
 
-The scheduler says what runs next and where; this class asks it whenever something changed (a
-request came, an instance became free, a time was reached), hands batches to instances and passes
-outcomes on to the requests' sinks.
+The scheduler decides which requests run next and where. This class asks it after each change (a
+request arrived, an instance became free, a timer fired), sends batches to instances and passes
+outcomes to the requests' sinks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.engine.alarm import Alarm
 from pytriton.engine.answer_cache import AnswerCache
-from pytriton.engine.delivery import deliver, error_of_sending
+from pytriton.engine.delivery import deliver, dispatch_error
+from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses, record_traces
@@ -38,17 +38,17 @@ __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 
 
 class Model:
-    """A model version with a queue and instances. Lives on the event loop's thread.
+    """A model version with a queue and instances. Used on the event loop's thread only.
 
     Args:
-        spec: What requests are checked against, and how they are batched.
+        spec: The specification by which requests are validated and batched.
         loop: The event loop.
-        cache: Where responses are kept if the model's configuration asks for that.
+        cache: Stores responses, if the model's configuration enables the response cache.
         config_json: The configuration as clients read it.
-        is_bound: Whether a process has bound it; otherwise a repository has it.
+        is_bound: True for a model that a process has bound, False for one of a repository.
         body_memory: Allocates shared memory for a request body, given the size of the body and of
             the header before its tensors; returns None if no block is free.
-        supervisor: Who replaces instances; without one, what is gone is gone.
+        supervisor: Replaces instances that died; without one, they are not replaced.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Model:
         self.spec = spec
         self.is_bound = is_bound
         self.config_json = config_json
-        self.missing_instances = 0  # that are gone and will be replaced
+        self.missing_instances = 0  # those that died and will be replaced
         self.statistics = ModelStatistics()
         self.state = ModelState.LOADING
         self.reason = ""
@@ -78,57 +78,57 @@ class Model:
             self._cache = AnswerCache(cache, spec, self.statistics)
         self._scheduler = make_scheduler(spec)
         self._start_policy = StartPolicy(spec)
-        self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one comes first
-        self._running = 0  # requests handed to instances and not answered finally
+        self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one is first
+        self._running = 0  # requests sent to instances that have no final response yet
         self._credit = ResponseCredit(loop)
         self._is_pump_due = False
-        self._alarm = Alarm(loop, self._pump)
+        self._timer = EarliestTimer(loop, self._pump)
         self._order: OrderedRelease[tuple[Inference, Outcome]] | None = None
-        # The responses of a decoupled model come in any order anyway.
+        # The responses of a decoupled model may come in any order anyway.
         if spec.batcher is not None and spec.batcher.preserve_ordering and not spec.decoupled:
             self._order = OrderedRelease()
         self._on_idle: asyncio.Future[None] | None = None
-        self._when_placed: dict[Inference, Callable[[], None]] = {}
+        self._when_dispatched: dict[Inference, Callable[[], None]] = {}
 
-    # Life
+    # Lifecycle
 
     def become(self, state: ModelState, reason: str = "") -> None:
-        """Change the state; a change that the table does not have is a bug here."""
+        """Change the state; a transition that the table does not allow is a bug."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
         self.reason = reason
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves with all its instances; requests are taken with fewer, too."""
+        """Whether it serves with all its instances; it accepts requests with fewer, too."""
         return self.state is ModelState.READY and not self.missing_instances
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether it was taken out of service on purpose, so that nobody waits for it."""
+        """Whether it was unloaded on purpose, so that readiness does not wait for it."""
         return self.state is ModelState.UNLOADING or self.reason == UNLOADED
 
     @property
     def has_ready_check(self) -> bool:
-        """Whether `check_ready` has to be asked whether it is ready."""
+        """Whether readiness also depends on `check_ready`."""
         return self._supervisor is not None and self._supervisor.has_ready_check
 
     async def check_ready(self) -> bool:
-        """The model's own word on whether it is ready; one without a word is."""
+        """Returns the result of the model's own readiness check; True if it has none."""
         return self._supervisor is None or await self._supervisor.check_ready()
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests wait or run."""
+        """Whether requests are queued or running."""
         return bool(self._running or len(self._scheduler))
 
     @property
     def running_count(self) -> int:
-        """How many requests instances work on now."""
+        """The number of requests that are being executed."""
         return self._running
 
     def add_instance(self, instance: Instance) -> None:
-        """Take an instance into service, maybe in the place of one that is gone."""
+        """Start to use an instance, which may replace one that died."""
         self.missing_instances = max(0, self.missing_instances - 1)
         self.instances.append(instance)
         self._free[instance] = None
@@ -136,7 +136,7 @@ class Model:
         self._pump_soon()
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Wait until nothing is queued or running, at most for so long."""
+        """Wait until no request is queued or running, at most for `timeout_s`."""
         if not self.is_busy:
             return
         if self._on_idle is None or self._on_idle.done():
@@ -144,14 +144,14 @@ class Model:
         await asyncio.wait([self._on_idle], timeout=timeout_s)
 
     def stop(self) -> None:
-        """End all instances; what still waits is answered."""
+        """Stop all instances; waiting requests get an error."""
         if self.state is ModelState.READY:
             self.become(ModelState.UNLOADING)
         if self.state is not ModelState.UNAVAILABLE:
             self.become(ModelState.UNAVAILABLE, UNLOADED)
         for instance in list(self.instances):
             instance.stop()
-        self._alarm.cancel()
+        self._timer.cancel()
 
     def __repr__(self) -> str:
         return (
@@ -163,11 +163,11 @@ class Model:
     # Requests
 
     def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
-        """Memory that instances can read, for a request body; see `ServedModel`."""
+        """Allocate memory for a request body that instances can read; see `ServedModel`."""
         return self._body_memory(size, header_bytes) if self._body_memory is not None else None
 
     def submit(self, inference: Inference, now_ns: int) -> None:
-        """Queue a validated request; ServerError where it cannot be taken."""
+        """Queue a validated request; raises ServerError if it is refused."""
         if self._cache is not None and self._answer_from_cache(self._cache, inference):
             return
         self._scheduler.add(inference, now_ns)
@@ -176,22 +176,22 @@ class Model:
             inference.ticket = self._order.take_ticket()
         if not self._free:
             if inference.deadline_ns:
-                self._alarm.set(inference.deadline_ns)
+                self._timer.set(inference.deadline_ns)
             return
         start = self._start_policy.decide(len(self._scheduler), next(iter(self._free)))
-        if start is Start.THIS_ROUND:
+        if start is Start.END_OF_ITERATION:
             self._pump_soon()
         elif start is Start.NOW:
             self._pump()
         else:
-            self._alarm.set(now_ns + GATHER_NS)
+            self._timer.set(now_ns + GATHER_NS)
 
-    def when_placed(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Call back once a queued request was handed to an instance; never if it ends before."""
-        self._when_placed[inference] = callback
+    def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call `callback` after a queued request was sent to an instance, unless it ends before."""
+        self._when_dispatched[inference] = callback
 
     def cancel(self, inference: Inference) -> None:
-        """The client gave up: a queued request goes at once, a running one's model is told."""
+        """Remove a queued request; for a running one, notify the instance."""
         if inference.is_cancelled:
             return
         inference.is_cancelled = True
@@ -204,17 +204,17 @@ class Model:
             inference.instance.cancel(inference)
 
     def pause(self, inference: Inference) -> None:
-        """The sink takes no more responses for now; a decoupled model that runs ahead must wait."""
+        """Grant a decoupled model no more credit: the sink is behind with its responses."""
         self._credit.pause(inference)
 
     def resume(self, inference: Inference) -> None:
-        """The sink takes responses again."""
+        """Grant credit again: the sink has caught up."""
         self._credit.resume(inference)
 
-    # Deciding
+    # Scheduling
 
     def _pump_soon(self) -> None:
-        # Requests that arrive in the same round of the event loop share a batch.
+        # Requests that arrive in the same iteration of the event loop share a batch.
         if not self._is_pump_due:
             self._is_pump_due = True
             self._loop.call_soon(self._pump)
@@ -225,7 +225,7 @@ class Model:
         scheduler = self._scheduler
         wake_ns = 0
         while self._free:
-            if not next(iter(self._free)).free_slots:  # it is about to be reported as gone
+            if not next(iter(self._free)).free_slots:  # its death is about to be reported
                 del self._free[next(iter(self._free))]
                 continue
             decision = scheduler.next(now_ns, self._free)
@@ -243,28 +243,28 @@ class Model:
                 min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
             )
         if wake_ns:
-            self._alarm.set(wake_ns)
+            self._timer.set(wake_ns)
 
     def _dispatch(self, instance: Instance, inferences: list[Inference], now_ns: int) -> None:
         self.statistics.pending_count -= len(inferences)
         self._running += len(inferences)
         try:
             instance.execute(inferences, now_ns)
-        except Exception as error:  # noqa: BLE001  whatever it was, the requests are answered
+        except Exception as error:  # noqa: BLE001  the requests end with this error
             self._running -= len(inferences)
-            answer = error_of_sending(self.spec.name, error)
+            answer = dispatch_error(self.spec.name, error)
             for inference in inferences:
                 self._refuse(inference, answer, FailureReason.OTHER, is_pending=False)
             return
         del self._free[instance]
         if instance.free_slots:
             self._free[instance] = None
-        if self._when_placed:
-            self._tell_placed(inferences)
+        if self._when_dispatched:
+            self._notify_dispatched(inferences)
 
-    def _tell_placed(self, inferences: list[Inference]) -> None:
+    def _notify_dispatched(self, inferences: list[Inference]) -> None:
         for inference in inferences:
-            callback = self._when_placed.pop(inference, None)
+            callback = self._when_dispatched.pop(inference, None)
             if callback is not None:
                 self._loop.call_soon(callback)
 
@@ -278,7 +278,7 @@ class Model:
     ) -> None:
         if is_pending:
             self.statistics.pending_count -= 1
-        self._when_placed.pop(inference, None)
+        self._when_dispatched.pop(inference, None)
         self.statistics.record_failures(
             1, time.monotonic_ns() - inference.request.received_ns, reason
         )
@@ -298,26 +298,26 @@ class Model:
         outcomes: list[Outcome],
         times_ns: tuple[int, int],
     ) -> None:
-        """Pass outcomes on, after the instance got its next batch: it need not wait for us."""
+        """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
         if batch.is_traced:
             record_traces(batch, outcomes, times_ns)
         passed_on = self._scheduler.finished(batch, outcomes, time.monotonic_ns())
-        again_count = len(outcomes) - len(passed_on)  # queued to be executed once more
-        self._running -= again_count
-        self.statistics.pending_count += again_count
+        rescheduled_count = len(outcomes) - len(passed_on)  # queued again
+        self._running -= rescheduled_count
+        self.statistics.pending_count += rescheduled_count
         if instance.free_slots:
             self._free[instance] = None
             if len(self._scheduler):
                 self._pump()
-        elif again_count:
+        elif rescheduled_count:
             self._pump_soon()
-        if passed_on:  # otherwise the instance just became free
-            self._settle(batch, passed_on, times_ns)
+        if passed_on:  # it is empty if the instance only reports that it is free
+            self._finish(batch, passed_on, times_ns)
 
-    def _settle(
+    def _finish(
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
     ) -> None:
-        """Count outcomes and give them to whom they are for."""
+        """Count outcomes and deliver them to the sinks of their requests."""
         if self.spec.decoupled:
             record_responses(self.statistics, batch, outcomes, times_ns)
         else:
@@ -345,7 +345,7 @@ class Model:
                 self._deliver(*released)
 
     def on_died(self, instance: Instance, reason: str) -> None:
-        """An instance is gone, and its requests were failed."""
+        """Forget an instance that died. Its requests have failed already."""
         self.instances.remove(instance)
         self._free.pop(instance, None)
         if self._supervisor is not None and self._supervisor.replaces(instance, reason):
@@ -354,7 +354,7 @@ class Model:
         self._give_up_if_empty(f"instance {instance.name} is gone, {reason}")
 
     def give_up(self, reason: str) -> None:
-        """End all instances, with none to come, and refuse what waits."""
+        """Stop all instances for good and refuse the waiting requests."""
         if self.state in (ModelState.LOADING, ModelState.READY):
             self.become(ModelState.UNAVAILABLE, reason)
         for instance in list(self.instances):
@@ -363,7 +363,7 @@ class Model:
         self._give_up_if_empty(reason)
 
     def _give_up_if_empty(self, reason: str) -> None:
-        """Without an instance, and with none to come, nothing that waits can be served."""
+        """Refuse the waiting requests if there is no instance and none will be started."""
         if self.instances or self.missing_instances:
             return
         if self.state in (ModelState.LOADING, ModelState.READY):
@@ -394,7 +394,7 @@ class Model:
         if self._order is None:
             deliver(inference, outcome)
         else:
-            self._running += 1  # until those before it are answered
+            self._running += 1  # until all earlier requests are answered
             ticket = self._order.take_ticket()
             for released in self._order.complete(ticket, (inference, outcome)):
                 self._deliver(*released)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hot path needs to know of a model, read once from its ModelConfig message."""
+"""The properties of a model that the hot path needs, read once from its ModelConfig message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     dtype: DataType
     dims: tuple[int, ...]  # without the batch dimension; -1 is variable
-    shape: tuple[int, ...]  # as metadata shows it: with a leading -1 where the model batches
+    shape: tuple[int, ...]  # as metadata shows it: with a leading -1 if the model batches
     optional: bool = False
     has_variable_dims: bool = False
     label_filename: str = ""
@@ -30,7 +30,7 @@ class TimeoutAction(enum.IntEnum):
 
 
 class QueuePolicySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How one priority level's queue treats its requests."""
+    """The queue policy of one priority level."""
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
     default_timeout_us: int = 0  # 0: none
@@ -47,7 +47,7 @@ class BatcherSpec(msgspec.Struct, frozen=True, kw_only=True):
     priority_levels: int = 0  # 0: one level
     default_priority_level: int = 0
     default_queue_policy: QueuePolicySpec = QueuePolicySpec()
-    queue_policies: dict[int, QueuePolicySpec] = {}  # by level, where it differs from the default
+    queue_policies: dict[int, QueuePolicySpec] = {}  # by level, if not the default
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +55,13 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: int
-    platform: str  # what metadata calls the platform: the backend where no platform is set
+    platform: str  # as metadata shows it: the backend if no platform is set
     max_batch_size: int  # 0: the model does not batch
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
     required_inputs: frozenset[str]
-    batcher: BatcherSpec | None  # None: each request is an execution of its own
+    batcher: BatcherSpec | None  # None: each request is executed on its own
     decoupled: bool = False
     response_cache: bool = False
-    iterative: bool = False  # the model may ask for a request to be executed once more
-    labels: dict[str, tuple[str, ...]] = {}  # of classes, by output
+    iterative: bool = False  # the model may ask for another execution of a request
+    labels: dict[str, tuple[str, ...]] = {}  # names of classes, by output

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a model version, as one table."""
+"""The states of a model version and the transitions between them."""
 
 from __future__ import annotations
 
 import enum
 
-UNLOADED = "unloaded"  # the reason of what is out of service because somebody wanted it so
+UNLOADED = "unloaded"  # the reason of a version that was unloaded on purpose
 
 
 class ModelState(enum.Enum):
-    """Where a model version is in its life; the values are Triton's words."""
+    """The state of a model version; the values are Triton's names."""
 
     LOADING = "LOADING"
     READY = "READY"

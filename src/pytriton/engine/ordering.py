@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases results in the order in which their requests came, whatever order they finish in."""
+"""Releases results in the order in which their requests arrived, not in which they finished."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OrderedRelease(Generic[Result]):
     """Keeps a finished result until all earlier ones are released.
 
     Every request takes a ticket when it arrives and returns it exactly once: with `complete`, or
-    with `skip` where there is nothing left to release.
+    with `skip` if it has no result.
     """
 
     __slots__ = ("_finished", "_issued", "_released")
@@ -23,17 +23,17 @@ class OrderedRelease(Generic[Result]):
         self._finished: dict[int, list[Result]] = {}  # by ticket, all later than `_released`
 
     def take_ticket(self) -> int:
-        """The next place in the order."""
+        """Returns the ticket of the next request."""
         ticket = self._issued
         self._issued = ticket + 1
         return ticket
 
     def complete(self, ticket: int, result: Result) -> list[Result]:
-        """Return a ticket with its result; gives the results to release now, in order."""
+        """Give back a ticket with its result; returns the results to release now, in order."""
         return self._finish(ticket, [result])
 
     def skip(self, ticket: int) -> list[Result]:
-        """Return a ticket without a result; gives the results to release now, in order."""
+        """Give back a ticket without a result; returns the results to release now, in order."""
         return self._finish(ticket, [])
 
     def _finish(self, ticket: int, results: list[Result]) -> list[Result]:
@@ -53,7 +53,7 @@ class OrderedRelease(Generic[Result]):
         return results
 
     def __len__(self) -> int:
-        """The number of finished results that wait for an earlier one."""
+        """Returns the number of finished results that wait for an earlier one."""
         return len(self._finished)
 
     def __repr__(self) -> str:

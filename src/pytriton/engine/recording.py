@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance's outcomes add to the account of their model."""
+"""Adds the outcomes of batches to the statistics of their model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def record_answers(
     outcomes: list[Outcome],
     times_ns: tuple[int, int],
 ) -> None:
-    """Count requests that got their final answer, and the execution with the last of them."""
+    """Count requests with a final response; with the last one of a batch, count its execution."""
     end_ns = time.monotonic_ns()
     inferences = batch.inferences
     record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], end_ns)
@@ -45,7 +45,7 @@ def record_responses(
     outcomes: list[Outcome],
     times_ns: tuple[int, int],
 ) -> None:
-    """Count responses of a decoupled model, and the requests that they were the last of."""
+    """Count responses of a decoupled model, and the requests that end with them."""
     now_ns = time.monotonic_ns()
     final = []
     for outcome in outcomes:
@@ -67,7 +67,7 @@ def record_responses(
 
 
 def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]) -> None:
-    """Tell the traces of requests when these were executed."""
+    """Add the times of the execution to the traces of its requests."""
     ended_ns = time.monotonic_ns()
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]

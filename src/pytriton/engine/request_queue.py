@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests that wait for an execution: priority levels, queue policies and deadlines.
 
-It knows who waits, in which order and until when; what makes a batch is the batcher's matter.
+It keeps the waiting requests in order, with their deadlines. The batcher decides on batches.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutActi
 from pytriton.errors import UnavailableError
 from pytriton.executor.inference import Inference
 
-# The requests of one FIFO, each with the token of its deadline. An ordered dictionary because a
-# cancelled request leaves from the middle in O(1) and takes its tensors along; a deque would have
-# to be searched, or would hold them until their turn. It costs 0.1 us a request more than a deque.
+# The requests of one FIFO, each with the token of its deadline. It is an ordered dictionary because
+# a cancelled request can be removed from the middle in O(1), which frees its tensors; a deque would
+# have to be searched, or would hold them until their turn. It costs 0.1 us per request more.
 Fifo = OrderedDict[Inference, int]
 
 _NO_DEADLINE = 0
@@ -27,9 +27,10 @@ _STALE_ENTRIES_KEPT = 64
 class DeadlineHeap:
     """The deadlines of waiting requests, earliest first.
 
-    An entry whose request left stays in the heap, without a reference to the request, until the
-    stale entries outnumber the live ones; then all of them go. So the heap is never larger than
-    twice the queue and a bit, however many requests with far deadlines have passed through it.
+    The entry of a request that left the queue stays in the heap, without a reference to the
+    request, until the stale entries outnumber the live ones; then all stale entries are dropped. So
+    the heap is never much larger than twice the queue, no matter how many requests with distant
+    deadlines have passed through it.
     """
 
     __slots__ = ("_entries", "_inferences", "_last_token")
@@ -40,7 +41,7 @@ class DeadlineHeap:
         self._last_token = _NO_DEADLINE
 
     def add(self, inference: Inference) -> int:
-        """Watch the request's deadline; the token ends it."""
+        """Add the request's deadline; returns the token for `discard`."""
         self._last_token = token = self._last_token + 1
         self._inferences[token] = inference
         if len(self._entries) > 2 * len(self._inferences) + _STALE_ENTRIES_KEPT:
@@ -50,14 +51,14 @@ class DeadlineHeap:
         return token
 
     def discard(self, token: int) -> None:
-        """Forget a deadline; `_NO_DEADLINE` is no error."""
+        """Remove a deadline; `_NO_DEADLINE` is ignored."""
         self._inferences.pop(token, None)
 
     def earliest_ns(self) -> int:
-        """The next deadline; 0 when there is none."""
+        """Returns the earliest deadline; 0 if there is none."""
         entries = self._entries
         if not self._inferences:
-            entries.clear()  # quicker than to pop them one by one, and usual in a quiet queue
+            entries.clear()  # the usual case, and faster than popping one by one
         while entries:
             deadline_ns, token = entries[0]
             if token in self._inferences:
@@ -66,7 +67,7 @@ class DeadlineHeap:
         return 0
 
     def pop_expired(self, now_ns: int) -> list[Inference]:
-        """Take the requests whose deadline has come, in the order of their deadlines."""
+        """Remove and return the requests whose deadline has passed, earliest first."""
         expired = []
         while 0 < self.earliest_ns() <= now_ns:
             _, token = heapq.heappop(self._entries)
@@ -86,7 +87,7 @@ class DeadlineHeap:
 
 
 class PriorityLevel:
-    """The requests of one level: those on time, and behind them those that DELAY put back."""
+    """The requests of one level: first those on time, then those moved back by DELAY."""
 
     __slots__ = ("delayed", "fifos", "has_policy", "policy", "waiting")
 
@@ -103,7 +104,7 @@ class PriorityLevel:
         return 0 < limit <= len(self.waiting) + len(self.delayed)
 
     def timeout_us(self, inference: Inference) -> int:
-        """How long the request may wait; it can shorten the level's time but not extend it."""
+        """Returns a request's queue timeout; it can be shorter than the level's but not longer."""
         default_us = self.policy.default_timeout_us
         if self.policy.allow_timeout_override and 0 < inference.request.timeout_us < default_us:
             return inference.request.timeout_us
@@ -111,9 +112,9 @@ class PriorityLevel:
 
 
 class RequestQueue:
-    """All requests of a model that wait, in the order in which they are to run.
+    """All waiting requests of a model, in the order in which they are to run.
 
-    A batcher is such a queue with a `next` that decides what leaves it for an execution.
+    A batcher is a subclass with a method `next` that decides which requests are executed.
     """
 
     __slots__ = (
@@ -132,11 +133,11 @@ class RequestQueue:
         self._fifos: list[Fifo] = []  # in the order of execution
         self._deadlines = DeadlineHeap()
         self._has_timeouts = False
-        self._rejected: list[Inference] = []  # out of the queue, not yet handed to the caller
+        self._rejected: list[Inference] = []  # not in the queue, not yet returned by `expire`
         self._default_level = self._open_level(spec.default_priority_level)
 
     def add(self, inference: Inference, now_ns: int) -> None:
-        """Append a request to its level and stamp its `queued_ns` and `deadline_ns`.
+        """Append a request to its level and set its `queued_ns` and `deadline_ns`.
 
         Raises:
             UnavailableError: The level is full.
@@ -149,7 +150,7 @@ class RequestQueue:
             level.waiting[inference] = _NO_DEADLINE
 
     def remove(self, inference: Inference) -> bool:
-        """Take out a request that waits; False where it does not."""
+        """Remove a waiting request; returns False if it is not in the queue."""
         level = self._level_of(inference)
         token = level.waiting.pop(inference, None)
         if token is None:
@@ -165,11 +166,11 @@ class RequestQueue:
         return rejected
 
     def next_deadline_ns(self) -> int:
-        """When `expire` has something to do; 0: never."""
+        """Returns the time at which to call `expire`; 0: never."""
         return self._rejected[0].deadline_ns if self._rejected else self._deadlines.earliest_ns()
 
     def take_all(self) -> list[Inference]:
-        """Empty the queue, whatever the time."""
+        """Empty the queue and return all its requests."""
         waiting = list(self._in_order())
         for inference in waiting:
             self.remove(inference)
@@ -177,12 +178,12 @@ class RequestQueue:
         return rejected + waiting
 
     def _in_order(self) -> Iterator[Inference]:
-        """The waiting requests as they are to run; the queue must not change meanwhile."""
+        """Iterates over the waiting requests as they are to run; do not change the queue then."""
         fifos = self._fifos
         return iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
 
     def _drop_first(self, inferences: list[Inference]) -> None:
-        """Take out what `_in_order` gave first."""
+        """Remove the first requests of `_in_order`."""
         if self._has_timeouts:
             for inference in inferences:
                 self.remove(inference)
@@ -197,7 +198,7 @@ class RequestQueue:
             fifo.clear()
 
     def _apply_timeouts(self, now_ns: int) -> None:
-        """Reject or delay the requests that are due."""
+        """Reject or delay the requests whose deadline has passed."""
         for inference in self._deadlines.pop_expired(now_ns):
             level = self._level_of(inference)
             del level.waiting[inference]
@@ -223,7 +224,7 @@ class RequestQueue:
         return self._default_level
 
     def _open_level(self, number: int) -> PriorityLevel:
-        """A new level, made when it is first needed: a configuration may allow any number."""
+        """Make a level when it is first used, since a configuration may allow any number."""
         policy = self._spec.queue_policies.get(number, self._spec.default_queue_policy)
         self._levels[number] = opened = PriorityLevel(policy)
         self._has_timeouts = self._has_timeouts or policy.default_timeout_us > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a decoupled model hears that a client took its responses, and that it may send more."""
+"""Flow control of decoupled models: grants credit for more responses as clients take them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class ResponseCredit:
-    """Grants instances credit for the responses that the sinks of their requests took."""
+    """Grants instances credit for the responses that the sinks of their requests have taken."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def pause(self, inference: Inference) -> None:
-        """The sink takes no more responses for now, so its model must wait."""
+        """Grant no credit until `resume`: the sink is behind with its responses."""
         inference.is_paused = True
 
     def resume(self, inference: Inference) -> None:
-        """The sink takes responses again."""
+        """Grant credit again: the sink has caught up."""
         inference.is_paused = False
         self._grant(inference)
 
     def on_taken(self, inference: Inference, outcome: Outcome) -> None:
-        """The sink took a response that is not the last one."""
+        """Count a response, not the last one, that the sink has taken."""
         inference.taken_count += 1
         if inference.response_count == 1:
-            # Credit for the second response comes two rounds of the event loop later, after the
+            # Grant credit for the second response two iterations of the event loop later, after the
             # first was written; granting it at once delayed the first by 1 to 5 ms.
             self._loop.call_soon(self._loop.call_soon, self._grant, inference)
         elif is_grant_due(inference.taken_count, _size_of(outcome)):

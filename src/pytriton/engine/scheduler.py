@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model does next: which requests run together, when, and on which instance.
+"""Decides which requests of a model run together, when, and on which instance.
 
-A scheduler decides and does nothing else: it has no clock, no timers and no I/O. `Model` tells it
-what happened and asks it what to do. To add a kind of scheduling, write a class with these methods
-and choose it in `make_scheduler`.
+A scheduler only decides: it has no clock, no timers and no I/O. `Model` reports events to it and
+asks for decisions. To add a kind of scheduling, write a class with the methods of `Scheduler` and
+choose it in `make_scheduler`.
 """
 
 from __future__ import annotations
@@ -29,71 +29,72 @@ _NOT_ITERATIVE = (
 
 
 class Dispatch(msgspec.Struct, gc=False):
-    """Requests that left the queue, and the instance that is to execute them."""
+    """Requests that left the queue, and the instance that executes them."""
 
     instance: Instance
     inferences: list[Inference]
 
 
-# What to run now, or the time in nanoseconds to ask again at, or None: ask when something changed.
+# The requests to run now, or the time in ns at which to call `next` again, or None: call it after
+# the next change.
 Decision = Dispatch | int | None
 
 
 class Scheduler(Protocol):
-    """The queue of a model, and the rule by which its instances empty it."""
+    """The queue of a model, and the rule by which its requests go to instances."""
 
     def add(self, inference: Inference, now_ns: int) -> None:
-        """Queue a request and stamp its `queued_ns` and `deadline_ns`.
+        """Queue a request and set its `queued_ns` and `deadline_ns`.
 
         Raises:
-            UnavailableError: There is no room for it.
+            UnavailableError: The queue is full.
         """
 
     def remove(self, inference: Inference) -> bool:
-        """Take out a cancelled request; False where it does not wait here."""
+        """Remove a cancelled request; returns False if it is not in the queue."""
 
     def expire(self, now_ns: int) -> list[Inference]:
-        """Take out the requests whose time in the queue is over; the caller rejects them."""
+        """Remove the requests whose queue timeout is over; the caller rejects them."""
 
     def next(self, now_ns: int, free: Collection[Instance]) -> Decision:
-        """Decide what happens now; asked again and again until it dispatches nothing.
+        """Decide what happens now. The caller repeats the call until nothing is dispatched.
 
         Args:
             now_ns: The time.
-            free: The instances that take a batch, at least one; the longest idle one comes first.
+            free: The instances that can take a batch, at least one; the longest idle one is first.
         """
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
-        """An instance answered requests of a batch; the outcomes to pass on.
+        """Handle outcomes of a batch; returns those to pass on to the clients.
 
-        What is left out was queued here once more, because the model asked for it.
+        The requests of the others were queued again, because the model asked for that.
         """
 
     def next_deadline_ns(self) -> int:
-        """When to call `expire`; 0: never."""
+        """Returns the time at which to call `expire`; 0: never."""
 
     def take_all(self) -> list[Inference]:
-        """Empty the queue, for a model that will not run again; the caller answers them."""
+        """Empty the queue of a model that will not run again; the caller answers the requests."""
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
+        """Returns the number of waiting requests."""
 
 
 def make_scheduler(spec: ModelSpec) -> Scheduler:
-    """The scheduler that a model's configuration asks for."""
+    """Returns the scheduler that a model's configuration asks for."""
     batcher = make_batcher(spec)
     return IterativeScheduler(batcher) if spec.iterative else SharedQueue(batcher)
 
 
 class SharedQueue:
-    """One queue for all instances: the one that was idle for longest takes the next batch.
+    """One queue for all instances: the instance that was idle for longest takes the next batch.
 
-    What makes a batch is for the batcher to decide.
+    The batcher decides on the batches.
     """
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
-        self.add = batcher.add  # bound here, as one more call would cost every request 0.1 us
+        self.add = batcher.add  # a method that calls it would cost 0.1 us more per request
         self.remove = batcher.remove
         self.expire = batcher.expire
         self.next_deadline_ns = batcher.next_deadline_ns
@@ -107,7 +108,7 @@ class SharedQueue:
         return decision
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
-        """Refuse to execute anything once more."""
+        """Replace demands for another execution by errors: this model is not iterative."""
         if not batch.is_rescheduled:
             return outcomes
         return [
@@ -125,16 +126,16 @@ class SharedQueue:
 
 
 class IterativeScheduler:
-    """A shared queue to which requests return until their model has answered them.
+    """A shared queue to which a request returns until its model has answered it.
 
-    Each request is a sequence of its own. Its first execution carries the flag of a sequence's
-    start, later ones none.
+    Each request is a sequence of its own. Its first execution has the flag for the start of a
+    sequence, later ones have no flag.
     """
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
         self._queue = SharedQueue(batcher)
-        self._sequence_ids = itertools.count(1)  # for requests whose client gave none
+        self._sequence_ids = itertools.count(1)  # for requests without a correlation id
         self.remove = batcher.remove
         self.expire = batcher.expire
         self.next = self._queue.next
@@ -149,7 +150,7 @@ class IterativeScheduler:
         self._batcher.add(inference, now_ns)
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
-        """Queue requests again that their model wants to execute once more."""
+        """Queue those requests again that their model wants to execute once more."""
         if not batch.is_rescheduled:
             return outcomes
         passed_on = []
@@ -163,7 +164,7 @@ class IterativeScheduler:
         return passed_on
 
     def _add_again(self, inference: Inference, now_ns: int) -> ServerError | None:
-        """Queue a request once more; the error that it ends with where that is not possible."""
+        """Queue a request once more; returns the error that ends it if this is not possible."""
         if inference.is_cancelled:
             return CancelledError("")
         inference.instance = None

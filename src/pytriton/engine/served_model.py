@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine and the front ends know of a model version, whatever answers its requests.
+"""The interface of a model version to the engine and the front ends.
 
-`pytriton.engine.model.Model` is one, with a queue and instances. An ensemble, or a model that lives
-in another server, would be another.
+`pytriton.engine.model.Model` implements it with a queue and instances. An ensemble, or a model in
+another server, would be another implementation.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class ServedModel(InferenceOwner, Protocol):
 
     @property
     def spec(self) -> ModelSpec:
-        """What requests are checked against."""
+        """The specification by which requests are validated."""
 
     @property
     def is_bound(self) -> bool:
-        """Whether a process has bound it; otherwise a repository has it."""
+        """True for a model that a process has bound, False for one of a repository."""
 
     @property
     def config_json(self) -> bytes:
@@ -36,71 +36,72 @@ class ServedModel(InferenceOwner, Protocol):
 
     @property
     def statistics(self) -> ModelStatistics:
-        """What it has done so far."""
+        """Counts and durations since it was loaded."""
 
-    # Life
+    # Lifecycle
 
     @property
     def state(self) -> ModelState:
-        """Where it stands between loading and unloading."""
+        """Its state between loading and unloading."""
 
     @property
     def reason(self) -> str:
-        """Why it is in this state, where there is something to say."""
+        """Why it is in this state; empty if there is no special reason."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves with all it has."""
+        """Whether it serves with all its instances."""
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether it was taken out of service on purpose, so that nobody waits for it."""
+        """Whether it was unloaded on purpose, so that readiness does not wait for it."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests wait or run."""
+        """Whether requests are queued or running."""
 
     @property
     def running_count(self) -> int:
-        """How many requests are being executed."""
+        """The number of requests that are being executed."""
 
     @property
     def has_ready_check(self) -> bool:
-        """Whether `check_ready` has to be asked whether it is ready."""
+        """Whether readiness also depends on `check_ready`."""
 
     async def check_ready(self) -> bool:
-        """The model's own word on whether it is ready."""
+        """Returns the result of the model's own readiness check."""
 
     def become(self, state: ModelState, reason: str = "") -> None:
         """Change the state."""
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Wait until no request waits or runs, or until the time is over."""
+        """Wait until no request is queued or running, at most for `timeout_s`."""
 
     def stop(self) -> None:
-        """End it; what still waits is answered."""
+        """Stop it; waiting requests get an error."""
 
     # Requests
 
     def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
-        """Memory that instances can read, for a request body and the header before its tensors.
+        """Allocate memory for a request body, and the header before its tensors.
 
-        None if there is none to be had, or if the model has no such memory.
+        Instances can read this memory. Returns None if no block is free, or if the model has no
+        such memory.
         """
 
     def submit(self, inference: Inference, now_ns: int) -> None:
-        """Take a validated request; ServerError where it cannot be taken."""
+        """Accept a validated request; raises ServerError if it is refused."""
 
 
 class InstanceSupervisor(Protocol):
-    """Who starts a model's instances, and may start them again."""
+    """Starts a model's instances, and may restart them."""
 
     @property
     def has_ready_check(self) -> bool:
-        """Whether the model has a word of its own on whether it is ready."""
+        """Whether the model has its own readiness check."""
 
     async def check_ready(self) -> bool:
-        """That word."""
+        """Returns the result of that check."""
 
     def replaces(self, instance: Instance, reason: str) -> bool:
-        """Whether another instance comes in the place of one that is gone."""
+        """Returns whether an instance that died will be replaced."""

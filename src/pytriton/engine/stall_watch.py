@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices models that execute requests for long and finish none. Pure: time comes in."""
+"""Detects models that execute requests for a long time and finish none.
+
+It has no clock: the caller passes the time.
+"""
 
 from __future__ import annotations
 
@@ -10,49 +13,49 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytriton.engine.served_model import ServedModel
 
-FIRST_REPORT_S = 30.0  # the next ones after twice as long each time
+FIRST_REPORT_S = 30.0  # each later report comes after twice the time
 
 
 @dataclass(slots=True)
-class _Standing:
-    """What a model had done when something was finished last."""
+class _Progress:
+    """The counts of a model, and when they changed last."""
 
-    progress: tuple[int, ...]
+    counts: tuple[int, ...]
     since_s: float
     next_report_s: float = FIRST_REPORT_S  # after `since_s`
 
 
 class StallWatch:
-    """Compares what models have done with what they had done at the last look."""
+    """Compares the counts of models with those of the last check."""
 
     def __init__(self) -> None:
-        self._standings: dict[ServedModel, _Standing] = {}
+        self._progress: dict[ServedModel, _Progress] = {}
 
-    def look(self, models: Iterable[ServedModel], now_s: float) -> list[str]:
-        """What is to be said of models that stand still.
+    def check(self, models: Iterable[ServedModel], now_s: float) -> list[str]:
+        """Returns the messages to log about models that make no progress.
 
         Args:
-            models: All that serve.
-            now_s: The time, on a clock that never goes back.
+            models: All models that serve.
+            now_s: The time of a monotonic clock.
         """
-        before, self._standings = self._standings, {}
+        before, self._progress = self._progress, {}
         reports = []
         for model in models:
             if not model.running_count:
                 continue
-            progress = _progress(model)
-            standing = before.get(model)
-            if standing is None or standing.progress != progress:
-                standing = _Standing(progress, now_s)
-            self._standings[model] = standing
-            elapsed_s = now_s - standing.since_s
-            if elapsed_s >= standing.next_report_s:
-                standing.next_report_s = 2 * elapsed_s
+            counts = _counts(model)
+            progress = before.get(model)
+            if progress is None or progress.counts != counts:
+                progress = _Progress(counts, now_s)
+            self._progress[model] = progress
+            elapsed_s = now_s - progress.since_s
+            if elapsed_s >= progress.next_report_s:
+                progress.next_report_s = 2 * elapsed_s
                 reports.append(_report(model, elapsed_s))
         return reports
 
 
-def _progress(model: ServedModel) -> tuple[int, ...]:
+def _counts(model: ServedModel) -> tuple[int, ...]:
     statistics = model.statistics
     responses = sum(response.compute_infer.count for response in statistics.responses)
     return (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model version has done since it was loaded: counts and durations, recorded by the engine.
+"""The statistics of a model version since it was loaded: counts and durations.
 
-Recording adds to plain integers, once per batch; readers get them as the durations of Triton's
-statistics messages. All times come in from the caller.
+The engine adds to plain integers, once per batch; readers get them as the durations of Triton's
+statistics messages. The caller passes all times.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_RESPONSE_INDEXES = 1024
 
 
 class FailureReason(enum.Enum):
-    """Why a request failed, as the `reason` label of the failure metric names it."""
+    """Why a request failed: the values of the failure metric's `reason` label."""
 
-    REJECTED = "REJECTED"  # its time in the queue ran out
+    REJECTED = "REJECTED"  # its queue timeout expired
     CANCELED = "CANCELED"
-    BACKEND = "BACKEND"  # the model answered with an error
+    BACKEND = "BACKEND"  # the model returned an error
     OTHER = "OTHER"
 
 
@@ -31,13 +31,13 @@ class ResponseOutcome(enum.Enum):
 
     SUCCESS = "success"
     FAIL = "fail"
-    EMPTY = "empty_response"  # flags and no tensor
+    EMPTY = "empty_response"  # it has flags but no tensor
     CANCEL = "cancel"
 
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened and how long it took in all."""
+    """The number of some events, and how long they took in total."""
 
     count: int = 0
     ns: int = 0
@@ -74,7 +74,7 @@ class BatchDurations:
 
 @dataclass(slots=True)
 class ResponseDurations:
-    """Durations over the responses of one index, their running number inside a request."""
+    """Durations over the responses of one index; a request's first response has index 0."""
 
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
@@ -87,14 +87,14 @@ class ResponseDurations:
 class BatchRecord(msgspec.Struct, gc=False):
     """One execution: when its phases began, and sums over those of its requests that succeeded."""
 
-    rows: int  # of all its requests, whatever became of them
+    rows: int  # of all its requests, also of those that failed
     input_start_ns: int = 0
     infer_start_ns: int = 0
     output_start_ns: int = 0
     end_ns: int = 0
     succeeded: int = 0
     succeeded_rows: int = 0
-    succeeded_ns: int = 0  # from receipt to answer, summed
+    succeeded_ns: int = 0  # from receipt to response, summed
     queue_ns: int = 0  # summed
 
 
@@ -118,12 +118,12 @@ class _ComputeTotals:
 
 @dataclass(slots=True, repr=False, eq=False)
 class ModelStatistics:
-    """The account of one loaded model version; a reload starts a new one."""
+    """The statistics of one loaded model version; a reload starts from zero."""
 
     inference_count: int = 0  # rows of the successful requests that ran
     execution_count: int = 0
     last_inference_ms: int = 0  # since the epoch; 0: none yet
-    pending_count: int = 0  # requests queued and not yet executing; the scheduler moves it
+    pending_count: int = 0  # requests that are queued and not executing; `Model` updates it
     load_ns: int = 0
     fail: Duration = field(default_factory=Duration)
     cache_hit: Duration = field(default_factory=Duration)
@@ -165,9 +165,9 @@ class ModelStatistics:
             executed.output_ns += succeeded * output_ns
 
     def record_failures(self, count: int, ns: int, reason: FailureReason) -> None:
-        """Count requests that failed after `ns` in all.
+        """Count requests that failed after `ns` in total.
 
-        One refused because its queue is full is not among them: Triton does not count it either.
+        Requests refused because the queue is full are not counted, as in Triton.
         """
         self.fail.add(ns, count)
         self.failures[reason] += count
@@ -179,13 +179,13 @@ class ModelStatistics:
         self.cache_hit.add(lookup_ns)
 
     def record_cache_misses(self, count: int, ns: int) -> None:
-        """Count misses; `ns` is the lookups and, where responses were stored, the insertions."""
+        """Count misses; `ns` is the time of the lookups and, if there were any, the insertions."""
         self.cache_miss.add(ns, count)
 
     def record_response(
         self, index: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int = 0
     ) -> None:
-        """Count one response of a decoupled request; `output_ns` is 0 where it has no tensor."""
+        """Count one response of a decoupled request; `output_ns` is 0 if it has no tensor."""
         responses = self.responses
         index = min(index, MAX_RESPONSE_INDEXES - 1)
         while len(responses) <= index:
@@ -200,11 +200,11 @@ class ModelStatistics:
 
     @property
     def success_count(self) -> int:
-        """Requests answered without an error, those from the cache included."""
+        """The number of requests that succeeded, including those answered from the cache."""
         return self._executed.count + self.cache_hit.count
 
     def inference_durations(self) -> InferenceDurations:
-        """The durations over all requests."""
+        """Returns the durations over all requests."""
         return InferenceDurations(
             Duration(self.success_count, self._success_ns),
             self.fail,
@@ -215,13 +215,13 @@ class ModelStatistics:
         )
 
     def batch_durations(self) -> list[BatchDurations]:
-        """The durations of each batch size that was executed, in ascending order."""
+        """Returns the durations of each batch size that was executed, in ascending order."""
         return [
             BatchDurations(rows, *self._batches[rows].durations()) for rows in sorted(self._batches)
         ]
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy in Triton's layout: members of the JSON object, keywords of the gRPC message."""
+        """Returns a copy in Triton's layout: members of the JSON object or of the gRPC message."""
         return {
             "last_inference": self.last_inference_ms,
             "inference_count": self.inference_count,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting the elements of large BYTES inputs, which takes too long for the event loop.
+"""Counts the elements of large BYTES inputs in a thread.
 
-Millions of length prefixes can only be followed one by one. A thread does it, and leaves the result
-with the tensors for validation. Until then the request belongs to nobody but this module.
+The event loop cannot do this: millions of length prefixes have to be read one after the other. The
+thread stores the result in the tensors for validation. Until then this module owns the request.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def count_strings(request: InferRequest) -> None:
 
 
 class StringCounter:
-    """Counts for the requests of an engine; their owner meanwhile."""
+    """Counts the strings of an engine's requests, and owns the requests meanwhile."""
 
     instances: Sequence[Instance] = ()
     missing_instances = 0
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._placed: dict[int, list[Callable[[], None]]] = {}  # by the inference's id()
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}  # by the inference's id()
 
     def count(self, inference: Inference, submit: Callable[[Inference], None]) -> None:
-        """Have the strings of a request counted; it is submitted then, unless it is given up."""
+        """Count the strings of a request in a thread, then submit it unless it was cancelled."""
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # no loop that others could wait for
+        except RuntimeError:  # no event loop that this could block
             count_strings(inference.request)
             submit(inference)
             return
@@ -55,31 +55,31 @@ class StringCounter:
             self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="strings")
         counting = loop.run_in_executor(self._threads, count_strings, inference.request)
 
-        def go_on(_: asyncio.Future[None]) -> None:
-            placed = self._placed.pop(id(inference), [])
+        def on_counted(_: asyncio.Future[None]) -> None:
+            callbacks = self._callbacks.pop(id(inference), [])
             if inference.is_over:
                 return
             submit(inference)
             owner = inference.owner
             if owner is not self and owner is not None and not inference.is_over:
-                for callback in placed:
-                    owner.when_placed(inference, callback)
+                for callback in callbacks:
+                    owner.when_dispatched(inference, callback)
 
-        counting.add_done_callback(go_on)
+        counting.add_done_callback(on_counted)
 
     def cancel(self, inference: Inference) -> None:
-        """Give it up; its sink hears of that once, with an error."""
+        """Cancel it; its sink gets an error once."""
         inference.is_cancelled = True
         inference.end().on_error(CancelledError(""))
 
     def pause(self, inference: Inference) -> None:
-        """Its sink takes no more responses for now."""
+        """Mark it as paused: its sink is behind with its responses."""
         inference.is_paused = True
 
     def resume(self, inference: Inference) -> None:
-        """Its sink takes responses again."""
+        """Undo `pause`."""
         inference.is_paused = False
 
-    def when_placed(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Call back once it was handed to an instance; never if it ends before that."""
-        self._placed.setdefault(id(inference), []).append(callback)
+    def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call `callback` after it was sent to an instance, unless it ends before."""
+        self._callbacks.setdefault(id(inference), []).append(callback)

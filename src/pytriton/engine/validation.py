@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a request fits its model, whichever protocol it came by: in Triton's order and words.
+"""Validates requests against their models, for all protocols, with Triton's order and messages.
 
-A request that passes has the batch size in `rows` and in `batch_key` what it must have in common
-with the others of its batch.
+A valid request gets its batch size in `rows`, and a `batch_key` that must be equal for all requests
+of a batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH_NOTE = (
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "
     "docs for more info on max_batch_size."
 )
-# More than these, which take 2 ms, are counted beside the event loop.
+# More strings than this are counted in a thread; this number takes 2 ms.
 MANY_STRINGS = 16 << 10
 
 
@@ -38,8 +38,8 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
     """Check `request` against its model and set its `rows` and `batch_key`.
 
     Raises:
-        InvalidArgumentError: The first thing that does not fit.
-        UncountedStringsError: It cannot be said before the strings of a large input were counted.
+        InvalidArgumentError: The request does not fit; the message names the first problem.
+        UncountedStringsError: The strings of a large input have to be counted first.
     """
     inputs = request.inputs
     if request.outputs is not None:
@@ -50,7 +50,7 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
     if is_batched:
         request.rows = _batch_size(request, spec)
     has_optional = len(spec.required_inputs) != len(spec.inputs)
-    key: list[tuple[int, ...] | bool] = []  # in the model's order, whatever the client's
+    key: list[tuple[int, ...] | bool] = []  # in the model's order, not in the client's
     for name, expected in spec.inputs.items():
         tensor = inputs.get(name)
         if tensor is None:
@@ -90,7 +90,7 @@ def _check_outputs(request: InferRequest, outputs: tuple[str, ...], spec: ModelS
 
 
 def _check_input_names(request: InferRequest, spec: ModelSpec) -> None:
-    """Judge names that are not exactly the model's: right only where what lacks is optional."""
+    """Check names that differ from the model's: only optional inputs may be missing."""
     inputs = request.inputs
     most, least, count = len(spec.inputs), len(spec.required_inputs), len(inputs)
     missing = [name for name in spec.inputs if name in spec.required_inputs and name not in inputs]
@@ -113,7 +113,7 @@ def _check_input_names(request: InferRequest, spec: ModelSpec) -> None:
 
 
 def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
-    """The first dimension, which all inputs have in common."""
+    """Returns the first dimension, which must be equal for all inputs."""
     rows = 0
     first = None
     for tensor in request.inputs.values():
@@ -137,7 +137,7 @@ def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
         return 1
     if rows < 0:
         _refuse_negative(request, first)
-    # Triton counts a batch of none as one row, and then refuses its size or never answers.
+    # Triton counts an empty batch as one row, and then refuses its size or never answers.
     limit = f"<= {spec.max_batch_size}" if rows else ">= 1"
     raise _error(request, f"inference request batch-size must be {limit} for '{spec.name}'")
 
@@ -152,7 +152,7 @@ def _fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
 
 
 def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
-    """Walk the length prefixes: as many elements as the shape says, the last one complete."""
+    """Check that the data has as many strings as the shape says, and that the last is complete."""
     data, size = tensor.data, len(tensor.data)
     count = prod(tensor.shape)
     if count > _MAX_SIZE:
@@ -214,7 +214,7 @@ def _refuse_negative(request: InferRequest, tensor: InferTensor) -> NoReturn:
 
 
 def _refuse_size(request: InferRequest, tensor: InferTensor) -> NoReturn:
-    """Say why the data does not have the size of the shape."""
+    """Raise the error for data whose size does not match the shape."""
     count = prod(tensor.shape)
     if count > _MAX_SIZE:
         raise InvalidArgumentError(

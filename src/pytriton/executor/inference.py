@@ -35,7 +35,7 @@ class InferenceOwner(Protocol):
     def resume(self, inference: Inference) -> None:
         """Its sink takes responses again."""
 
-    def when_placed(self, inference: Inference, callback: Callable[[], None]) -> None:
+    def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call back once it was handed to an instance; never if it ends before that."""
 
 

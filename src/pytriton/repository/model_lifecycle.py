@@ -264,7 +264,7 @@ class ModelLifecycle:
                 loaded.model.become(ModelState.UNLOADING)
             elif were_served and version not in self._loaded:
                 self._withdraw([version])  # the engine shows why it failed, which is over now
-            self._loads.engine.retire(loaded.model)
+            self._loads.engine.begin_draining(loaded.model)
         directory = source.place.directory if source is not None and source.is_temporary else None
         if leaving or directory is not None:
             versions = tuple(leaving.values())
@@ -286,7 +286,7 @@ class ModelLifecycle:
         except Exception:  # nobody waits for this, and the others are ended as well
             logger.exception("'%s' did not end as it should", self.name)
         finally:
-            self._loads.engine.forget(version.model)
+            self._loads.engine.end_draining(version.model)
         number = version.model.spec.version
         logger.info("successfully unloaded '%s' version %d", self.name, number)
 

@@ -51,7 +51,7 @@ class Core:
         self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
 
     def _look(self) -> None:
-        for text in self._stalls.look(self.engine.models(), self._loop.time()):
+        for text in self._stalls.check(self.engine.models(), self._loop.time()):
             logger.warning("%s", text)
         self.start()
 
@@ -74,12 +74,12 @@ class Core:
     async def end_models(self, timeout_s: float) -> None:
         """End all models when they have answered their requests, or when the time is over."""
         await self.drain(timeout_s)
-        for model in [*self.engine.models(), *self.engine.leaving]:
+        for model in [*self.engine.models(), *self.engine.draining]:
             model.stop()
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until no model has requests, at most for so long."""
-        models = [*self.engine.models(), *self.engine.leaving]
+        models = [*self.engine.models(), *self.engine.draining]
         await asyncio.gather(*(model.drain(timeout_s) for model in models))
 
     async def close(self, timeout_s: float) -> None:

@@ -66,7 +66,7 @@ class RepositoryServing:
     def remaining(self) -> Remaining:
         """What is still to be waited for."""
         http, grpc = self.server.connection_counts
-        models = [*self.core.engine.models(), *self.core.engine.leaving]
+        models = [*self.core.engine.models(), *self.core.engine.draining]
         return Remaining(
             http_connections=http,
             grpc_connections=grpc,

@@ -165,7 +165,7 @@ def test_random_loads_and_unloads_end_in_a_state_that_adds_up(scene, repository)
     it.until(lambda: len(it.loader.alive) == len(ready))
     assert {version.plan.name for version in it.loader.alive} == ready
     assert all(it.engine.lookup(name) in [v.model for v in it.loader.alive] for name in ready)
-    it.until(lambda: not it.engine.leaving)
+    it.until(lambda: not it.engine.draining)
 
 
 # Start

@@ -180,7 +180,7 @@ def test_replaced_model_finishes_its_queue_and_new_requests_go_to_the_new_one(se
     assert [value(sink) for sink in late] == [2] * 20
     assert server.until(lambda: not old.is_alive())
     assert new.is_alive()
-    assert server.engine.leaving == set()
+    assert server.engine.draining == set()
 
 
 def test_model_replaced_again_and_again_under_load_loses_no_request(server):
@@ -209,7 +209,7 @@ def test_unbound_model_finishes_what_it_has(server, gate):
     sinks = [server.infer() for _ in range(5)]
     assert server.until(lambda: gate.count)
     call = server.call(Unbind, "m", 1)
-    assert server.until(lambda: server.engine.leaving)
+    assert server.until(lambda: server.engine.draining)
     (refusal,) = server.infer().refusals
     assert isinstance(refusal, NotFoundError)
 

@@ -202,7 +202,7 @@ class ModelCall:
             self._give_up(inference)
         elif owner.waits.has_blocked_slot(inference.owner.instances):
             # It may go to an instance where nothing moves before it is answered.
-            inference.owner.when_placed(inference, self.refuse_if_stuck)
+            inference.owner.when_dispatched(inference, self.refuse_if_stuck)
 
     def refuse_if_stuck(self) -> None:
         """Fail the call if it would never be answered; the sink hears it."""

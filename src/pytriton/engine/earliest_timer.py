@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One timer that is set to ever earlier times, and never comes too early."""
+"""A timer that can be set several times and fires once, at the earliest of those times."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Alarm:
-    """Calls back at the earliest of the times that it was set to."""
+class EarliestTimer:
+    """Calls a function at the earliest of the times that it was set to, and never before it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
@@ -21,7 +21,7 @@ class Alarm:
         self._at_ns = 0
 
     def set(self, at_ns: int) -> None:
-        """Call back at a time of `time.monotonic_ns`, if not before."""
+        """Fire at `at_ns` (of `time.monotonic_ns`), unless an earlier time is set already."""
         if self._timer is not None and not self._timer.cancelled():
             if self._at_ns <= at_ns:
                 return
@@ -31,13 +31,13 @@ class Alarm:
         self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def cancel(self) -> None:
-        """Do not call back any more."""
+        """Stop the timer; it can be set again."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
         self._timer = None
-        # The loop's timers have a resolution of 1 ms and may come early by less than that.
+        # The event loop's timers have a resolution of 1 ms and may fire up to 1 ms too early.
         if time.monotonic_ns() < self._at_ns:
             self.set(self._at_ns)
         else:
