@@ -81,14 +81,10 @@ def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
     python = peers / "venv" / "bin" / "python" if peers else None
     if peers is None or python is None or not python.exists():
         return systems
-    environment = {
-        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "VIRTUAL_ENV": str(python.parent.parent),
-    }
-    systems.append(
-        System("pytriton", NVIDIA_PYTRITON, [str(python), serve, str(port)], environment)
-    )
-    systems.append(_triton(peers, python, port, environment))
+    command = [str(python), serve, str(port)]
+    systems.append(System("pytriton", NVIDIA_PYTRITON, command, _environment(python)))
+    command, environment = real_triton(peers)
+    systems.append(_tritonserver("triton", TRITON, command, port, environment))
     return systems
 
 
@@ -98,10 +94,13 @@ def cached_system(port: int) -> System:
     return System("cached", "pytriton with a response cache", command, models=CACHE_MODELS)
 
 
-def _triton(
-    peers: pathlib.Path, python: pathlib.Path, port: int, environment: dict[str, str]
-) -> System:
-    """The Triton binary that NVIDIA PyTriton carries, with its own Python backend."""
+def real_triton(peers: pathlib.Path) -> tuple[list[str], dict[str, str]]:
+    """The Triton binary that NVIDIA PyTriton carries, with its own Python backend.
+
+    Returns:
+        The command, and what its environment needs.
+    """
+    python = peers / "venv" / "bin" / "python"
     query = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     site = subprocess.run([str(python), "-c", query], check=True, capture_output=True, text=True)
     packages = pathlib.Path(site.stdout.strip())
@@ -111,7 +110,15 @@ def _triton(
     ]
     libraries = f"{packages / 'nvidia_pytriton.libs'}:/usr/lib/x86_64-linux-gnu"
     extra = {"PYTHONPATH": str(packages), "LD_LIBRARY_PATH": libraries}
-    return _tritonserver("triton", TRITON, command, port, {**environment, **extra})
+    return command, {**_environment(python), **extra}
+
+
+def _environment(python: pathlib.Path) -> dict[str, str]:
+    """What a program of a virtual environment needs, without activating it."""
+    return {
+        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "VIRTUAL_ENV": str(python.parent.parent),
+    }
 
 
 def _our_tritonserver() -> str:

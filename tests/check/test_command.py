@@ -334,14 +334,16 @@ def test_servers_of_a_check_that_is_killed_end(name):
 
 
 def end_amid(name, number):
-    """Send a signal to a check whose server answers; gives it and the processes below it."""
+    """Send a signal to a check whose server runs; gives it and the processes below it."""
     command_line = [sys.executable, "-m", "pytriton", name]
     with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
-            if "server answers" in line:
+            if "server starts" in line:
                 break
+        process.send_signal(signal.SIGSTOP)  # or it might be done before the signal comes
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
         process.communicate(timeout=60)
     return process, children
 

@@ -17,13 +17,14 @@ import pytest
 
 from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, ModelClient
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
+from tests import peers
 from tests.client.models import PAUSE
 from tests.client.stalled_server import StalledServer
 from tests.free_ports import first_of_free_ports
 
 MODELS = pathlib.Path(__file__).with_name("models.py")
 LAST_MODEL = "PlainCounter"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 240.0  # for NVIDIA PyTriton on a busy machine
 STOP_TIMEOUT_S = 60.0
 
 _numbers = itertools.count()
@@ -49,13 +50,6 @@ class Server:
             "http": f"http://127.0.0.1:{self.http_port}",
             "grpc": f"grpc://127.0.0.1:{self.http_port + 1}",
         }
-
-
-def peer_python() -> pathlib.Path | None:
-    """The Python that has the real PyTriton."""
-    folder = os.environ.get("PYTRITON_PEERS_DIR")
-    python = pathlib.Path(folder, "venv", "bin", "python") if folder else None
-    return python if python is not None and python.exists() else None
 
 
 @contextlib.contextmanager
@@ -89,10 +83,9 @@ def our_server():
 
 @pytest.fixture(scope="session")
 def real_server():
-    python = peer_python()
-    if python is None:
-        pytest.skip("the real PyTriton is not installed; PYTRITON_PEERS_DIR can name its folder")
-    with serving("real", python) as server:
+    if reason := peers.missing():
+        pytest.skip(reason)
+    with serving("real", peers.python()) as server:
         yield server
 
 

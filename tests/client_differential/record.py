@@ -3,31 +3,23 @@
 
 `recorded/real.json` has them; `recorded/ours.json` has ours where they do not agree, and where the
 real server cannot be asked. `python -m tests.client_differential.record` takes the first again,
-with the argument `ours` the second. PYTRITON_PEERS_DIR names the folder where the original is.
+with the argument `ours` the second. PEERS_DIR names the folder where the original is.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests import peers
 from tests.client_differential.outcome import NEVER, agree
-from tests.client_differential.servers import asked, our_python, real_python, serving
+from tests.client_differential.servers import asked, our_python, serving
 
 RECORDED = Path(__file__).parent / "recorded"
 REAL = RECORDED / "real.json"
 OURS = RECORDED / "ours.json"
-
-
-def original_missing() -> str:
-    """Why the original cannot be started; empty where it can."""
-    folder = os.environ.get("PYTRITON_PEERS_DIR")
-    if not folder:
-        return "PYTRITON_PEERS_DIR does not name a folder with NVIDIA PyTriton"
-    return "" if real_python().exists() else f"no NVIDIA PyTriton at {real_python()}"
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -47,12 +39,12 @@ def record_real() -> int:
 
     On a busy machine it may lose a call: only one that does not return twice never does.
     """
-    reason = original_missing()
+    reason = peers.missing()
     if reason:
         sys.stderr.write(f"{reason}\n")
         return 1
-    with serving(real_python()) as servers:
-        found, again = (asked(real_python(), servers) for _ in range(2))
+    with serving(peers.python()) as servers:
+        found, again = (asked(peers.python(), servers) for _ in range(2))
     return write(REAL, {n: again[n] if found[n] == NEVER else found[n] for n in found})
 
 

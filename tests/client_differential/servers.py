@@ -32,11 +32,6 @@ def our_python() -> Path:
     return Path(sys.executable)
 
 
-def real_python() -> Path:
-    """The interpreter that has NVIDIA PyTriton, where the peers are installed."""
-    return Path(os.environ["PYTRITON_PEERS_DIR"], "venv", "bin", "python")
-
-
 def environment(python: Path) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests import peers
 from tests.client_differential.cases import CASES
 from tests.client_differential.known_differences import KNOWN_DIFFERENCES
 from tests.client_differential.outcome import agree
-from tests.client_differential.record import OURS, REAL, load, original_missing, outcomes
-from tests.client_differential.servers import our_python, real_python
+from tests.client_differential.record import OURS, REAL, load, outcomes
+from tests.client_differential.servers import our_python
 
 RECORDED = load(REAL)
 DIFFERENT = load(OURS)
 DIFFERENCES = {name for name in DIFFERENT if name in RECORDED}
 
-needs_original = pytest.mark.skipif(bool(original_missing()), reason=original_missing())
+needs_original = pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,13 @@ def test_our_clients_and_server_differ_as_recorded(name: str, our_outcomes: dict
 @pytest.mark.e2e
 @needs_original
 def test_clients_of_the_original_get_the_same_from_our_server() -> None:
-    assert disagreements(real_python(), our_python()) == {}
+    assert disagreements(peers.python(), our_python()) == {}
 
 
 @pytest.mark.e2e
 @needs_original
 def test_our_clients_get_the_same_from_the_server_of_the_original() -> None:
-    assert disagreements(our_python(), real_python()) == {}
+    assert disagreements(our_python(), peers.python()) == {}
 
 
 def test_every_case_is_recorded_once() -> None:

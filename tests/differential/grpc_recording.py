@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import peers
 from tests.differential import recording
 from tests.differential.grpc_case import Observation, run
 from tests.differential.grpc_cases import CASES
@@ -38,8 +38,7 @@ def real_server() -> Iterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         write_repository(Path(folder))
         command = [
-            str(recording.STARTER),
-            os.environ["PYTRITON_PEERS_DIR"],
+            *peers.triton_command(),
             f"--model-repository={folder}",
             "--model-control-mode=explicit",
             "--load-model=*",
@@ -70,7 +69,7 @@ def is_alive(port: int) -> bool:
 
 def main() -> int:
     """Ask the real server everything and write the answers down."""
-    reason = recording.peers_missing()
+    reason = peers.missing()
     if reason:
         sys.stderr.write(f"{reason}\n")
         return 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real server's answers, taken once and kept.
 
-`python -m tests.differential.recording` takes them again. It needs the peers: PYTRITON_PEERS_DIR
+`python -m tests.differential.recording` takes them again. It needs the peers: PEERS_DIR
 names the folder that their `install` script filled; the folder beside the checkout
 where their starter script is.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import peers
 from tests.differential.case import Case, Observation, observe
 from tests.differential.cases import CASES
 from tests.differential.exchange import exchange, request_bytes
@@ -25,16 +25,7 @@ from tests.differential.model_table import write_repository
 from tests.free_ports import free_ports
 
 GOLDEN = Path(__file__).parent / "golden.json"
-STARTER = Path(__file__).parents[3] / "shared" / "peers" / "tritonserver"
 START_DEADLINE_S = 120.0
-
-
-def peers_missing() -> str:
-    """Why the real server cannot be started; empty where it can."""
-    folder = os.environ.get("PYTRITON_PEERS_DIR", "")
-    if not folder or not Path(folder).is_dir():
-        return f"PYTRITON_PEERS_DIR names no folder: {folder!r}"
-    return "" if STARTER.exists() else f"no starter script at {STARTER}"
 
 
 def load_golden() -> dict[str, list[Observation]]:
@@ -61,8 +52,7 @@ def real_server() -> Iterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         write_repository(Path(folder))
         command = [
-            str(STARTER),
-            os.environ["PYTRITON_PEERS_DIR"],
+            *peers.triton_command(),
             f"--model-repository={folder}",
             "--model-control-mode=explicit",
             "--load-model=*",
@@ -97,7 +87,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 def main() -> int:
     """Ask the real server everything and write the answers down."""
-    reason = peers_missing()
+    reason = peers.missing()
     if reason:
         sys.stderr.write(f"{reason}\n")
         return 1

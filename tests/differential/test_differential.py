@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import peers
 from tests.differential.case import Case
 from tests.differential.cases import CASES
-from tests.differential.recording import load_golden, peers_missing, real_server, run
+from tests.differential.recording import load_golden, real_server, run
 
 GOLDEN = load_golden()
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -17,7 +18,7 @@ by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @pytest.fixture(scope="session")
 def real_port() -> Iterator[int]:
-    reason = peers_missing()
+    reason = peers.missing()
     if reason:
         pytest.skip(reason)
     with real_server() as port:

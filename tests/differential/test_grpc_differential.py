@@ -9,13 +9,13 @@ import pytest
 
 from pytriton.model_config import ModelConfig
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
+from tests import peers
 from tests.differential.conftest import declare, infer_function
 from tests.differential.grpc_case import GrpcCase, run
 from tests.differential.grpc_cases import CASES
 from tests.differential.grpc_models import STREAMS, stream_function
 from tests.differential.grpc_recording import load_golden, real_server
 from tests.differential.model_table import MODELS
-from tests.differential.recording import peers_missing
 from tests.free_ports import free_ports
 
 GOLDEN = load_golden()
@@ -57,7 +57,7 @@ def our_grpc_port() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def real_grpc_port() -> Iterator[int]:
-    reason = peers_missing()
+    reason = peers.missing()
     if reason:
         pytest.skip(reason)
     with real_server() as port:

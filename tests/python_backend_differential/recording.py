@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.differential.recording import peers_missing
+from tests import peers
 from tests.python_backend_differential.case import asked
 from tests.python_backend_differential.cases import CASES
 from tests.python_backend_differential.clients import Observation
@@ -55,7 +55,7 @@ def answers(
 
 def record_real() -> int:
     """Ask the real server everything and write the answers down."""
-    reason = peers_missing()
+    reason = peers.missing()
     if reason:
         sys.stderr.write(f"{reason}\n")
         return 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from tests.differential.recording import STARTER
+from tests import peers
 from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
 from tests.python_backend_differential.variants import GOOD, write_repository
@@ -120,4 +120,4 @@ def our_server() -> contextlib.AbstractContextManager[Server]:
 
 def real_server() -> contextlib.AbstractContextManager[Server]:
     """The real Triton, where the peers are installed."""
-    return running([str(STARTER), os.environ["PYTRITON_PEERS_DIR"]], is_real=True)
+    return running(peers.triton_command(), is_real=True)

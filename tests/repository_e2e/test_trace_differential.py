@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from tests.differential.recording import STARTER, peers_missing
+from tests import peers
 from tests.e2e import http_client
 from tests.e2e.http_client import is_ready
 from tests.e2e.waiting import eventually
@@ -81,10 +79,10 @@ def ours(start):
 
 @pytest.fixture(scope="module")
 def real(start):
-    reason = peers_missing()
+    reason = peers.missing()
     if reason:
         pytest.skip(reason)
-    return start((str(STARTER), os.environ["PYTRITON_PEERS_DIR"]))
+    return start(peers.triton_command())
 
 
 def ask(server, protocol, name):

@@ -34,7 +34,7 @@ from pytriton.triton import Triton, TritonSecurityConfig
 
 logger = logging.getLogger(__name__)
 
-_PROCESS_LIMIT_S = 30.0  # for the start of a server and for its end
+_PROCESS_LIMIT_S = 120.0  # for the start of a server and for its end
 _STEP_LIMIT_S = 30.0  # above what the clients allow themselves: for those that do not keep to it
 _SHOWN_LINES = 10
 _REPOSITORY = pathlib.Path(__file__).with_name("model_repository")
