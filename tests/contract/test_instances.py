@@ -10,22 +10,29 @@ import socket
 import numpy as np
 import pytest
 
-from pytriton.backend import host, stream_host
+from pytriton.backend import bound_model, host, stream_host
 from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.executor import python_instance
 from pytriton.model_config import Tensor
-from pytriton.python_backend import mailbox
+from pytriton.python_backend import connection, mailbox
 from pytriton.transport import idle_reader, memory_trimmer
 from pytriton.transport.memory import PORTABLE_SETTING
+from tests.contract import benches
 from tests.contract.benches import COUPLED, DECOUPLED, Bench, InstanceBench, floats
 from tests.contract.worker_bench import WORKERS, WorkerBench
+from tests.transport.inline_channel import InlineChannel
 
 CALLABLES = {**COUPLED, **DECOUPLED}
 KINDS = [*CALLABLES, *WORKERS]
 
 
-@pytest.fixture(params=["native", "portable"])
+@pytest.fixture(params=["native", "portable", "inline"])
 def channel(request, monkeypatch):
-    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+    """What carries the frames: shared memory of both forms, or nothing but a stream."""
+    monkeypatch.setenv(PORTABLE_SETTING, "0" if request.param == "native" else "1")
+    if request.param == "inline":
+        for module in (benches, bound_model, connection, python_instance):
+            monkeypatch.setattr(module, "MemoryChannel", lambda sock, _: InlineChannel(sock))
 
 
 @pytest.fixture(params=KINDS)
@@ -37,7 +44,7 @@ def kind(request):
 def serve(channel, kind):
     """Serves a function of one request as an instance of each kind."""
     loop = asyncio.new_event_loop()
-    benches = []
+    served = []
 
     def serve(function, inputs=None, outputs=None, **config) -> InstanceBench:
         inputs = floats("x") if inputs is None else inputs
@@ -47,11 +54,11 @@ def serve(channel, kind):
         else:
             config.setdefault("decoupled", kind in DECOUPLED)
             bench = Bench(loop, CALLABLES[kind](function), inputs, outputs, **config)
-        benches.append(bench)
+        served.append(bench)
         return bench
 
     yield serve
-    for bench in benches:
+    for bench in served:
         bench.close()
     loop.close()
 
@@ -303,6 +310,6 @@ def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
     for number in range(3):
         bench.infer({"x": np.full((1, 100_000), number, np.float32)})
     gc.collect()
-    arenas = [bench.memory.arena, bench.far_channel.arena]
+    holders = [bench.memory.arena, bench.far_channel]
 
-    assert bench.until(lambda: [each.reserved_bytes for each in arenas] == [0, 0])
+    assert bench.until(lambda: [each.reserved_bytes for each in holders] == [0, 0])

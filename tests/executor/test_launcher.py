@@ -165,7 +165,9 @@ def test_launch_that_is_given_up_leaves_nothing(way):
 
 def test_variables_reach_the_worker(way):
     async def scenario(launcher):
-        spec = WorkerSpec("m_0_0", "m_0_0 worker", {"CUDA_VISIBLE_DEVICES": "3"})
+        # With the second, setproctitle does not write over what the system shows of them.
+        variables = {"CUDA_VISIBLE_DEVICES": "3", "SPT_NOENV": "1"}
+        spec = WorkerSpec("m_0_0", "m_0_0 worker", variables)
         worker = await launcher.launch(spec)
         if way != "zygote":  # a fork changes its own copy, which the system does not show
             assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == "3"

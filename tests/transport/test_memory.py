@@ -122,3 +122,14 @@ def test_file_that_both_processes_use_is_mapped(monkeypatch):
     np.testing.assert_array_equal(received.array(ref), sent)
     left.close()
     right.close()
+
+
+def test_programs_that_are_started_inherit_no_memory(receiver):
+    segment = Segment(SIZE)
+    receiver.send_memory(segment.descriptor, blocks=[BlockRef(1, 1, 0, SIZE)])
+    received = receiver.receive()
+
+    (mapping,) = receiver.book._mappings.values()
+    assert not os.get_inheritable(mapping.descriptor)
+    assert not os.get_inheritable(segment.descriptor)
+    del received

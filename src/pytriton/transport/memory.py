@@ -155,5 +155,6 @@ class ReceivedSegment(Mapping):
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor = descriptor
+        os.set_inheritable(descriptor, False)
         check_received(descriptor, size)
         super().__init__(descriptor, size)
