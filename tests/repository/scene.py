@@ -61,7 +61,7 @@ class FakeVersion:
         self.model.add_instance(self.instance)
         self.is_retired = False
 
-    async def retire(self, timeout_s: float | None = None) -> None:
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
         await self.model.drain(timeout_s)
         self.model.stop()
         self.is_retired = True

@@ -112,7 +112,7 @@ class Simulation:
         else:
             wait.instance.awaited[wait.batch_id].discard(answered)
         for other in self.graph.discard(wait, answered):
-            if other in self.waits and self.graph.is_stuck(other):
+            if other in self.waits and self.graph.is_deadlocked(other):
                 self.refuse(other)
 
     def refuse(self, made: Inference) -> None:
@@ -152,10 +152,10 @@ class Simulation:
 
     def _call_or_refuse(self, instance: SimInstance, batch_id: int, *, checks: bool) -> None:
         made = self.call(instance, batch_id)
-        was_stuck = self.graph.is_stuck(made)
+        was_stuck = self.graph.is_deadlocked(made)
         # A free slot may be one of an instance that is blocked, so that is looked at afterwards.
         self.dispatch()
-        is_stuck = self.graph.is_stuck(made)
+        is_stuck = self.graph.is_deadlocked(made)
         if checks:
             assert is_stuck or not was_stuck
             assert is_stuck == (made not in self.answered_in_the_end())

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model repositories: what lies in them, what is loaded of it, and in which state it is."""
+"""Model repositories: which models they contain, which are loaded, and their states."""

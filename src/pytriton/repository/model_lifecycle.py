@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model of a repository: loads its versions, puts new ones in the place of old ones, ends them.
+"""One model of a repository: loads, replaces and unloads its versions.
 
-A load either changes all versions that it has to, or none: new versions are loaded beside the old
-ones, then all are switched in one round of the event loop, then the old ones finish their requests.
+A load either replaces all changed versions or none: new versions are loaded beside the old ones,
+then all are switched in one iteration of the event loop, then the old ones finish their requests.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
-from pytriton.repository.reading.layout import ModelPlace, Sighting, Snapshot, look_at
+from pytriton.repository.reading.layout import FilesState, ModelPlace, Snapshot, read_files_state
 from pytriton.repository.reading.overrides import Override, remove_files
-from pytriton.repository.reading.source import ModelSource, read_sent_source, read_source
+from pytriton.repository.reading.source import ModelSource, read_source, read_uploaded_source
 from pytriton.repository.states import DUPLICATE
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ _REFUSAL = "failed to load '{}', failed to poll from model repository"
 
 
 class ModelLifecycle:
-    """One model, from its first load to its end. Its loads and unloads take turns."""
+    """One model, from its first load to the end. Its loads and unloads run one after the other."""
 
     def __init__(self, name: str, loads: LoadCoordinator) -> None:
         self.name = name
-        self.last_tried: Sighting | None = None  # of the repository's files
+        self.last_files_state: FilesState | None = None  # at the last attempt to load it
         self._loads = loads
-        self._turn = asyncio.Lock()
-        self._attempts: set[asyncio.Future[None]] = set()  # loads, the first one has its turn
-        self._source: ModelSource | None = None  # of what serves
+        self._lock = asyncio.Lock()
+        self._attempts: set[asyncio.Future[None]] = set()  # loads; one runs, the others wait
+        self._source: ModelSource | None = None  # of the loaded versions
         self._loaded: dict[int, LoadedVersion] = {}
-        self._waiting: dict[int, Model] = {}  # versions that do not serve; the engine knows them
-        self._retiring: dict[asyncio.Task[None], Collection[LoadedVersion]] = {}
+        self._placeholders: dict[int, Model] = {}  # of versions that are not loaded
+        self._unloading: dict[asyncio.Task[None], Collection[LoadedVersion]] = {}
 
     async def load(
         self,
@@ -50,23 +50,23 @@ class ModelLifecycle:
         *,
         is_limited: bool = True,
     ) -> None:
-        """Load the model, or what changed of it; returns when it serves.
+        """Load the changed versions of the model; returns when all versions are ready.
 
         Args:
-            places: Where repositories have it.
-            override: What to load instead.
-            is_limited: Whether to wait until few enough other versions are being loaded.
+            places: The directories that the repositories have for this name.
+            override: What to load instead of the repository's files.
+            is_limited: Whether the limit on concurrent loads applies.
 
         Raises:
-            ServerError: It cannot be read or loaded; what served before still does.
-            UnavailableError: It was given up meanwhile.
+            ServerError: It cannot be read or loaded; the old versions remain in service.
+            UnavailableError: The load was cancelled.
         """
         attempt = asyncio.ensure_future(self._load(places, override, is_limited=is_limited))
         self._attempts.add(attempt)
         try:
             await attempt
         except asyncio.CancelledError:
-            if attempt in self._attempts:  # who waits for it was cancelled
+            if attempt in self._attempts:  # the caller was cancelled, not the load
                 raise
             raise UnavailableError(
                 f"load failed for model '{self.name}': it was given up, "
@@ -78,7 +78,7 @@ class ModelLifecycle:
     async def _load(
         self, places: Sequence[ModelPlace], override: Override | None, *, is_limited: bool
     ) -> None:
-        async with self._turn:
+        async with self._lock:
             source = await self._read(places, override)
             try:
                 await self._load_source(source, is_limited=is_limited)
@@ -89,34 +89,34 @@ class ModelLifecycle:
             self._loads.table.set_problem(self.name, "")
 
     async def unload(self) -> None:
-        """Take the model out of service; its last requests are finished meanwhile.
+        """Unload the model; it finishes its last requests in the background.
 
-        Loads that were asked for before are given up: one that hangs can be ended by this.
+        Earlier loads are cancelled, so this also ends a load that hangs.
         """
-        self.give_up_loading()
-        async with self._turn:
+        self.cancel_loads()
+        async with self._lock:
             source, self._source = self._source, None
-            leaving, self._loaded = self._loaded, {}
-            self.last_tried = None
+            old, self._loaded = self._loaded, {}
+            self.last_files_state = None
             self._loads.table.set_problem(self.name, "")
-            self._withdraw(self._waiting)
-            self._retire(leaving, source)
+            self._mark_unloaded(self._placeholders)
+            self._unload_versions(old, source)
 
-    def give_up_loading(self) -> None:
-        """End the loads that run or wait; what served before still does."""
+    def cancel_loads(self) -> None:
+        """Cancel running and waiting loads; the old versions remain in service."""
         attempts, self._attempts = self._attempts, set()
         for attempt in attempts:
             attempt.cancel()
 
     async def stop(self, timeout_s: float | None) -> None:
-        """End all versions; what is not finished in time is answered with an error."""
+        """Stop all versions; requests that are not finished in time get an error."""
         await self.unload()
-        versions = [version for retiring in self._retiring.values() for version in retiring]
-        # Whatever time they were given before, they have this one now; errors are logged there.
-        ends = (version.retire(timeout_s) for version in versions)
-        await asyncio.gather(*ends, return_exceptions=True)
-        if self._retiring:
-            await asyncio.wait(self._retiring)
+        versions = [version for unloading in self._unloading.values() for version in unloading]
+        # This timeout replaces an earlier, longer one; `_stop_version` logs the errors.
+        stops = (version.drain_and_stop(timeout_s) for version in versions)
+        await asyncio.gather(*stops, return_exceptions=True)
+        if self._unloading:
+            await asyncio.wait(self._unloading)
 
     # Reading
 
@@ -129,14 +129,14 @@ class ModelLifecycle:
         try:
             if override is not None and override.files:
                 return await asyncio.to_thread(
-                    read_sent_source, self.name, override, self._loads.settings
+                    read_uploaded_source, self.name, override, self._loads.settings
                 )
             return await self._read_places(places, override)
         except Exception as error:
             reason = failure_text(error)
             message = error.message if isinstance(error, ServerError) else reason
-            logger.error("Poll failed for model directory '%s': %s", self.name, message)  # noqa: TRY400  known by its text
-            # What a client sent says nothing about the model in the repository.
+            logger.error("Poll failed for model directory '%s': %s", self.name, message)  # noqa: TRY400  the message is enough
+            # A mistake in what a client sent is no problem of the model in the repository.
             if override is None:
                 self._loads.table.set_problem(self.name, reason)
             raise InternalError(f"{_REFUSAL.format(self.name)}: {message}") from error
@@ -144,8 +144,8 @@ class ModelLifecycle:
     async def _read_places(
         self, places: Sequence[ModelPlace], override: Override | None
     ) -> ModelSource:
-        # Noted before it is read: what changes meanwhile is seen the next time.
-        seen = self.last_tried = await asyncio.to_thread(look_at, places)
+        # Stored before the files are read, so that the next poll sees changes made meanwhile.
+        seen = self.last_files_state = await asyncio.to_thread(read_files_state, places)
         if not isinstance(seen, Snapshot):
             raise InvalidArgumentError(DUPLICATE)
         return await asyncio.to_thread(
@@ -176,7 +176,7 @@ class ModelLifecycle:
         self._source = source
 
     def _is_current(self, source: ModelSource, version: int) -> bool:
-        """Whether a version serves just what the source has."""
+        """Returns whether the loaded version is the same as in the source."""
         if self._source is None or not self._serves(version):
             return False
         return source.has_same_version(self._source, version)
@@ -188,10 +188,12 @@ class ModelLifecycle:
     async def _load_versions(
         self, source: ModelSource, versions: Sequence[int], *, is_limited: bool
     ) -> dict[int, LoadedVersion]:
-        """Load versions side by side; where one fails, none is left."""
+        """Load versions in parallel; if one fails, all are stopped."""
         if not versions:
             return {}
-        held = {each: self._hold_place(each) for each in versions if not self._serves(each)}
+        placeholders = {
+            each: self._add_placeholder(each) for each in versions if not self._serves(each)
+        }
         loads = {
             each: asyncio.ensure_future(
                 self._loads.load_version(source, each, is_limited=is_limited)
@@ -200,39 +202,41 @@ class ModelLifecycle:
         }
         try:
             await asyncio.wait(loads.values())
-        except BaseException:  # the server ends, or the model is unloaded
+        except BaseException:  # the server stops, or the model is unloaded
             for load in loads.values():
                 load.cancel()
             await asyncio.wait(loads.values())
-            self._clear_away(held, {each: _outcome(load) for each, load in loads.items()})
+            self._discard_loaded(
+                placeholders, {each: _outcome(load) for each, load in loads.items()}
+            )
             raise
         outcomes = {each: _outcome(load) for each, load in loads.items()}
         failures = {each: reason for each in versions if (reason := _failure(outcomes[each]))}
         if failures:
-            self._clear_away(held, outcomes)
+            self._discard_loaded(placeholders, outcomes)
             raise InvalidArgumentError(f"load failed for model '{self.name}': {_list(failures)}")
         return {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
 
-    def _hold_place(self, version: int) -> Model:
-        model = self._waiting[version] = self._loads.hold_place(self.name, version)
+    def _add_placeholder(self, version: int) -> Model:
+        model = self._placeholders[version] = self._loads.add_placeholder(self.name, version)
         return model
 
-    def _withdraw(self, versions: Collection[int]) -> None:
-        """Have versions that failed count as unloaded."""
+    def _mark_unloaded(self, versions: Collection[int]) -> None:
+        """Let versions that failed count as unloaded."""
         for version in list(versions):
-            self._hold_place(version).become(ModelState.UNAVAILABLE, UNLOADED)
+            self._add_placeholder(version).become(ModelState.UNAVAILABLE, UNLOADED)
 
-    def _clear_away(
-        self, held: Mapping[int, Model], outcomes: Mapping[int, LoadedVersion | str]
+    def _discard_loaded(
+        self, placeholders: Mapping[int, Model], outcomes: Mapping[int, LoadedVersion | str]
     ) -> None:
-        """End what was loaded beside something that failed, and say what did."""
-        for version, model in held.items():
+        """Stop the versions that were loaded beside a failed one, and report the failures."""
+        for version, model in placeholders.items():
             model.become(ModelState.UNAVAILABLE, _failure(outcomes[version]) or UNLOADED)
         loaded = {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
-        self._retire(loaded, None, were_served=False)
+        self._unload_versions(loaded, None, were_served=False)
 
     def _switch(self, source: ModelSource, fresh: Mapping[int, LoadedVersion]) -> None:
-        """Serve new versions from now on, and only those that the source has."""
+        """Replace the versions in service by the new ones and drop those not in the source."""
         former, self._loaded = self._loaded, {}
         for version in source.versions:
             self._loaded[version] = fresh.get(version) or former[version]
@@ -240,50 +244,54 @@ class ModelLifecycle:
             self._loads.engine.add(loaded.model)
             self._loads.engine.set_ready(loaded.model)
             self._loads.table.put(self.name, version, loaded.model)
-            self._waiting.pop(version, None)
-        self._withdraw([version for version in self._waiting if version not in source.versions])
-        leaving = {
+            self._placeholders.pop(version, None)
+        self._mark_unloaded(
+            [version for version in self._placeholders if version not in source.versions]
+        )
+        old = {
             version: loaded
             for version, loaded in former.items()
             if self._loaded.get(version) is not loaded
         }
-        self._retire(leaving, self._source)
+        self._unload_versions(old, self._source)
 
-    # Ending
+    # Unloading
 
-    def _retire(
+    def _unload_versions(
         self,
-        leaving: Mapping[int, LoadedVersion],
+        old: Mapping[int, LoadedVersion],
         source: ModelSource | None,
         *,
         were_served: bool = True,
     ) -> None:
-        """Give versions no new requests, and end them when they have answered those they have."""
-        for version, loaded in leaving.items():
+        """Give versions no new requests, and stop them when they have finished theirs."""
+        for version, loaded in old.items():
             if loaded.model.state is ModelState.READY:
                 loaded.model.become(ModelState.UNLOADING)
             elif were_served and version not in self._loaded:
-                self._withdraw([version])  # the engine shows why it failed, which is over now
+                self._mark_unloaded([version])  # clears the reason for which it failed
             self._loads.engine.begin_draining(loaded.model)
         directory = source.place.directory if source is not None and source.is_temporary else None
-        if leaving or directory is not None:
-            versions = tuple(leaving.values())
-            task = asyncio.ensure_future(self._end(versions, directory))
-            self._retiring[task] = versions
-            task.add_done_callback(self._retiring.pop)
+        if old or directory is not None:
+            versions = tuple(old.values())
+            task = asyncio.ensure_future(self._stop_versions(versions, directory))
+            self._unloading[task] = versions
+            task.add_done_callback(self._unloading.pop)
 
-    async def _end(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
+    async def _stop_versions(
+        self, versions: Collection[LoadedVersion], directory: Path | None
+    ) -> None:
         timeout_s = self._loads.settings.drain_timeout_s
         try:
-            await asyncio.gather(*(self._end_version(version, timeout_s) for version in versions))
+            await asyncio.gather(*(self._stop_version(version, timeout_s) for version in versions))
         finally:
             if directory is not None:
                 remove_files(directory)
 
-    async def _end_version(self, version: LoadedVersion, timeout_s: float | None) -> None:
+    async def _stop_version(self, version: LoadedVersion, timeout_s: float | None) -> None:
         try:
-            await version.retire(timeout_s)
-        except Exception:  # nobody waits for this, and the others are ended as well
+            await version.drain_and_stop(timeout_s)
+        except Exception:  # no caller gets this error, and the other versions are stopped as well
             logger.exception("'%s' did not end as it should", self.name)
         finally:
             self._loads.engine.end_draining(version.model)
@@ -293,7 +301,7 @@ class ModelLifecycle:
     def __repr__(self) -> str:
         return (
             f"<ModelLifecycle {self.name} loaded={sorted(self._loaded)} "
-            f"retiring={len(self._retiring)}>"
+            f"unloading={len(self._unloading)}>"
         )
 
 
@@ -302,7 +310,7 @@ def _outcome(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
 
 
 def _failure(outcome: LoadedVersion | str) -> str:
-    """Why a version cannot be served; one whose instances are gone already cannot, either."""
+    """Returns why a version cannot serve: the load failed, or its instances died already."""
     if isinstance(outcome, str):
         return outcome
     is_alive = outcome.model.state is ModelState.LOADING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All models of a server's repositories: which ones serve, and what clients may change of that."""
+"""Decides which models of a server's repositories are loaded, as control mode and clients ask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator
 from pytriton.repository.model_lifecycle import ModelLifecycle
 from pytriton.repository.poller import Poller
-from pytriton.repository.reading.layout import ModelPlace, check_model_name, find_models, look_at
+from pytriton.repository.reading.layout import (
+    ModelPlace,
+    check_model_name,
+    find_models,
+    read_files_state,
+)
 from pytriton.repository.reading.overrides import read_override
 from pytriton.repository.settings import ControlMode, RepositorySettings
 
@@ -24,11 +29,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ALL_MODELS = "*"
-Report = Callable[[int, int, Sequence[str]], None]  # finished, of how many, being loaded now
+# Called with the number of finished models, their total number, and the names being loaded.
+Report = Callable[[int, int, Sequence[str]], None]
 
 
 class ModelRepositories:
-    """Loads and unloads models. Implements `ModelControl`; all on the event loop."""
+    """Loads and unloads models on the event loop. Implements `ModelControl`."""
 
     def __init__(
         self,
@@ -45,14 +51,14 @@ class ModelRepositories:
         self._is_stopping = False
 
     async def start(self, report: Report | None = None) -> None:
-        """Load what should serve from the start, and begin to look for changes.
+        """Load the models that should serve from the start, and begin to poll if so configured.
 
         Args:
-            report: Told how far it is, whenever that changes.
+            report: Called with the progress whenever it changes.
 
         Raises:
-            InternalError: A repository cannot be read, or a model cannot be loaded; the others
-                serve.
+            InternalError: A repository cannot be read, or a model cannot be loaded; the other
+                models are loaded.
         """
         places = await self._find()
         names: Sequence[str] = list(places)
@@ -66,7 +72,7 @@ class ModelRepositories:
             raise InternalError("failed to load all models")
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """Give up what is being loaded, and end all models, which get so much time."""
+        """Cancel all loads and stop all models, which have `timeout_s` to finish their requests."""
         self._is_stopping = True
         await self._poller.stop()
         running = list(self._operations)
@@ -79,7 +85,7 @@ class ModelRepositories:
     # ModelControl
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Every known model version, or only those that serve."""
+        """Returns every known model version, or only those that are ready."""
         try:
             places = find_models(self._settings.repositories)
         except ServerError as error:
@@ -91,15 +97,15 @@ class ModelRepositories:
         """Load or reload a model; returns when it is ready.
 
         Raises:
-            ServerError: It cannot be loaded; what served before still does.
+            ServerError: It cannot be loaded; the old versions remain in service.
         """
         await self._run(self._load(name, config, files, is_limited=True))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Take a model out of service; an unknown one is out of service already.
+        """Unload a model; for an unknown model this does nothing.
 
         Raises:
-            ServerError: The server does not leave that to clients, or it ends.
+            ServerError: The control mode does not allow this, or the server stops.
         """
         self._check_control()
         lifecycle = self._models.get(name)
@@ -107,18 +113,18 @@ class ModelRepositories:
             await self._run(lifecycle.unload())
 
     def is_ready(self) -> bool:
-        """Whether every model that should serve does."""
+        """Returns whether every model that should be ready is ready."""
         return self._loads.table.is_ready()
 
     @property
     def for_models(self) -> ControlForModels:
-        """The control that models get: what they load while they are loaded has no turn to wait."""
+        """The control that models get, without the limit on concurrent loads."""
         return ControlForModels(self)
 
     async def load_unlimited(
         self, name: str, config: str | None, files: Mapping[str, bytes]
     ) -> None:
-        """Like `load`, for a model that is maybe being loaded itself."""
+        """Like `load`, without the limit: the caller may be a model that counts against it."""
         await self._run(self._load(name, config, files, is_limited=False))
 
     def _check_control(self) -> None:
@@ -137,7 +143,7 @@ class ModelRepositories:
         try:
             override = read_override(config, files)
         except ServerError as error:
-            logger.error("Poll failed for model directory '%s': %s", name, error.message)  # noqa: TRY400  known by its text
+            logger.error("Poll failed for model directory '%s': %s", name, error.message)  # noqa: TRY400  the message is enough
             raise InternalError(
                 f"failed to load '{name}', failed to poll from model repository: {error.message}"
             ) from error
@@ -145,7 +151,7 @@ class ModelRepositories:
         await self._lifecycle(name).load(places.get(name, ()), override, is_limited=is_limited)
 
     async def _run(self, operation: Coroutine[Any, Any, None]) -> None:
-        """Run an operation to its end, also when who asked for it does not wait any more."""
+        """Run an operation to its end, also if its caller is cancelled."""
         if self._is_stopping:
             operation.close()
             raise UnavailableError("Server exiting")
@@ -162,7 +168,7 @@ class ModelRepositories:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._operations.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits has it; it was logged in any case
+            task.exception()  # marks it as retrieved; it was logged already
 
     def _lifecycle(self, name: str) -> ModelLifecycle:
         lifecycle = self._models.get(name)
@@ -176,10 +182,10 @@ class ModelRepositories:
     async def _load_all(
         self, places: Mapping[str, Sequence[ModelPlace]], report: Report | None = None
     ) -> bool:
-        """Load models side by side; whether all could be loaded. Failures are logged."""
+        """Load models in parallel and log failures; returns whether all were loaded."""
         finished = 0
 
-        def tell() -> None:
+        def report_progress() -> None:
             if report is not None:
                 report(finished, len(places), self._loads.loading)
 
@@ -194,31 +200,31 @@ class ModelRepositories:
                 return False
             finally:
                 finished += 1
-                tell()
+                report_progress()
             return True
 
-        self._loads.on_progress = tell
+        self._loads.on_progress = report_progress
         try:
             return all(await asyncio.gather(*(load(name) for name in places)))
         finally:
             self._loads.on_progress = None
 
     async def poll_once(self) -> None:
-        """Load models that are new or changed, unload those that are gone.
+        """Load models that are new or changed, unload those whose files were removed.
 
-        A model that could not be loaded is tried again when its files change, and so is one that
-        is still being loaded: it may hang.
+        A model that could not be loaded is tried again when its files change. So is a model that is
+        still being loaded, because its load may hang.
 
         Raises:
             InternalError: A repository cannot be read; nothing was changed.
         """
         places = await self._find()
-        known = {name: lifecycle.last_tried for name, lifecycle in self._models.items()}
+        known = {name: lifecycle.last_files_state for name, lifecycle in self._models.items()}
         changed = await asyncio.to_thread(
-            lambda: [name for name in places if known.get(name) != look_at(places[name])]
+            lambda: [name for name in places if known.get(name) != read_files_state(places[name])]
         )
         for name in changed:
-            self._lifecycle(name).give_up_loading()
+            self._lifecycle(name).cancel_loads()
         gone = [name for name, seen in known.items() if seen is not None and name not in places]
         await asyncio.gather(*(self._models[name].unload() for name in gone))
         await self._load_all({name: places[name] for name in changed})
@@ -231,7 +237,7 @@ class ModelRepositories:
 
 
 class ControlForModels:
-    """Control that models have of others: their loads never wait for a turn. See `ModelControl`."""
+    """Loads and unloads models for other models, without a limit on loads. See `ModelControl`."""
 
     def __init__(self, models: ModelRepositories) -> None:
         self._models = models

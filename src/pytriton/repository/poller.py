@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timer around looking for changes; what a look does is for `ModelRepositories`."""
+"""Polls for changes at intervals; `ModelRepositories` does the polling itself."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pytriton.errors import ServerError
 logger = logging.getLogger(__name__)
 
 
-_PATIENCE_S = 1.0  # with a look that takes longer than the time between two
+_MIN_TIMEOUT_S = 1.0  # before the next poll starts beside one that does not end
 
 
 class Poller:
-    """Looks again and again, with the same time between the end of a look and the next.
+    """Polls repeatedly, with an interval between the end of a poll and the next one.
 
-    A look that does not end, because a model hangs while it is loaded, does not stop the others.
+    A poll that does not end, because a model hangs while it is loaded, does not stop later polls.
     """
 
     def __init__(
         self,
         interval_s: float,
-        look: Callable[[], Awaitable[None]],
+        poll: Callable[[], Awaitable[None]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._interval_s = interval_s
-        self._look = look
+        self._poll = poll
         self._sleep = sleep
         self._task: asyncio.Task[None] | None = None
-        self._looks: set[asyncio.Task[None]] = set()
+        self._polls: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin; the first look is after the first interval."""
+        """Start; the first poll comes after the first interval."""
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
-        """Look no more; looks that have begun are given up."""
-        tasks = [*self._looks, self._task] if self._task is not None else []
+        """Stop polling and cancel running polls."""
+        tasks = [*self._polls, self._task] if self._task is not None else []
         self._task = None
         for task in tasks:
             task.cancel()
@@ -49,15 +49,15 @@ class Poller:
     async def _run(self) -> None:
         while True:
             await self._sleep(self._interval_s)
-            look = asyncio.ensure_future(self._look_once())
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
-            await asyncio.wait({look}, timeout=max(self._interval_s, _PATIENCE_S))
+            poll = asyncio.ensure_future(self._poll_once())
+            self._polls.add(poll)
+            poll.add_done_callback(self._polls.discard)
+            await asyncio.wait({poll}, timeout=max(self._interval_s, _MIN_TIMEOUT_S))
 
-    async def _look_once(self) -> None:
+    async def _poll_once(self) -> None:
         try:
-            await self._look()
+            await self._poll()
         except ServerError as error:
             logger.warning("the repositories could not be polled: %s", error.message)
-        except Exception:  # the next look may be better
+        except Exception:  # the next poll may succeed
             logger.exception("the repositories could not be polled")

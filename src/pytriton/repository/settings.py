@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How models of repositories are kept: where they lie, which ones serve, how they are loaded."""
+"""The settings of model repositories: their paths, the models to load, and how to load them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 
 class ControlMode(enum.Enum):
-    """Who decides which models serve; the values are those of the command line."""
+    """How it is decided which models are loaded; the values are those of the command line."""
 
-    NONE = "none"  # all that are there when the server starts
-    POLL = "poll"  # all that are there, and what changes
-    EXPLICIT = "explicit"  # clients
+    NONE = "none"  # all models at the start of the server
+    POLL = "poll"  # all models at the start, and later changes of the files
+    EXPLICIT = "explicit"  # the models that clients load
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,14 +22,14 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     repositories: tuple[Path, ...]
     control_mode: ControlMode = ControlMode.NONE
-    startup_models: tuple[str, ...] = ()  # with clients in control; "*" stands for all
+    startup_models: tuple[str, ...] = ()  # in mode EXPLICIT; "*" stands for all
     config_name: str | None = None  # of the configurations in `configs`
     may_complete: bool = True  # whether models may complete their configurations
     load_limit: int = 4  # versions that are loaded at a time
     retry_count: int = 0  # of a version that fails to load
-    load_timeout_s: float = 0.0  # of each attempt; 0: as long as it takes
+    load_timeout_s: float = 0.0  # of each attempt; 0: no limit
     poll_interval_s: float = 15.0
-    may_leave_by_links: bool = False  # models may be links to places outside the repositories
+    allows_outside_links: bool = False  # models may be links out of the repositories
     gpu_ids: tuple[int, ...] = ()
     visible_devices: str | None = None  # the server's CUDA_VISIBLE_DEVICES
-    drain_timeout_s: float | None = None  # of a version that is unloaded; None: as long as it takes
+    drain_timeout_s: float | None = None  # of a version that is unloaded; None: no limit

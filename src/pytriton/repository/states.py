@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of every model: its versions with their states, or why it has none. Pure.
+"""The states of all models: those of their versions, or why a model has no version.
 
-A version's state is that of its engine model, which also has the transitions: there is no second
-record of it that could differ.
+A version's state is read from its engine model, so that there is no second record of it that could
+differ.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ class VersionState(Protocol):
 
     @property
     def state(self) -> ModelState:
-        """Where it is in its life."""
+        """The state of the version."""
 
     @property
     def reason(self) -> str:
-        """Why it does not serve."""
+        """Why it is not ready."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves with all that it should have."""
+        """Whether it serves with all its instances."""
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether somebody wanted it out of service."""
+        """Whether it was unloaded on purpose."""
 
 
 class StateTable:
-    """The states of all models that were ever to be loaded."""
+    """The states of all models that were loaded or should have been."""
 
     def __init__(self) -> None:
         self._versions: dict[str, dict[int, VersionState]] = {}
-        self._problems: dict[str, str] = {}  # of models without a version to blame
+        self._problems: dict[str, str] = {}  # of models that could not be read
 
     def put(self, name: str, version: int, state: VersionState) -> None:
-        """A version got a new engine model."""
+        """Set the engine model of a version."""
         self._versions.setdefault(name, {})[version] = state
 
     def set_problem(self, name: str, reason: str) -> None:
-        """A model could not even be read; an empty reason takes that back."""
+        """Store why a model could not be read; an empty reason clears it."""
         if reason:
             self._problems[name] = reason
         else:
             self._problems.pop(name, None)
 
     def is_ready(self) -> bool:
-        """Whether all that should serve does; what was unloaded should not."""
+        """Returns whether all models are ready, except for those unloaded on purpose."""
         states = (state for versions in self._versions.values() for state in versions.values())
         return all(state.is_ready or state.is_withdrawn for state in states) and not any(
             not self._serves(name) for name in self._problems
         )
 
     def rows(self, places: Mapping[str, Collection[object]], *, ready: bool) -> list[IndexEntry]:
-        """The index, by name and version.
+        """Returns the index, sorted by name and version.
 
         Args:
-            places: Where each model of the repositories lies.
-            ready: Whether to list only what serves.
+            places: The directories of each model of the repositories.
+            ready: Whether to list only versions that are ready.
         """
         names = sorted({*places, *self._versions, *self._problems})
         rows = (row for name in names for row in self._rows_of(name, len(places.get(name, ()))))
@@ -77,7 +77,7 @@ class StateTable:
         for version, state in sorted(versions.items()):
             yield IndexEntry(name, str(version), state.state.value, state.reason)
         problem = DUPLICATE if place_count > 1 else self._problems.get(name, "")
-        # A model that serves in spite of it is for its loader and for the log to complain of.
+        # The problem of a model that still serves is only logged.
         if problem and not self._serves(name):
             yield IndexEntry(name, state=ModelState.UNAVAILABLE.value, reason=problem)
         elif not versions:

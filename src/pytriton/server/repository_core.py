@@ -121,7 +121,7 @@ def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> R
         retry_count=options.load_retry_count,
         load_timeout_s=options.load_timeout_s,
         poll_interval_s=options.repository_poll_s,
-        may_leave_by_links=options.allow_links,
+        allows_outside_links=options.allow_links,
         gpu_ids=tuple(gpu_ids),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )

@@ -58,9 +58,9 @@ def test_request_of_a_batch_before_the_one_that_blocks_is_answered_by_others():
     graph = WaitGraph()
     graph.add(Wait(instance, 2, is_blocking=True), awaited)
 
-    assert graph.is_stuck(awaited)
-    assert graph.is_stuck(late)
-    assert not graph.is_stuck(early)
+    assert graph.is_deadlocked(awaited)
+    assert graph.is_deadlocked(late)
+    assert not graph.is_deadlocked(early)
 
 
 def test_thread_of_all_coroutines_holds_up_all_batches():
@@ -71,7 +71,7 @@ def test_thread_of_all_coroutines_holds_up_all_batches():
     graph = WaitGraph()
     graph.add(Wait(instance, 0, is_blocking=True), awaited)
 
-    assert [graph.is_stuck(each) for each in (awaited, early, late)] == [True, True, True]
+    assert [graph.is_deadlocked(each) for each in (awaited, early, late)] == [True, True, True]
 
 
 def test_coroutine_that_waits_for_itself_needs_a_free_slot():
@@ -81,14 +81,14 @@ def test_coroutine_that_waits_for_itself_needs_a_free_slot():
     running(model, instance)
     first = queued(model)
     graph.add(Wait(instance, 1, is_blocking=False), first)
-    assert not graph.is_stuck(first)
+    assert not graph.is_deadlocked(first)
 
     instance.begin(first)
     second = queued(model)
     graph.add(Wait(instance, 2, is_blocking=False), second)
 
-    assert graph.is_stuck(second)
-    assert graph.is_stuck(first)
+    assert graph.is_deadlocked(second)
+    assert graph.is_deadlocked(first)
 
 
 def test_full_instance_moves_while_one_of_its_batches_awaits_nothing():
@@ -100,7 +100,7 @@ def test_full_instance_moves_while_one_of_its_batches_awaits_nothing():
     graph = WaitGraph()
     graph.add(Wait(instance, 1, is_blocking=False), awaited)
 
-    assert not graph.is_stuck(awaited)
+    assert not graph.is_deadlocked(awaited)
 
 
 def test_instance_that_ends_holds_up_nobody():
@@ -109,7 +109,7 @@ def test_instance_that_ends_holds_up_nobody():
     graph = WaitGraph()
     graph.add(Wait(instance, 1, is_blocking=False), awaited)
 
-    assert not graph.is_stuck(awaited)
+    assert not graph.is_deadlocked(awaited)
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
@@ -122,11 +122,11 @@ def test_batch_with_several_calls_moves_when_one_is_answered(is_blocking):
     graph = WaitGraph()
     wait = Wait(caller, 1, is_blocking=is_blocking)
     graph.add(wait, stuck)
-    assert graph.is_stuck(stuck)
+    assert graph.is_deadlocked(stuck)
 
     graph.add(wait, runs)
 
-    assert not graph.is_stuck(stuck)
+    assert not graph.is_deadlocked(stuck)
     assert repr(graph) == "<WaitGraph 2 calls wait>"
 
 

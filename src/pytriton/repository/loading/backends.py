@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which loader runs a model: a table by the name of its backend."""
+"""Finds the loader of a model by the name of its backend."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Loaders = Mapping[str, VersionLoader]
 
 
 def find_loader(loaders: Loaders, config: Any) -> VersionLoader:
-    """The loader of the backend that a configuration names.
+    """Returns the loader of the backend that a configuration names.
 
     Args:
-        loaders: All that this server has, by the names of their backends.
+        loaders: The loaders of this server, by backend name.
         config: The ModelConfig message, normalised.
 
     Raises:
-        UnsupportedError: It is an ensemble.
-        InvalidArgumentError: There is no such backend here.
+        UnsupportedError: The model is an ensemble.
+        InvalidArgumentError: This server has no such backend.
     """
     names = ", ".join(f"'{name}'" for name in loaders)
     if config.platform == ENSEMBLE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all models of the repositories share: settings, engine, states, and the turns to load."""
+"""What all models of the repositories share: settings, engine, states, and the limit on loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadCoordinator:
-    """Loads versions, a few at a time, for all models."""
+    """Loads versions for all models, at most `load_limit` at a time."""
 
     def __init__(
         self,
@@ -40,30 +40,30 @@ class LoadCoordinator:
         self.settings = settings
         self.engine = engine
         self.table = StateTable()
-        self.on_progress: Callable[[], None] | None = None  # told when `loading` changed
+        self.on_progress: Callable[[], None] | None = None  # called when `loading` changed
         self._loaders = loaders
         self._loop = loop
-        self._turns = asyncio.Semaphore(settings.load_limit)
+        self._load_slots = asyncio.Semaphore(settings.load_limit)
         self._loading: Counter[str] = Counter()
 
     @property
     def loading(self) -> list[str]:
-        """The models of which a version is being loaded right now."""
+        """The names of the models of which a version is being loaded."""
         return sorted(self._loading)
 
     async def load_version(
         self, source: ModelSource, version: int, *, is_limited: bool
     ) -> LoadedVersion | str:
-        """Load a version: what serves it, or why it could not be loaded.
+        """Load a version; returns it, or why it could not be loaded.
 
         Args:
-            source: What it is loaded from.
-            version: Which one.
-            is_limited: Whether it waits for its turn. A model that loads another one must not: it
-                has a turn itself, and may have the last one.
+            source: The files and the configuration of the model.
+            version: The number of the version.
+            is_limited: Whether the limit on concurrent loads applies. It must not if a model loads
+                another one: the first one counts itself, and might wait for itself to end.
         """
-        async with self._turns if is_limited else contextlib.nullcontext():
-            with self._noted(source.name):
+        async with self._load_slots if is_limited else contextlib.nullcontext():
+            with self._counted_as_loading(source.name):
                 for attempt in range(self.settings.retry_count + 1):
                     outcome = await self._try_version(source, version)
                     if not isinstance(outcome, str):
@@ -84,11 +84,11 @@ class LoadCoordinator:
             loader = find_loader(self._loaders, source.config)
             plan = await asyncio.to_thread(make_plan, source, version, self.settings)
             return await load_within(plan.load_timeout_s, loader.load(plan))
-        except Exception as error:  # noqa: BLE001  whatever it was, it is the version's state
+        except Exception as error:  # noqa: BLE001  it becomes the version's reason
             return failure_text(error)
 
     @contextlib.contextmanager
-    def _noted(self, name: str) -> Iterator[None]:
+    def _counted_as_loading(self, name: str) -> Iterator[None]:
         self._loading[name] += 1
         self._report()
         try:
@@ -101,8 +101,8 @@ class LoadCoordinator:
         if self.on_progress is not None:
             self.on_progress()
 
-    def hold_place(self, name: str, version: int) -> Model:
-        """Have the engine and the index know of a version that does not serve yet."""
+    def add_placeholder(self, name: str, version: int) -> Model:
+        """Register a version that is not loaded, so that the engine and the index have it."""
         spec = ModelSpec(
             name=name,
             version=version,
@@ -120,7 +120,7 @@ class LoadCoordinator:
 
 
 def failure_text(error: Exception) -> str:
-    """Why something failed, as states and logs have it; what nobody foresaw is logged whole."""
+    """Returns the text of an error for states and logs; unexpected errors are logged in full."""
     if isinstance(error, ServerError):
         return f"{error.kind}: {error.message}"
     logger.error("an unexpected error", exc_info=error)

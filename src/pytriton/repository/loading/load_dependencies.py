@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models wait, while they are loaded, for others to be loaded: never in a circle."""
+"""Tracks which models wait, during their load, for the load of others, and refuses cycles."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pytriton.errors import InvalidArgumentError
 
 
 class LoadDependencies:
-    """A graph of models; loads of one model run one after the other, so a circle would not end."""
+    """A graph of models. Loads of one model run one after the other, so a cycle would not end."""
 
     def __init__(self) -> None:
-        self._waits: dict[str, Counter[str]] = {}  # several instances may want the same
+        self._waits: dict[str, Counter[str]] = {}  # several instances may load the same model
 
     @contextlib.contextmanager
     def add(self, name: str, wanted: str) -> Iterator[None]:
-        """A model that is being loaded waits until `wanted` is loaded.
+        """Mark, while the context is entered, that the load of `name` waits for that of `wanted`.
 
         Raises:
-            InvalidArgumentError: That waits for it, or is the model itself.
+            InvalidArgumentError: `wanted` waits for `name`, or is the same model.
         """
         path = self._path(wanted, name)
         if path:
@@ -46,7 +46,7 @@ class LoadDependencies:
         return f"<LoadDependencies {len(self)} loads>"
 
     def _path(self, start: str, end: str) -> list[str]:
-        """The models from `start` to `end`, both included; empty where none leads there."""
+        """Returns the models on the path from `start` to `end`, both included; empty if none."""
         paths = {start: [start]}
         pending = [start]
         while pending and end not in paths:

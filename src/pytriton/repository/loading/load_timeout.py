@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the load of a model version, or the restart of one of its instances, may take."""
+"""The time limit for the load of a model version and for the restart of one of its instances."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 
 def load_timeout_s(config: Any, default_s: float) -> float:
-    """How long a version of the model may take to load; 0 is as long as it takes.
+    """Returns the time limit for loading a version of the model; 0: no limit.
 
     Raises:
-        InvalidArgumentError: The model's parameter is no such number.
+        InvalidArgumentError: The model's parameter is not a number that can be used.
     """
     if PARAMETER not in config.parameters:
         return default_s
@@ -37,10 +37,10 @@ def load_timeout_s(config: Any, default_s: float) -> float:
 
 
 async def load_within(timeout_s: float, load: Awaitable[_T]) -> _T:
-    """What a load gives, unless it takes longer than this; 0 is as long as it takes.
+    """Await a load with a time limit; 0: no limit.
 
     Raises:
-        UnavailableError: It took longer, and was cancelled.
+        UnavailableError: The load took longer and was cancelled.
     """
     if not timeout_s:
         return await load

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam between deciding what to load and doing it: plans go in, served versions come out.
+"""The interface between deciding what to load and loading it: loaders turn plans into versions.
 
-`ModelRepositories` makes plans and asks a `VersionLoader`; it knows neither processes nor channels.
+`ModelRepositories` makes plans and calls a `VersionLoader`. It depends on neither processes nor
+channels.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from pytriton.messages import InferTensor
 
 
 class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that a version gets, as its process is told."""
+    """One instance of a version, as its process gets to know it."""
 
     name: str
     kind: str  # CPU, GPU or MODEL, as `initialize` reads it
     device_id: int = 0
-    environment: dict[str, str] = {}  # that its process has beside the server's own
+    environment: dict[str, str] = {}  # added to the server's own
 
 
 class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that every instance answers before its version is ready."""
+    """Requests that every instance executes before its version is ready."""
 
     name: str
     request_count: int  # of one execution
@@ -33,7 +34,7 @@ class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[InferTensor, ...]  # one row, without the batch dimension
 
     def request_inputs(self, *, batching: bool) -> dict[str, InferTensor]:
-        """The inputs of one request; a batching model gets one row."""
+        """Returns the inputs of one request; with one row if the model batches."""
         if not batching:
             return {tensor.name: tensor for tensor in self.inputs}
         return {
@@ -43,46 +44,46 @@ class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is needed to load one version of a model."""
+    """What a loader needs to load one version of a model."""
 
     name: str
     version: int
-    model_directory: Path  # what `initialize` gets as model_repository
+    model_directory: Path  # `model_repository` of `initialize`
     version_directory: Path
     config: Any  # the ModelConfig message, normalised; tensors are unchecked until auto-complete
-    gpu_ids: tuple[int, ...] = ()  # devices that there are, for whoever normalises it again
+    gpu_ids: tuple[int, ...] = ()  # available devices, to normalise `config` again
     labels: dict[str, tuple[str, ...]] = {}  # names of the classes, by output
     instances: tuple[InstancePlan, ...]
     warmup: tuple[WarmupSample, ...] = ()
-    load_timeout_s: float = 0.0  # also for each restart of an instance; 0: as long as it takes
+    load_timeout_s: float = 0.0  # also for each restart of an instance; 0: no limit
 
 
 class LoadedVersion(Protocol):
-    """A version that is loaded, and can be served and ended."""
+    """A loaded version that can be put in service and stopped."""
 
     @property
     def model(self) -> Model:
-        """What the engine serves: all instances are there, the state is still LOADING."""
+        """The engine's model. It has all its instances, and its state is still LOADING."""
 
-    async def retire(self, timeout_s: float | None = None) -> None:
-        """Finish the requests that it has, at most for so long, and end the instances.
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        """Wait at most `timeout_s` until its requests are finished, then stop the instances.
 
-        Whoever calls took it out of the engine, or it never was in there.
+        The engine must not send requests to it any more.
         """
 
 
 class VersionLoader(Protocol):
-    """Starts instances of one backend, and makes a model of them."""
+    """Starts instances of one backend and makes a model of them."""
 
     @property
     def directory(self) -> str:
-        """Where the backend's own files lie."""
+        """The directory of the backend's own files."""
 
     def start(self) -> None:
-        """Begin what goes on beside the loads."""
+        """Start background work."""
 
     async def close(self) -> None:
-        """Remove what was made for models; their versions were retired before."""
+        """Remove the files that were made for models, whose versions were stopped before."""
 
     async def load(self, plan: VersionPlan) -> LoadedVersion:
-        """Load one version; any exception means that nothing of it is left running."""
+        """Load one version; if this raises an exception, none of its processes is left."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads one version of a Python backend model: its processes, and what the engine serves."""
+"""Loads a version of a Python backend model: starts its processes, makes the engine's model."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _PARALLEL_SETTING = "TRITON_PARALLEL_INSTANCE_LOADING"
-_PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of one model: "no" loads one at a time
+_PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of a model; "no" starts one instance at a time
 _START_ATTEMPTS = 3
 _FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 class PythonLoader:
-    """Makes served versions of plans; one for a server. See `VersionLoader`."""
+    """Loads versions from plans; a server has one. See `VersionLoader`."""
 
     directory = str(Path(__file__).parents[2] / "python_backend")
 
@@ -58,7 +58,7 @@ class PythonLoader:
         exit_timeout_s: float = 30.0,
     ) -> None:
         self._launcher = launcher
-        self._make_services = make_services  # for a model's instance, by their names
+        self._make_services = make_services  # given the names of model and instance
         self._loop = loop
         self._cache = cache
         self._completes_config = completes_config
@@ -67,7 +67,7 @@ class PythonLoader:
         self._cleaning: asyncio.Future[None] | None = None
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
-        """Load one version; any exception means that nothing of it is left running."""
+        """Load one version; if this raises an exception, none of its processes is left."""
         check_python_model(plan.config)
         model_path = _model_path(plan)
         environment = await self._environment(plan)
@@ -82,17 +82,17 @@ class PythonLoader:
         return version
 
     def start(self) -> None:
-        """Begin to remove what servers that were killed have left; loads need not wait for it."""
+        """Start to remove the files of killed servers, in the background."""
         self._cleaning = self._loop.run_in_executor(None, self._environments.remove_abandoned)
 
     async def close(self) -> None:
-        """Remove what was made for models; their versions were retired before."""
+        """Remove the files that were made for models, whose versions were stopped before."""
         if self._cleaning is not None:
             await self._cleaning
         await asyncio.to_thread(self._environments.close)
 
     async def _start_all(self, version: PythonVersion, plan: VersionPlan) -> None:
-        """Start all instances; where one fails, none is left."""
+        """Start all instances; if one fails, all are stopped."""
         try:
             if _loads_in_parallel(plan.config):
                 starts = [asyncio.ensure_future(version.add(each)) for each in plan.instances]
@@ -106,7 +106,7 @@ class PythonLoader:
                 for each in plan.instances:
                     await version.add(each)
         except BaseException:
-            await version.retire(0.0)
+            await version.drain_and_stop(0.0)
             raise
 
     async def _environment(self, plan: VersionPlan) -> PythonEnvironment | None:
@@ -120,7 +120,7 @@ class PythonLoader:
     async def _complete(
         self, plan: VersionPlan, model_path: str, environment: PythonEnvironment | None
     ) -> Any:
-        """Ask the model what its configuration leaves open, in a process of its own."""
+        """Let the model complete its configuration, in a separate process."""
         name = f"{plan.name}_auto_complete"
         arguments = {
             "model_config": config_to_json(plan.config).decode(),
@@ -150,7 +150,7 @@ class PythonLoader:
         )
 
     async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
-        """Start one instance and warm it up; it is not in service yet."""
+        """Start one instance and run its warm-up; it is not in service yet."""
         return await _retried(lambda: self._start_instance(launch, instance_plan))
 
     async def _start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
@@ -178,7 +178,7 @@ class PythonLoader:
         return instance
 
     def make_model(self, launch: _Launch, supervisor: InstanceSupervisor) -> Model:
-        """What the engine serves of a version; it has no instances yet."""
+        """Make the engine's model of a version, without instances."""
         return Model(
             launch.spec,
             self._loop,
@@ -190,7 +190,7 @@ class PythonLoader:
 
 
 class _Launch:
-    """What all instances of one version have in common."""
+    """What all instances of one version share."""
 
     def __init__(
         self,
@@ -217,15 +217,15 @@ class _Launch:
         )
 
     def make_model(self, supervisor: InstanceSupervisor) -> Model:
-        """What the engine serves; its supervisor starts and replaces the instances."""
+        """Make the engine's model; its supervisor starts and replaces the instances."""
         return self._loader.make_model(self, supervisor)
 
     async def start(self, plan: InstancePlan) -> PythonInstance:
-        """Start an instance, at first or in the place of one that is gone."""
+        """Start an instance, also to replace one that died."""
         return await self._loader.start_instance(self, plan)
 
     def initialize_frame(self, plan: InstancePlan) -> Initialize:
-        """What the instance's process is told first."""
+        """Returns the first message to the instance's process."""
         spec = self.spec
         arguments = {
             "model_config": self.config_json.decode(),
@@ -247,7 +247,7 @@ class _Launch:
 
 
 async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:
-    """Start a process again if it was ended because of another one, a few times."""
+    """Start a process; retry a few times if it ended because the process that forks it did."""
     for _ in range(_START_ATTEMPTS - 1):
         with contextlib.suppress(ForkingProcessEndedError):
             return await start()

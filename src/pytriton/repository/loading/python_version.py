@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Member(msgspec.Struct, eq=False):
-    """An instance in service, and what it was started with."""
+    """An instance in service, and the plan it was started with."""
 
     instance: WorkerInstance
     plan: InstancePlan
 
 
 class PythonVersion:
-    """What the engine serves of a version, and the processes behind it."""
+    """The engine's model of a version, and its worker processes."""
 
     def __init__(
         self,
@@ -50,59 +50,59 @@ class PythonVersion:
         self._model = make_model(self)
         self._start = start
         self._loop = loop
-        self._restart_timeout_s = restart_timeout_s  # 0: as long as it takes
+        self._restart_timeout_s = restart_timeout_s  # 0: no limit
         self._policy = policy or RestartPolicy()
         self._clock = clock
-        self._members: dict[Instance, _Member] = {}  # that live
-        self._leaving: set[asyncio.Future[None]] = set()
+        self._members: dict[Instance, _Member] = {}  # those that are alive
+        self._running_processes: set[asyncio.Future[None]] = set()
         self._restarts = BackgroundTasks(loop)
-        self._is_retired = False
+        self._is_stopped = False
         self._is_given_up = False
 
     @property
     def model(self) -> Model:
-        """What the engine serves."""
+        """The engine's model."""
         return self._model
 
     async def add(self, plan: InstancePlan) -> None:
-        """Start an instance and take it into service."""
+        """Start an instance and put it in service."""
         instance = await self._start(plan)
-        if self._is_retired or self._is_given_up:
+        if self._is_stopped or self._is_given_up:
             instance.stop()
             return
         self._members[instance] = _Member(instance, plan)
-        self._leaving.add(instance.ended)
-        instance.ended.add_done_callback(self._leaving.discard)
+        self._running_processes.add(instance.ended)
+        instance.ended.add_done_callback(self._running_processes.discard)
         instance.hand_over(self._model)
         self._model.add_instance(instance)
 
-    async def retire(self, timeout_s: float | None = None) -> None:
-        """Finish the requests that it has, at most for so long, and end the instances."""
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        """Wait at most `timeout_s` until its requests are finished, then stop the instances."""
         await self._model.drain(timeout_s)
-        self._is_retired = True
+        self._is_stopped = True
         self._restarts.cancel()
         self._model.stop()
         await self._restarts.wait()
-        if self._leaving:
-            await asyncio.wait(self._leaving)
+        if self._running_processes:
+            await asyncio.wait(self._running_processes)
 
     def __repr__(self) -> str:
         return f"<PythonVersion {self._model!r} restarting={len(self._restarts)}>"
 
     @property
     def has_ready_check(self) -> bool:
-        """Whether the model has a word of its own on whether it is ready."""
+        """Whether the model has its own readiness check."""
         return any(member.instance.has_ready_check for member in self._members.values())
 
     async def check_ready(self) -> bool:
-        """Whether all instances say that they are ready."""
+        """Returns whether the readiness checks of all instances succeed."""
         checks = [member.instance.check_ready() for member in self._members.values()]
         return all(await asyncio.gather(*checks))
 
     def replaces(self, instance: Instance, reason: str) -> bool:
-        """Whether another instance comes in the place of one that is gone."""
+        """Returns whether an instance that died will be replaced."""
         member = self._members.pop(instance)
-        if self._is_retired or self._model.state is ModelState.UNAVAILABLE:
+        if self._is_stopped or self._model.state is ModelState.UNAVAILABLE:
             return False
         return self._restart(member.plan, reason, is_crash=member.instance.is_to_blame)
 
@@ -112,7 +112,7 @@ class PythonVersion:
         if isinstance(decision, GiveUp):
             logger.error("%s: %s", plan.name, decision.reason)
             self._loop.call_soon(self._give_up, decision.reason)
-            return True  # for a moment: its requests are refused with the reason
+            return True  # until `_give_up` runs, which refuses its requests with the reason
         logger.warning(
             "%s ended, %s; it is started again in %g s", plan.name, reason, decision.delay_s
         )
@@ -134,7 +134,7 @@ class PythonVersion:
             logger.info("%s serves again", plan.name)
 
     def _give_up(self, reason: str) -> None:
-        if self._is_retired or self._model.state not in (ModelState.LOADING, ModelState.READY):
+        if self._is_stopped or self._model.state not in (ModelState.LOADING, ModelState.READY):
             return
         self._is_given_up = True
         self._restarts.cancel()

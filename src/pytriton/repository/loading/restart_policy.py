@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a crashed instance is started again, and when it is not any more. Pure: time comes in."""
+"""Decides when a crashed instance is restarted, and when no more. The caller passes the time."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
-FIRST_DELAY_S = 0.2  # of the second restart in a row; the first one is at once
+FIRST_DELAY_S = 0.2  # before the second restart in a row; the first is immediate
 MAX_DELAY_S = 30.0
 CRASH_LIMIT = 5
 CRASH_PERIOD_S = 60.0
-SAME_EVENT_S = 1.0  # instances that are lost within this time are lost for the same reason
+SAME_EVENT_S = 1.0  # instances lost within this time are assumed to have one common cause
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the instance again after this time."""
+    """Restart the instance after this delay."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It crashes again and again; the model cannot serve until somebody loads it anew."""
+    """Do not restart: it crashes too often. The model is unavailable until it is loaded again."""
 
     reason: str
 
 
 class RestartPolicy:
-    """Decides for the instances of one model version, which share their crashes.
+    """Decides for the instances of one model version; the crashes of all are counted together.
 
-    The first restart is at once, further ones wait twice as long each time. After a period without
-    a crash the count begins anew.
+    The first restart is immediate; the delay of each further one is twice the last. After a period
+    without a crash the count starts from zero.
     """
 
     def __init__(self, crash_limit: int = CRASH_LIMIT, period_s: float = CRASH_PERIOD_S) -> None:
@@ -43,13 +43,13 @@ class RestartPolicy:
         self._last_loss_s = 0.0
 
     def on_loss(self, now_s: float) -> Restart:
-        """An instance ended through no fault of its model: what had forked its process ended.
+        """Decide after the process that forks instances ended, which is not the model's fault.
 
-        It never counts as a crash. Instances that are lost together are started again together,
-        later if that happens again and again.
+        This does not count as a crash. Instances that are lost together are restarted together,
+        with a delay if it happens repeatedly.
 
         Args:
-            now_s: The time, on a clock that never goes back.
+            now_s: The time of a monotonic clock.
         """
         elapsed_s = now_s - self._last_loss_s
         if elapsed_s >= self._period_s:
@@ -60,11 +60,11 @@ class RestartPolicy:
         return Restart(_delay_s(self._losses_in_a_row - 1))
 
     def on_exit(self, now_s: float, cause: str) -> Restart | GiveUp:
-        """An instance ended that should not have.
+        """Decide after an instance ended unexpectedly.
 
         Args:
-            now_s: The time, on a clock that never goes back.
-            cause: What is known of the end, for the reason.
+            now_s: The time of a monotonic clock.
+            cause: Why it ended, as far as known, for the reason.
         """
         if self._crashes_s and now_s - self._crashes_s[-1] >= self._period_s:
             self._crashes_s.clear()
@@ -91,6 +91,6 @@ class RestartPolicy:
 def _delay_s(earlier_restarts: int) -> float:
     if not earlier_restarts:
         return 0.0
-    # Bounded before it is raised to a power: instances may crash for years.
+    # Bounded, because the power would become huge if instances crash for years.
     doublings = min(earlier_restarts - 1, 16)
     return min(FIRST_DELAY_S * 2.0**doublings, MAX_DELAY_S)

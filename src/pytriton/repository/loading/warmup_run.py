@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs warm-up samples on an instance that is not in service yet, past scheduler and statistics."""
+"""Runs warm-up samples on an instance before it is in service, without scheduler and statistics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pytriton.messages import InferResponse
     from pytriton.repository.loading.plans import WarmupSample
 
-_START_AND_END = 3  # a sample is a whole sequence
+_START_AND_END = 3  # the flags of a request that is a whole sequence
 
 
 class WarmupRun:
-    """Takes the events of one instance until it is in service."""
+    """Receives the events of one instance until it is in service."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -33,13 +33,14 @@ class WarmupRun:
     async def run(
         self, instance: PythonInstance, samples: Sequence[WarmupSample], *, batching: bool
     ) -> None:
-        """Execute all samples in turn; InternalError says which one failed and how."""
+        """Execute all samples in turn; raises InternalError with the name of one that failed."""
         for sample in samples:
             inputs = sample.request_inputs(batching=batching)
             for _ in range(sample.execution_count):
                 inferences = [
                     Inference(
-                        InferRequest("", inputs, correlation_id=1, flags=_START_AND_END), _Nowhere()
+                        InferRequest("", inputs, correlation_id=1, flags=_START_AND_END),
+                        _DiscardingSink(),
                     )
                     for _ in range(sample.request_count)
                 ]
@@ -63,7 +64,7 @@ class WarmupRun:
         outcomes: list[Outcome],
         times_ns: tuple[int, int],
     ) -> None:
-        """Count the answers; responses of decoupled models are granted as they come."""
+        """Count the responses; each one of a decoupled model grants credit for another."""
         for outcome in outcomes:
             if outcome.error is not None and not self._done.done():
                 self._done.set_exception(outcome.error)
@@ -75,11 +76,11 @@ class WarmupRun:
             self._done.set_result(None)
 
     def on_died(self, instance: Instance, reason: str) -> None:
-        """The instance is gone, and its requests were failed."""
+        """Do nothing: the errors of its requests have ended the warm-up."""
 
 
-class _Nowhere:
-    """Nobody reads the answers of a warm-up."""
+class _DiscardingSink:
+    """Drops the responses of a warm-up."""
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Drop it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's `auto_complete_config` may change of its configuration, and whether it has one."""
+"""Applies what a model's `auto_complete_config` returns, and detects whether a model has one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _CLASS = "TritonPythonModel"
 
 
 def may_complete(source: str) -> bool:
-    """Whether a model's file can have the function; where not, no process is needed to find out.
+    """Returns whether a model's file may have the function; if not, no process is started.
 
-    A class with a base may inherit it, and a file that cannot be read is for Python to judge.
+    A class with a base class may inherit it. A file that cannot be parsed counts as having it, so
+    that Python reports the error.
     """
     if FUNCTION in source:
         return True
@@ -31,17 +32,17 @@ def may_complete(source: str) -> bool:
 
 
 def completed_config(config: Any, text: str) -> Any:
-    """The configuration with what the function set, and the defaults that follow from it.
+    """Apply the result of the function to the configuration, with the resulting defaults.
 
     Args:
         config: The ModelConfig message that the function got.
         text: What it returned, as JSON.
 
     Returns:
-        A new message. Changes of other fields are not taken over, as in Triton.
+        A new message. As in Triton, only changes of certain fields are applied.
 
     Raises:
-        InvalidArgumentError: The JSON is no model configuration.
+        InvalidArgumentError: The JSON is not a model configuration.
         InternalError: The function chose another scheduler than the configuration.
     """
     proposed = config_from_dict(orjson.loads(text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's configuration from its file, from a client, or from nothing but the model's files."""
+"""Reads a model's configuration from its file or a client, or infers it from the model's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PYTHON = "python"
 CONFIG_FILE = "config.pbtxt"
 CONFIG_DIRECTORY = "configs"
 
-# By the file that a version has, where the configuration says nothing: backend and platform.
+# Backend and platform by the file that a version has, for configurations that name neither.
 _INFERRED = {
     "model.py": (PYTHON, ""),
     "model.onnx": ("onnxruntime", "onnxruntime_onnx"),
@@ -33,7 +33,7 @@ _INFERRED = {
     "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
     "model.graphdef": ("tensorflow", "tensorflow_graphdef"),
 }
-_PLATFORMS = dict(reversed(_INFERRED.values()))  # by backend, where it has to be named as well
+_PLATFORMS = dict(reversed(_INFERRED.values()))  # by backend, if it needs a platform
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -46,13 +46,13 @@ def read_config(
     may_complete: bool = True,
     gpu_ids: Sequence[int] = (),
 ) -> Any:
-    """A model's configuration, with every default that can be known before the model runs.
+    """Read a model's configuration and fill in every default that is known before it runs.
 
     Args:
-        place: The model's place.
+        place: The model's directory.
         name: The model's name.
-        override: A configuration as JSON, which takes the place of the file's.
-        config_name: The configuration in `configs` to use, where the model has it.
+        override: A configuration as JSON, which replaces that of the file.
+        config_name: The configuration in `configs` to use, if the model has it.
         may_complete: Whether the model may fill in what is missing, tensors for example.
         gpu_ids: The devices that instances may be placed on.
 
@@ -81,10 +81,10 @@ def read_config(
 
 
 def config_from_override(text: str) -> Any:
-    """A configuration that a client sent.
+    """Parse a configuration that a client sent.
 
     Raises:
-        InvalidArgumentError: It is no JSON, or no configuration.
+        InvalidArgumentError: It is not JSON, or not a configuration.
     """
     try:
         return config_from_dict(orjson.loads(text))
@@ -118,7 +118,7 @@ def _unreadable(path: Path, error: OSError) -> InternalError:
 
 
 def _infer_backend(config: Any, directory: Path) -> None:
-    """Find the backend by the model's file, or by the end of its name."""
+    """Find the backend by the model's file, or by the suffix of its name."""
     if config.backend or config.platform:
         config.platform = config.platform or _PLATFORMS.get(config.backend, "")
         return
@@ -139,11 +139,11 @@ def _infer_backend(config: Any, directory: Path) -> None:
 
 
 def check_python_model(config: Any) -> None:
-    """Refuse what the Python backend cannot run.
+    """Refuse a configuration that the Python backend cannot run.
 
     Raises:
-        UnsupportedError: A setting that it does not have.
-        InvalidArgumentError: Code that lies elsewhere.
+        UnsupportedError: It has a setting that is not supported.
+        InvalidArgumentError: Its code is outside of the version's directory.
     """
     if not is_inside(config.default_model_filename):
         raise InvalidArgumentError(
@@ -157,10 +157,10 @@ def check_python_model(config: Any) -> None:
 
 
 def read_labels(place: ModelPlace, config: Any) -> dict[str, tuple[str, ...]]:
-    """The names of the classes of each output that has a label file: a line is a label.
+    """Returns the class names of each output that has a label file, which has one per line.
 
     Raises:
-        UnsupportedError: A file lies outside of the model's directory.
+        UnsupportedError: A file is outside of the model's directory.
         InternalError: A file cannot be read.
     """
     labels = {}

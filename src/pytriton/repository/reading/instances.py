@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instances that a model's groups ask for, and the devices that each of them gets."""
+"""Plans the instances of a model's instance groups, and the devices that each instance gets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
 from pytriton.repository.loading.plans import InstancePlan
 
-# A model's parameter. With "own", the process of a GPU instance sees its own device only and knows
-# it as number 0. Models written for Triton count all devices, so that is not the default.
+# A model's parameter. With "own", the process of a GPU instance sees only its own device, as number
+# 0. It is not the default, because models written for Triton expect the numbers of all devices.
 VISIBLE_GPUS = "VISIBLE_GPUS"
 CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
 _DEVICE = re.compile(r"nvidia\d+")
@@ -23,7 +23,7 @@ _DEVICE = re.compile(r"nvidia\d+")
 def visible_gpu_ids(
     environment: Mapping[str, str] = os.environ, devices: pathlib.Path = pathlib.Path("/dev")
 ) -> tuple[int, ...]:
-    """The numbers of the GPUs that processes of this server see, found without a driver."""
+    """Returns the numbers of the GPUs that this server's processes see, without using a driver."""
     if environment.get("TRITON_SERVER_CPU_ONLY"):
         return ()
     found = sum(1 for device in devices.glob("nvidia*") if _DEVICE.fullmatch(device.name))
@@ -35,25 +35,25 @@ def visible_gpu_ids(
 
 
 def plan_instances(config: Any, visible_devices: str | None = None) -> tuple[InstancePlan, ...]:
-    """The instances of a model version.
+    """Plan the instances of a model version.
 
     Args:
         config: The normalised and validated ModelConfig message.
-        visible_devices: The server's own CUDA_VISIBLE_DEVICES, which its device numbers count in.
+        visible_devices: The server's CUDA_VISIBLE_DEVICES; device numbers are positions in it.
 
     Raises:
-        InvalidArgumentError: The model's parameter has another value than "all" and "own".
+        InvalidArgumentError: The model's parameter is neither "all" nor "own".
     """
     sees_own_only = _sees_own_device_only(config)
     plans: list[InstancePlan] = []
     for group in config.instance_group:
         for index in range(group.count):
             name = f"{group.name}_{index}"
-            plans += _placed(name, group, visible_devices, sees_own_only=sees_own_only)
+            plans += _group_plans(name, group, visible_devices, sees_own_only=sees_own_only)
     return tuple(plans)
 
 
-def _placed(
+def _group_plans(
     name: str, group: Any, visible_devices: str | None, *, sees_own_only: bool
 ) -> Iterator[InstancePlan]:
     kinds = model_config_pb2.ModelInstanceGroup
@@ -82,6 +82,6 @@ def _sees_own_device_only(config: Any) -> bool:
 
 
 def _device_name(gpu: int, visible_devices: str | None) -> str:
-    """The device as the driver knows it, which the server may see under another number."""
+    """Returns the driver's name of a device, which may differ from its number in this server."""
     names = [name.strip() for name in (visible_devices or "").split(",") if name.strip()]
     return names[gpu] if gpu < len(names) else str(gpu)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in model repositories: models, versions, the files that configurations name, changes.
+"""Finds models, versions, files that configurations name, and changes in model repositories.
 
-Only reads directories. Links may lead from one place in the repositories to another, not out of
-them, unless the server's user allows that; what a configuration names never leaves them.
+It only reads directories. Links may point from one place in the repositories to another, but not
+outside, unless a setting allows that. Files that a configuration names may never be outside.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedErro
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _MAX_VERSION = 2**63 - 1
-# Importing a model writes there, which is no change of it.
+# Importing a model writes there; that does not count as a change.
 _IGNORED = frozenset({"__pycache__"})
 
 
 class ModelPlace(msgspec.Struct, frozen=True):
-    """Where a model lies."""
+    """The directory of a model and the repository that contains it."""
 
     repository: Path
     directory: Path
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The times and sizes of a model's files at one moment, as texts that are equal or not."""
+    """The times and sizes of a model's files at one moment, as texts to compare."""
 
     config: str  # of the configurations
-    shared: str  # of what all versions have in common: labels, warm-up data, modules
+    shared: str  # of files that all versions share: labels, warm-up data, modules
     versions: dict[int, str]
 
 
 def find_models(repositories: Sequence[Path]) -> dict[str, list[ModelPlace]]:
-    """Every directory of every repository by its name; a name may be in several repositories.
+    """Returns the directories of all repositories by name; several may have the same name.
 
-    Hidden directories are no models: version control and mounted volumes keep theirs there.
+    Hidden directories are not models: version control and mounted volumes use such names.
 
     Raises:
         InternalError: A repository cannot be read.
@@ -66,7 +66,7 @@ def _directory_names(directory: Path) -> list[str]:
 
 
 def check_model_name(name: str) -> None:
-    """Refuse a name that is none, or that could lead out of a repository."""
+    """Refuse an empty name, and one that could point out of a repository."""
     if not name.strip():
         raise InvalidArgumentError(
             "Model name cannot be empty. Please enter a valid name to deploy."
@@ -78,14 +78,14 @@ def check_model_name(name: str) -> None:
 
 
 def parse_version(name: str) -> int | None:
-    """The version that a directory stands for; None for any other directory."""
+    """Returns the version of a directory; None if it is not a version directory."""
     if not _VERSION.fullmatch(name) or int(name) > _MAX_VERSION:
         return None
     return int(name)
 
 
 def version_directories(directory: Path) -> dict[int, Path]:
-    """The versions of a model, in ascending order.
+    """Returns the version directories of a model, in ascending order.
 
     Raises:
         InternalError: The model's directory cannot be read.
@@ -98,16 +98,16 @@ def version_directories(directory: Path) -> dict[int, Path]:
 
 
 def mistaken_versions(directory: Path) -> list[str]:
-    """Directories that somebody may have meant as versions: numbers with leading zeros."""
+    """Returns the directories that may be meant as versions: numbers with leading zeros."""
     names = _directory_names(directory)
     return [name for name in names if name.isdecimal() and parse_version(name) is None]
 
 
 def check_links(place: ModelPlace, repositories: Sequence[Path]) -> None:
-    """Refuse a model whose directory, configuration or versions are links that lead elsewhere.
+    """Refuse a model whose directory, configuration or versions are links to outside.
 
     Raises:
-        InvalidArgumentError: One is outside of all repositories.
+        InvalidArgumentError: One of them is outside of all repositories.
     """
     roots = [repository.resolve() for repository in (place.repository, *repositories)]
     paths = [place.directory, place.directory / "config.pbtxt", place.directory / "configs"]
@@ -123,16 +123,16 @@ def check_links(place: ModelPlace, repositories: Sequence[Path]) -> None:
 
 
 def contained_file(place: ModelPlace, name: str, *, under: str = "") -> Path:
-    """A file in a model's directory that its configuration names.
+    """Returns the path of a file in a model's directory that its configuration names.
 
     Args:
-        place: The model's place.
-        name: The file as the configuration has it.
-        under: The directory in the model's directory that it lies in.
+        place: The model's directory.
+        name: The file's name in the configuration.
+        under: The directory inside the model's directory that contains it.
 
     Raises:
-        UnsupportedError: The name, or a link, leads out of the model's directory; a link to
-            another place in the same repository is fine.
+        UnsupportedError: The name or a link points out of the model's directory. A link to
+            another place in the same repository is allowed.
     """
     directory = place.directory / under
     if is_inside(name):
@@ -144,14 +144,14 @@ def contained_file(place: ModelPlace, name: str, *, under: str = "") -> Path:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative path, read as text, stays in the directory that it is used in."""
+    """Returns whether a relative path stays inside its directory, links not considered."""
     normal = os.path.normpath(name)
     is_upward = normal == os.pardir or normal.startswith(os.pardir + os.sep)
     return bool(name) and "\0" not in name and not Path(name).is_absolute() and not is_upward
 
 
 def take_snapshot(directory: Path) -> Snapshot:
-    """Look at all files of a model; what vanishes meanwhile is not there."""
+    """Read times and sizes of all files of a model; files that vanish meanwhile are left out."""
     versions = version_directories(directory)
     version_names = {path.name for path in versions.values()}
     config_names = {"config.pbtxt", "configs"}
@@ -163,12 +163,12 @@ def take_snapshot(directory: Path) -> Snapshot:
     )
 
 
-# What there is to see of a model: its files, or the places of those that share the name.
-Sighting = Snapshot | tuple[ModelPlace, ...]
+# The state of a model's files; if several directories have its name, those directories instead.
+FilesState = Snapshot | tuple[ModelPlace, ...]
 
 
-def look_at(places: Sequence[ModelPlace]) -> Sighting:
-    """What there is to see of a model; it changed where this differs from the last time."""
+def read_files_state(places: Sequence[ModelPlace]) -> FilesState:
+    """Returns the state of a model's files; if it differs from the last one, the model changed."""
     return take_snapshot(places[0].directory) if len(places) == 1 else tuple(places)
 
 
@@ -194,7 +194,7 @@ def _describe(entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
             status = entry.stat()
         except OSError:
             continue
-        # A linked directory is known by its own time: it might lead in circles.
+        # Links to directories are not followed, because they might form a cycle.
         if entry.is_dir(follow_symlinks=False):
             yield entry.path
             yield from _describe(_entries(entry.path))
@@ -203,10 +203,10 @@ def _describe(entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
 
 
 def select_versions(policy: Any, available: Iterable[int]) -> list[int]:
-    """The versions that a policy asks for and that are there, in ascending order.
+    """Returns the available versions that a policy asks for, in ascending order.
 
     Args:
-        policy: The ModelVersionPolicy message; where it says nothing, the newest version serves.
+        policy: The ModelVersionPolicy message; an empty one selects the newest version.
         available: The versions that have a directory.
     """
     versions = sorted(available)
@@ -220,6 +220,6 @@ def select_versions(policy: Any, available: Iterable[int]) -> list[int]:
 
 
 def missing_versions(policy: Any, available: Iterable[int]) -> list[int]:
-    """The versions that a policy names and that have no directory, in its order."""
+    """Returns the versions that a policy names and that have no directory, in its order."""
     known = set(available)
     return [version for version in policy.specific.versions if version not in known]

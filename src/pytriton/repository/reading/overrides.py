@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client sends along to be loaded instead of the repository's files."""
+"""Configurations and files that a client sends to be loaded instead of the repository's files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Override(msgspec.Struct, frozen=True):
 
 
 def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
-    """What is to be loaded instead of the repository's files; None where nothing is.
+    """Returns what to load instead of the repository's files; None if the client sent nothing.
 
     Raises:
-        InvalidArgumentError: Files came without a configuration, or would lie elsewhere.
+        InvalidArgumentError: There are files without a configuration, or with a path to outside.
     """
     for path in files:
         if not is_inside(path) or os.path.normpath(path) == os.curdir:
@@ -44,7 +44,7 @@ def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | 
 
 
 def write_files(override: Override) -> ModelPlace:
-    """A new directory that has the files, and that only this user may read."""
+    """Write the files to a new directory that only this user may read."""
     directory = Path(tempfile.mkdtemp(prefix="tritonserver_model_"))
     try:
         for name, content in override.files.items():
@@ -58,5 +58,5 @@ def write_files(override: Override) -> ModelPlace:
 
 
 def remove_files(directory: Path) -> None:
-    """Remove such a directory, as far as that is possible."""
+    """Remove such a directory, as far as possible."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is loaded from: its files as they were read at one moment."""
+"""The source of a model: its files and configuration as they were read at one moment."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     place: ModelPlace
     snapshot: Snapshot
     config: Any  # the ModelConfig message
-    versions: dict[int, Path]  # that the version policy asks for
-    is_temporary: bool = False  # the place goes with the last version that was loaded from it
+    versions: dict[int, Path]  # those that the version policy selects
+    is_temporary: bool = False  # the directory is removed after its versions are unloaded
 
     def has_same_version(self, other: ModelSource, version: int) -> bool:
-        """Whether a version that was loaded from `other` need not be loaded again."""
+        """Returns whether a version that was loaded from `other` is still up to date."""
         if self.is_temporary or other.is_temporary:
             return False
         mine, theirs = self.snapshot, other.snapshot
@@ -52,7 +52,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         ):
             return False
         if self.config == other.config:
-            # Who touches the file without changing it wants the model loaded again.
+            # A configuration file with a new time but the same content means: load it again.
             return mine.config == theirs.config
         return bool(_without_policy(self.config) == _without_policy(other.config))
 
@@ -78,7 +78,7 @@ def read_source(
     Raises:
         ServerError: The configuration cannot be read, or breaks a rule.
     """
-    if not settings.may_leave_by_links:
+    if not settings.allows_outside_links:
         check_links(place, settings.repositories)
     config = read_config(
         place,
@@ -111,8 +111,10 @@ def read_source(
     )
 
 
-def read_sent_source(name: str, override: Override, settings: RepositorySettings) -> ModelSource:
-    """Like `read_source`, but of files that a client sent."""
+def read_uploaded_source(
+    name: str, override: Override, settings: RepositorySettings
+) -> ModelSource:
+    """Like `read_source`, but for files that a client sent."""
     place = write_files(override)
     try:
         return read_source(
@@ -129,10 +131,10 @@ def read_sent_source(name: str, override: Override, settings: RepositorySettings
 
 
 def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -> VersionPlan:
-    """What a loader needs to load one version.
+    """Make the plan by which a loader loads one version.
 
     Raises:
-        ServerError: A setting is wrong, or a file that it names is not there.
+        ServerError: A setting is wrong, or names a file that does not exist.
     """
     config = source.config
     validate_instance_groups(config, settings.gpu_ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warm-up samples of a configuration as tensors: zeros, random numbers, or a file's bytes."""
+"""Makes the tensors of a configuration's warm-up samples: zeros, random numbers or file content."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytriton.repository.loading.plans import WarmupSample
 from pytriton.repository.reading.layout import ModelPlace, contained_file
 
 DIRECTORY = "warmup"
-# As much as one message of the protocol can hold.
+# The maximum size of a protobuf message.
 MAX_TENSOR_BYTES = (2 << 30) - 1
 _SEED = 0  # each load warms up with the same numbers
 
 
 def build_warmup(place: ModelPlace, config: Any) -> tuple[WarmupSample, ...]:
-    """The samples that run; one without requests does not.
+    """Returns the samples to run; samples without requests are left out.
 
     Raises:
         ServerError: A sample's data cannot be made.
@@ -64,7 +64,7 @@ def _tensor(place: ModelPlace, name: str, setting: Any, rng: np.random.Generator
             f"warmup setting expects zero_data, random_data or input_data_file for input '{name}'"
         )
     elif source == "zero_data" or dtype is dtypes.BYTES:
-        data = bytes(count * (dtype.itemsize or 4))  # a BYTES element without bytes is its length
+        data = bytes(count * (dtype.itemsize or 4))  # an empty BYTES element has 4 bytes
     else:
         data = _random_data(dtype, count, rng)
     return InferTensor(name, dtype, shape, data)
@@ -75,7 +75,7 @@ def _random_data(dtype: dtypes.DataType, count: int, rng: np.random.Generator) -
     if numpy_dtype.kind in "biu":
         data = rng.bytes(count * dtype.itemsize)
         return (np.frombuffer(data, "u1") & 1).tobytes() if dtype is dtypes.BOOL else data
-    # Random bytes would be infinite, or no number, now and then.
+    # Random bytes would sometimes be infinite or not a number.
     return rng.random(count).astype(numpy_dtype).tobytes()
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inference that a model asks another one for ("business logic scripting").
+"""Inference calls from one model to another ("business logic scripting", BLS).
 
-A call is refused with the texts that Triton's Python backend has for it. Once the engine has taken
-it, what the called model answers is passed on as it is, errors with their codes.
+A call is refused with the messages of Triton's Python backend. After the engine has accepted it,
+the responses of the called model are passed on unchanged, errors with their codes.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Models may call one another as deep as this; a longer chain is one that does not end.
+# The maximum depth of calls; a longer chain is assumed to be an endless recursion.
 MAX_DEPTH = 64
 _NEWEST = -1
 
 
 class BeginTrace(Protocol):
-    """How the trace of a call is begun, where requests are traced."""
+    """Begins the trace of a call, if requests are traced."""
 
     def __call__(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
     ) -> TracedSink | None:
-        """Trace a request under the span of the one that it is made for."""
+        """Trace a request as a child of the calling request's span."""
 
 
 class CallingInstance(Instance, Protocol):
     """An instance whose model calls others."""
 
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        """The requests of a batch; none where it does not run any more."""
+        """Returns the requests of a batch; none if it does not run any more."""
 
 
 class ModelCaller:
-    """Makes requests to the engine of the calls of all workers."""
+    """Turns the calls of all workers into requests to the engine."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ModelCaller:
         inputs: dict[str, InferTensor],
         sink: ResponseSink,
     ) -> ModelCall:
-        """Start an inference for a model that `caller` runs; the sink hears what becomes of it."""
+        """Start an inference for a model that `caller` runs; the sink receives all results."""
         running = ModelCall(self, call.model_name, sink, _wait(caller, call))
         try:
             model = self._find(call)
@@ -98,7 +98,7 @@ class ModelCaller:
         try:
             model = self.engine.lookup(call.model_name, _version(call))
         except ServerError as error:
-            # Which of the two halves a client sees depends on Triton's release; both say it.
+            # Triton's releases use either the first or the second half; clients get both.
             raise InternalError(f"{_not_ready(call.model_name)} {error.message}") from error
         if model.spec.decoupled and not call.is_decoupled:
             raise InternalError(
@@ -151,7 +151,7 @@ class ModelCaller:
 
 
 class ModelCall:
-    """A call: between the engine and the worker that waits for its responses."""
+    """One call: connects the engine and the worker that waits for the responses."""
 
     def __init__(
         self, owner: ModelCaller, model_name: str, sink: ResponseSink, wait: Wait | None
@@ -159,17 +159,17 @@ class ModelCall:
         self._owner = owner
         self._model_name = model_name
         self._sink = sink
-        self._wait = wait  # until the first response is there
-        self._check: asyncio.Task[None] | None = None  # of the model's readiness, while it runs
-        self._inference: Inference | None = None  # once the engine has the request
+        self._wait = wait  # until the first response has come
+        self._check: asyncio.Task[None] | None = None  # the readiness check, while it runs
+        self._inference: Inference | None = None  # set after the engine accepted the request
         self._has_answer = False
         self._is_over = False
 
     def start(self, model: ServedModel, request: InferRequest, trace: TracedSink | None) -> None:
-        """Give the request to the engine, after the model was asked if it has a word to say."""
+        """Submit the request to the engine, after the model's own readiness check if it has one."""
         if trace is not None:
             self._sink = trace
-        if model.has_ready_check:  # others are served meanwhile
+        if model.has_ready_check:  # in a task, so that the event loop does not wait for it
             work = self._submit_if_ready(model, request, trace)
             self._check = self._owner.loop.create_task(work)
         else:
@@ -185,35 +185,39 @@ class ModelCall:
                 self._submit(request, trace)
             else:
                 self.on_refused(InternalError(_not_ready(self._model_name)))
-        except Exception as error:  # the caller waits for an answer, whatever happened
+        except Exception as error:  # the caller must get a response in any case
             logger.exception("model %s could not be called", self._model_name)
             self.on_refused(InternalError(f"{type(error).__name__}: {error}"))
 
     def _submit(self, request: InferRequest, trace: TracedSink | None) -> None:
         owner = self._owner
         inference = owner.engine.infer(request, self, trace)
-        if self._has_answer:  # it was refused, or the response cache had one
+        if self._has_answer:  # it was refused, or answered from the response cache
             return
         self._inference = inference
         if self._wait is None or inference.owner is None:
             return
         owner.waits.add(self._wait, inference)
-        if owner.waits.is_stuck(inference):
+        if owner.waits.is_deadlocked(inference):
             self._give_up(inference)
         elif owner.waits.has_blocked_slot(inference.owner.instances):
-            # It may go to an instance where nothing moves before it is answered.
-            inference.owner.when_dispatched(inference, self.refuse_if_stuck)
+            # It may be dispatched to an instance that cannot run before this call is answered.
+            inference.owner.when_dispatched(inference, self.refuse_if_deadlocked)
 
-    def refuse_if_stuck(self) -> None:
-        """Fail the call if it would never be answered; the sink hears it."""
+    def refuse_if_deadlocked(self) -> None:
+        """Refuse the call if it would never be answered."""
         inference = self._inference
-        if inference is not None and not self._has_answer and self._owner.waits.is_stuck(inference):
+        if (
+            inference is not None
+            and not self._has_answer
+            and self._owner.waits.is_deadlocked(inference)
+        ):
             self._give_up(inference)
 
     def _give_up(self, inference: Inference) -> None:
         assert inference.owner is not None
         count = len(inference.owner.instances)
-        self._is_over = True  # so that the sink does not hear of the cancelled request
+        self._is_over = True  # so that the error of the cancelled request is not passed on
         inference.cancel()
         self._stop_waiting()
         text = (
@@ -223,33 +227,33 @@ class ModelCall:
         )
         self._sink.on_refused(refusal(self._model_name, text))
 
-    # What the engine tells
+    # Called by the engine
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Pass a response on; after the first one the caller's thread runs again."""
+        """Pass a response on; after the first one the caller does not wait any more."""
         self._stop_waiting()
         if not self._is_over:
             self._sink.on_response(response, final=final)
             self._is_over = final
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on, as a response."""
+        """Pass an error on."""
         self._stop_waiting()
         if not self._is_over:
             self._is_over = final
             self._sink.on_error(error, final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Say in the Python backend's words that the call was not taken."""
+        """Pass a refusal on, with the Python backend's message."""
         self._stop_waiting()
         if not self._is_over:
             self._is_over = True
             self._sink.on_refused(refusal(self._model_name, error.message))
 
-    # What the worker wants
+    # Called for the worker
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         if self._check is not None:
             self._check.cancel()
             self._check = None
@@ -258,12 +262,12 @@ class ModelCall:
             self._inference.cancel()
 
     def pause(self) -> None:
-        """Have the called model wait: the worker takes responses slower than they come."""
+        """Let the called model wait: the worker is behind with its responses."""
         if self._inference is not None:
             self._inference.pause()
 
     def resume(self) -> None:
-        """Let the called model go on."""
+        """Let the called model continue."""
         if self._inference is not None:
             self._inference.resume()
 
@@ -278,18 +282,18 @@ class ModelCall:
         others = owner.waits.discard(self._wait, self._inference)
         self._wait = None
         for other in others:
-            if owner.waits.is_stuck(other):
+            if owner.waits.is_deadlocked(other):
                 assert isinstance(other.sink, ModelCall)
-                owner.loop.call_soon(other.sink.refuse_if_stuck)
+                owner.loop.call_soon(other.sink.refuse_if_deadlocked)
 
 
 def refusal(model_name: str, text: str) -> InternalError:
-    """The error of a call that the engine did not take, in the Python backend's words."""
+    """Returns the Python backend's error for a call that the engine refused."""
     return InternalError(f"Model {model_name} - Error when running inference: {text}")
 
 
 def _wait(caller: CallingInstance | None, call: InferCall) -> Wait | None:
-    """What waits for a call; None where that is not known."""
+    """Returns which batch waits for a call; None if that is not known."""
     if caller is None:
         return None
     if call.blocks_loop:

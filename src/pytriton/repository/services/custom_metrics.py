@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics that models make themselves, shared by all workers of the server.
+"""Custom metrics of models, shared by all workers of the server.
 
-Families are known by their names, metrics by their labels: whoever asks for one that is there gets
-the same numbers. It is there as long as one of those who asked keeps it.
+Families are identified by name, metrics by labels. All workers that acquire the same one share its
+values. It exists until the last of them has released it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _KIND_NAME = "TRITONSERVER_METRIC_KIND_"
 _is_metric_name = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*").fullmatch
 _is_label_name = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*").fullmatch
 
-Labels = tuple[tuple[str, str], ...]  # in the order of their names
-# What follows the family's name, the labels, the number.
+Labels = tuple[tuple[str, str], ...]  # sorted by name
+# The suffix after the family's name, the labels, the value.
 Reading = tuple[str, dict[str, str], float]
 
 
@@ -37,9 +37,9 @@ class Metric:
         self.kind = kind
         self.labels = labels
         self.users = 0
-        self._total = 0.0  # the value, or the sum of what was observed
+        self._total = 0.0  # the value, or the sum of the observed values
         self._bounds = list(bounds)
-        self._counts = [0] * (len(bounds) + 1)  # the last one for what is above all bounds
+        self._counts = [0] * (len(bounds) + 1)  # the last one counts values above all bounds
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge."""
@@ -52,7 +52,7 @@ class Metric:
         self._total += value
 
     def set(self, value: float) -> None:
-        """Give a gauge another value."""
+        """Set a gauge."""
         if self.kind != _GAUGE:
             raise self._unsupported("Set")
         self._total = value
@@ -62,18 +62,18 @@ class Metric:
         if self.kind != _HISTOGRAM:
             raise self._unsupported("Observe")
         self._total += value
-        # What is no number is below no bound.
+        # NaN is below no bound.
         place = len(self._bounds) if math.isnan(value) else bisect_left(self._bounds, value)
         self._counts[place] += 1
 
     def value(self) -> float:
-        """The number of a counter or gauge."""
+        """Returns the value of a counter or gauge."""
         if self.kind == _HISTOGRAM:
             raise self._unsupported("Value")
         return self._total
 
     def readings(self) -> Iterator[Reading]:
-        """The lines that the page of metrics has of it."""
+        """Yields the values that the metrics page shows."""
         labels = dict(self.labels)
         if self.kind != _HISTOGRAM:
             yield "", labels, self._total
@@ -88,7 +88,7 @@ class Metric:
 
 
 class Family:
-    """All metrics of a name."""
+    """All metrics of one name."""
 
     __slots__ = ("description", "kind", "metrics", "name", "users")
 
@@ -99,22 +99,22 @@ class Family:
         self.metrics: dict[Labels, Metric] = {}
         self.users = 0
 
-    def join(self, labels: Mapping[str, str], buckets: Sequence[float] | None) -> Metric:
-        """The metric with these labels; the first one to ask for it sets its buckets."""
+    def acquire(self, labels: Mapping[str, str], buckets: Sequence[float] | None) -> Metric:
+        """Returns the metric with these labels; the first user sets its buckets."""
         key = _checked_labels(labels, self.kind)
         bounds = _checked_bounds(buckets or ())
         metric = self.metrics.setdefault(key, Metric(self.kind, key, bounds))
         metric.users += 1
         return metric
 
-    def leave(self, metric: Metric) -> None:
-        """One of those who asked for the metric is done with it."""
+    def release(self, metric: Metric) -> None:
+        """End one use of the metric; the last one removes it."""
         metric.users -= 1
         if not metric.users:
             del self.metrics[metric.labels]
 
     def readings(self) -> Iterator[Reading]:
-        """The lines that the page of metrics has of it."""
+        """Yields the values that the metrics page shows."""
         for metric in self.metrics.values():
             yield from metric.readings()
 
@@ -123,15 +123,15 @@ class CustomMetrics:
     """The families of all models.
 
     Args:
-        reserved: names of the server's own families, which no model can have.
+        reserved: names of the server's own families, which models cannot use.
     """
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
         self._families: dict[str, Family] = {}
         self._reserved = frozenset(reserved)
 
-    def join(self, name: str, description: str, kind: str) -> Family:
-        """The family of this name; the first one to ask for it describes it."""
+    def acquire(self, name: str, description: str, kind: str) -> Family:
+        """Returns the family of this name; the first user sets its description."""
         if not _is_metric_name(name):
             raise InvalidArgumentError("Invalid metric name")
         if name in self._reserved:
@@ -142,14 +142,14 @@ class CustomMetrics:
         family.users += 1
         return family
 
-    def leave(self, family: Family) -> None:
-        """One of those who asked for the family is done with it."""
+    def release(self, family: Family) -> None:
+        """End one use of the family; the last one removes it."""
         family.users -= 1
         if not family.users:
             del self._families[family.name]
 
     def families(self) -> Iterator[Family]:
-        """Every family, in the order in which they came."""
+        """Yields every family, in the order of creation."""
         yield from self._families.values()
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class CustomMetrics:
 
 
 class WorkerMetrics:
-    """What one worker has of them, by the numbers that the worker gave them."""
+    """The families and metrics that one worker uses, by the worker's own numbers for them."""
 
     def __init__(self, shared: CustomMetrics) -> None:
         self._shared = shared
@@ -165,39 +165,39 @@ class WorkerMetrics:
         self._metrics: dict[int, tuple[int, Metric]] = {}  # with the family's number
 
     def new_family(self, family: int, name: str, description: str, kind: str) -> None:
-        """Take part in a family."""
-        self._families[family] = self._shared.join(name, description, kind)
+        """Use a family."""
+        self._families[family] = self._shared.acquire(name, description, kind)
 
     def new_metric(
         self, family: int, metric: int, labels: dict[str, str], buckets: list[float] | None
     ) -> None:
-        """Take part in a metric of a family."""
+        """Use a metric of a family."""
         owner = self._families.get(family)
         if owner is None:
             raise InvalidArgumentError("the metric's family has been deleted")
-        self._metrics[metric] = (family, owner.join(labels, buckets))
+        self._metrics[metric] = (family, owner.acquire(labels, buckets))
 
     def delete_family(self, family: int) -> None:
-        """Give a family up, with the metrics that came from it."""
+        """Release a family and its metrics."""
         owner = self._families.pop(family, None)
         if owner is None:
             return
         for number in [each for each, (its, _) in self._metrics.items() if its == family]:
-            owner.leave(self._metrics.pop(number)[1])
-        self._shared.leave(owner)
+            owner.release(self._metrics.pop(number)[1])
+        self._shared.release(owner)
 
     def delete_metric(self, metric: int) -> None:
-        """Give a metric up, if it did not go with its family."""
+        """Release a metric, unless it was released with its family."""
         if metric in self._metrics:
             family, shared = self._metrics.pop(metric)
-            self._families[family].leave(shared)
+            self._families[family].release(shared)
 
     def increment(self, metric: int, value: float) -> None:
         """Add to a counter or gauge."""
         self._metric(metric).increment(value)
 
     def set(self, metric: int, value: float) -> None:
-        """Give a gauge another value."""
+        """Set a gauge."""
         self._metric(metric).set(value)
 
     def observe(self, metric: int, value: float) -> None:
@@ -205,11 +205,11 @@ class WorkerMetrics:
         self._metric(metric).observe(value)
 
     def value(self, metric: int) -> float:
-        """The number of a counter or gauge."""
+        """Returns the value of a counter or gauge."""
         return self._metric(metric).value()
 
     def close(self) -> None:
-        """Give everything up: the worker is gone."""
+        """Release everything: the worker has ended."""
         for family in list(self._families):
             self.delete_family(family)
 
@@ -220,7 +220,7 @@ class WorkerMetrics:
 
 
 def bound_text(bound: float) -> str:
-    """A bucket's bound as its label shows it."""
+    """Returns a bucket's bound as text for its label."""
     if bound == math.inf:
         return "+Inf"
     return str(int(bound)) if bound.is_integer() else repr(bound)
@@ -235,7 +235,7 @@ def _checked_labels(labels: Mapping[str, str], kind: str) -> Labels:
 
 def _checked_bounds(buckets: Sequence[float]) -> list[float]:
     bounds = [float(bound) for bound in buckets]
-    if bounds and bounds[-1] == math.inf:  # every histogram has that one
+    if bounds and bounds[-1] == math.inf:  # every histogram has this bucket anyway
         bounds.pop()
     rising = all(low < high for low, high in pairwise(bounds))
     if not rising or not all(map(math.isfinite, bounds)):

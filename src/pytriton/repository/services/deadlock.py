@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a call between models can ever be answered, or waits for itself in a circle.
+"""Detects deadlocks: calls between models that wait for one another in a cycle.
 
-A call waits in one of two ways. It may block a thread that its instance needs for other batches,
-too. Or a coroutine awaits it: other batches go on, but its own keeps its place among those that an
-instance runs at a time. A batch counts as waiting while a call of its coroutines is under way, and
-moves when one is answered.
+A model waits for its call in one of two ways. Either a thread is blocked that the instance also
+needs for other batches. Or a coroutine awaits the call: other batches continue, but this batch
+still counts as one of those that the instance may run at a time. Such a batch counts as waiting
+while a call of its coroutines is open, and may continue when one is answered.
 
-The graph knows who waits for which request; where a request is, queued or running, it reads from
-the request. What it cannot know, such as a thread that a model started, counts as something that
-moves: then a call waits, however long.
+The graph stores which batch waits for which request; whether a request is queued or running, it
+reads from the request. Whatever it cannot know, such as a thread that a model started, counts as
+able to continue, and a call then waits without a limit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What waits for a call.
+    """The batch that waits for a call.
 
-    `is_blocking` says that the batch waits on a thread without which neither it nor any later one
-    goes on; with batch 0, none at all does.
+    If `is_blocking` is set, a thread waits without which neither this batch nor any later one can
+    continue; with batch 0, no batch can.
     """
 
     instance: Instance
@@ -44,7 +44,7 @@ class WaitGraph:
         self._awaited: dict[Instance, dict[int, dict[Inference, None]]] = {}
 
     def add(self, wait: Wait, inference: Inference) -> None:
-        """Something waits for a request that the engine has taken."""
+        """Add a wait for a request that the engine has accepted."""
         if wait.is_blocking:
             self._blocking.setdefault(wait.instance, {})[inference] = wait.batch_id
         else:
@@ -52,10 +52,10 @@ class WaitGraph:
             batches.setdefault(wait.batch_id, {})[inference] = None
 
     def discard(self, wait: Wait, inference: Inference) -> list[Inference]:
-        """It does not wait for that request any more; others that may be stuck from now on.
+        """Remove a wait; returns requests that may be deadlocked from now on.
 
-        Until now the batch could have moved when this request was answered. That has happened, and
-        if coroutines of it still await others, maybe nothing can move any more.
+        Until now the batch could have continued when this request was answered. That has happened,
+        and if its coroutines still await other requests, maybe none of these can be answered.
         """
         batches = self._awaited.get(wait.instance, {})
         if wait.is_blocking:
@@ -66,68 +66,68 @@ class WaitGraph:
             self._awaited.pop(wait.instance, None)
         return list(batches.get(wait.batch_id, ()))[:1]
 
-    def is_stuck(self, inference: Inference) -> bool:
-        """Whether nothing that `request` waits for can move before it is answered itself."""
+    def is_deadlocked(self, inference: Inference) -> bool:
+        """Returns whether all that `inference` waits for can only continue after `inference`."""
         seen = {inference}
         pending = [inference]
-        full: set[Instance] = set()  # looked at once each: many requests may wait for them
+        full: set[Instance] = set()  # each is checked once; many requests may wait for it
         while pending:
-            behind = self._behind(pending.pop(), full)
-            if behind is None:
+            blockers = self._blockers(pending.pop(), full)
+            if blockers is None:
                 return False
-            fresh = [each for each in behind if each not in seen]
-            seen.update(fresh)
-            pending += fresh
+            new = [each for each in blockers if each not in seen]
+            seen.update(new)
+            pending += new
         return True
 
     def has_blocked_slot(self, instances: Iterable[Instance]) -> bool:
-        """Whether what is queued may go to an instance that cannot begin it."""
+        """Returns whether a queued request may go to an instance that cannot start it."""
         if not self._blocking:
             return False
         return any(each in self._blocking and each.free_slots for each in instances)
 
-    def _behind(self, inference: Inference, full: set[Instance]) -> Collection[Inference] | None:
-        """Requests of which one must be answered before `request` moves; None: it moves anyway.
+    def _blockers(self, inference: Inference, full: set[Instance]) -> Collection[Inference] | None:
+        """Returns requests of which one must be answered before `inference` can continue.
 
-        What instances wait for that are known to be full is left out.
+        None means that it can continue in any case. Instances in `full` are skipped.
         """
         if inference.instance is not None:
-            return self._behind_batch(inference.instance, inference.batch_id)
+            return self._batch_blockers(inference.instance, inference.batch_id)
         owner = inference.owner
         if owner is None or inference.deadline_ns or owner.missing_instances:
             return None
-        if not owner.instances:  # it is not executed by instances at all
+        if not owner.instances:  # the model has no instances by design
             return None
-        behind: list[Inference] = []
+        blockers: list[Inference] = []
         for instance in owner.instances:
             if instance not in full:
-                behind_slot = self._behind_slot(instance)
-                if behind_slot is None:
+                slot_blockers = self._slot_blockers(instance)
+                if slot_blockers is None:
                     return None
-                behind += behind_slot
+                blockers += slot_blockers
                 full.add(instance)
-        return behind
+        return blockers
 
-    def _behind_batch(self, instance: Instance, batch_id: int) -> Collection[Inference] | None:
-        """The same for a batch that runs."""
+    def _batch_blockers(self, instance: Instance, batch_id: int) -> Collection[Inference] | None:
+        """Returns the same for a running batch."""
         blocking = self._blocking.get(instance, {})
-        # A batch before the one that blocks has left `execute`; others of its threads answer it.
-        behind = [each for each, first in blocking.items() if first <= batch_id]
-        return behind or self._awaited.get(instance, {}).get(batch_id)
+        # A batch before the blocking one has returned from `execute`; other threads answer it.
+        blockers = [each for each, first in blocking.items() if first <= batch_id]
+        return blockers or self._awaited.get(instance, {}).get(batch_id)
 
-    def _behind_slot(self, instance: Instance) -> Collection[Inference] | None:
-        """The same for the next batch that an instance begins."""
+    def _slot_blockers(self, instance: Instance) -> Collection[Inference] | None:
+        """Returns the same for the next batch that an instance starts."""
         if blocking := self._blocking.get(instance):
             return blocking
         batches = self._awaited.get(instance)
         if batches is None or instance.free_slots:
             return None
-        behind: list[Inference] = []
+        blockers: list[Inference] = []
         for batch_id in instance.executing_batches:
             if batch_id not in batches:
                 return None
-            behind += batches[batch_id]
-        return behind or None  # an instance that executes nothing ends, and fails what it has
+            blockers += batches[batch_id]
+        return blockers or None  # an instance that runs no batch ends and fails its requests
 
     def __len__(self) -> int:
         awaited = (each for batches in self._awaited.values() for each in batches.values())
@@ -138,7 +138,7 @@ class WaitGraph:
 
 
 def _remove(table: dict[Any, dict[Inference, Any]], key: Any, inference: Inference) -> None:
-    """Take a request out of one of the table's sets, and the set if it was the last one."""
+    """Remove a request from one of the table's sets, and the set if it is empty then."""
     inferences = table.get(key)
     if inferences is not None:
         inferences.pop(inference, None)

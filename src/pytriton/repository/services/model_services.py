@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker process may ask of the server: other models, control of models, metrics, its log.
+"""The services of the server for worker processes: calls, control of models, metrics, the log.
 
-`SharedServices` is the server's, `ModelServices` one worker's. Errors go back as the server's bare
-text; what models read before it is added where they are.
+The server has one `SharedServices`, each worker has one `ModelServices`. Errors are returned as the
+server's message alone; the worker adds the prefix that models see.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEVELS = {
 
 
 class SharedServices:
-    """What the workers of all models have in common."""
+    """What the workers of all models share."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SharedServices:
         self._tasks = BackgroundTasks(loop)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that may take long; it goes on when the worker that asked is gone."""
+        """Run a coroutine in the background, also after its worker has ended."""
         self._tasks.start(work)
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class SharedServices:
 class ModelServices:
     """The services of one worker.
 
-    `instance` is set once the worker's instance is there; before, its model has made no call.
+    `instance` is set when the worker's instance exists; its model makes no call before that.
     """
 
     def __init__(self, shared: SharedServices, model_name: str, instance_name: str) -> None:
@@ -82,7 +82,7 @@ class ModelServices:
         self._model_name = model_name
         self._instance_name = instance_name
         self._metrics = metrics = WorkerMetrics(shared.metrics)
-        self._at_once: dict[str, Callable[..., Any]] = {
+        self._functions: dict[str, Callable[..., Any]] = {
             "increment": metrics.increment,
             "set": metrics.set,
             "observe": metrics.observe,
@@ -92,7 +92,7 @@ class ModelServices:
             "new_metric": metrics.new_metric,
             "delete_metric": metrics.delete_metric,
         }
-        self._in_time: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+        self._coroutines: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "load_model": self._load_model,
             "unload_model": self._unload_model,
             "is_model_ready": self._is_model_ready,
@@ -101,33 +101,33 @@ class ModelServices:
     def infer(
         self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> ModelCall:
-        """Start an inference; ServerError where it cannot be taken, and the sink hears nothing."""
+        """Start an inference; the sink receives all results, also a refusal."""
         return self._shared.caller.call(self.instance, call, inputs, sink)
 
     def serve(self, action: str, arguments: dict[str, Any], reply: Reply | None) -> None:
-        """Do something; `reply` gets the value, or None and the error's text, now or later."""
-        if action in self._at_once:
-            self._answer(action, self._at_once[action], arguments, reply)
-        elif action in self._in_time:
-            work = self._in_time[action](**arguments)
-            self._shared.start(self._answer_in_time(action, work, reply))
+        """Run an action; calls `reply` with the value, or with None and the error, now or later."""
+        if action in self._functions:
+            self._answer(action, self._functions[action], arguments, reply)
+        elif action in self._coroutines:
+            work = self._coroutines[action](**arguments)
+            self._shared.start(self._answer_coroutine(action, work, reply))
         else:
-            known = ", ".join([*self._at_once, *self._in_time])
+            known = ", ".join([*self._functions, *self._coroutines])
             raise InvalidArgumentError(f"there is no service '{action}', only {known}")
 
     def log(self, line: LogLine) -> None:
-        """Write a line to the server's log, as coming from the model's own file and line."""
+        """Write a line to the server's log, with file and line of the model's code."""
         level = _LEVELS.get(line.level, logging.INFO)
         if logger.isEnabledFor(level):
             message, traceback = _split_traceback(line.message)
             record = logging.LogRecord(
                 self._instance_name, level, line.file, line.line, message, None, None
             )
-            record.exc_text = traceback  # which formatters write below the line
+            record.exc_text = traceback  # formatters write it below the line
             logger.handle(record)
 
     def close(self) -> None:
-        """The worker is gone: what it had is released."""
+        """Release everything of a worker that has ended."""
         self._metrics.close()
 
     def __repr__(self) -> str:
@@ -148,14 +148,14 @@ class ModelServices:
             if reply is not None:
                 reply(value, None)
 
-    async def _answer_in_time(
+    async def _answer_coroutine(
         self, action: str, work: Coroutine[Any, Any, Any], reply: Reply | None
     ) -> None:
         try:
             value = await work
         except ServerError as error:
             self._refuse(action, error, reply)
-        except Exception as error:  # the model waits for an answer, whatever happened
+        except Exception as error:  # the model must get a reply in any case
             logger.exception("%s: %s failed", self._instance_name, action)
             if reply is not None:
                 reply(None, f"{type(error).__name__}: {error}")
@@ -190,7 +190,7 @@ class ModelServices:
 
 
 def _split_traceback(text: str) -> tuple[str, str | None]:
-    """What a line says, and the traceback in it, if any."""
+    """Split a log message into its text and its traceback, if it has one."""
     if text.startswith(_TRACEBACK):
         return text.rstrip().rpartition("\n")[2], text
     message, mark, rest = text.partition("\n" + _TRACEBACK)
