@@ -232,17 +232,23 @@ class Call:
 
     def respond(self, parts: list[Buffer]) -> None:
         """Send the only message and OK."""
-        if self.encoding != IDENTITY and message_size(parts) > SMALL_BYTES:
-            self.connection.work.run_aside(self, self._respond_framed, self.frame, parts)
-        else:
-            self._respond_framed(frame_message(parts, self.encoding))
-
-    def _respond_framed(self, body: list[Buffer]) -> None:
         connection = self.connection
+        if self.encoding != IDENTITY:
+            if message_size(parts) > SMALL_BYTES:
+                connection.work.run_aside(self, self._respond_compressed, self.frame, parts)
+            else:
+                self._respond_compressed(self.frame(parts))
+            return
+        body = frame_message(parts)
         self.is_open = False
-        head = _IDENTITY_HEAD if self.encoding == IDENTITY else RESPONSE_HEADS[self.encoding]
-        connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
+        connection.http2.send_response(self.stream_id, _IDENTITY_HEAD, body, OK_TRAILERS)
         connection.forget(self)
+
+    def _respond_compressed(self, body: list[Buffer]) -> None:
+        self.is_open = False
+        head = RESPONSE_HEADS[self.encoding]
+        self.connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
+        self.connection.forget(self)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
         """End the call with a status, after all messages that were sent."""

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10
-# Above this, the elements of typed tensors are read by a thread.
-_SMALL_BYTES = 256 << 10
+SMALL_BYTES = 256 << 10  # of a message: its typed tensors are read at once, in some milliseconds
 
 
 class InferService:
@@ -92,10 +91,8 @@ class InferService:
         return self.engine.infer(request, sink)
 
 
-def takes_long(message: Buffer, form: InferForm) -> bool:
-    """Whether a message has typed tensors of many elements."""
-    if len(message) <= _SMALL_BYTES:
-        return False
+def has_typed_tensors(form: InferForm) -> bool:
+    """Whether a message has tensors that are not raw: of a large one, a thread reads them."""
     return any(item.contents is not None for item in form.inputs)
 
 
@@ -127,7 +124,7 @@ class InferCall(UnaryCall):
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
         self._spec = spec = model.spec
-        if takes_long(message, form):
+        if len(message) > SMALL_BYTES and has_typed_tensors(form):
             self.connection.work.run_aside(
                 self, self._submit, service.build, form, raw, spec, self.head
             )

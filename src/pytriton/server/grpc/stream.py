@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.server.grpc.call import Call
-from pytriton.server.grpc.infer import takes_long
+from pytriton.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.wire.http2 import ErrorCode
 from pytriton.wire.kserve_pb import read_infer_form
 from pytriton.wire.kserve_pb_response import (
@@ -93,7 +93,7 @@ class StreamInferCall(Call):
             if not streamed.is_decoupled:
                 self._turns.append(streamed)
             work = (form, raw, model.spec, self.head)
-            if takes_long(message, form):
+            if len(message) > SMALL_BYTES and has_typed_tensors(form):
                 then = functools.partial(self._start, streamed, model.spec)
                 self.connection.work.run_aside(self, then, self._try_build, *work)
             else:
