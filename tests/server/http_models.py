@@ -103,8 +103,20 @@ class InlineProcess:
     pid = 0
 
     def ask(self, job, text):
-        reply, payload = perform(decode_job(encode(job)), bytes(text))
-        return decode_reply(encode(reply)), list(map(bytes, payload))
+        reply, self._payload = perform(decode_job(encode(job)), bytes(text))
+        return decode_reply(encode(reply))
+
+    def payload(self, sizes):
+        assert [len(part) for part in self._payload] == list(sizes)
+        return list(map(bytes, self._payload))
+
+    def payload_into(self, memory, sizes):
+        parts = []
+        for part, size in zip(self.payload(sizes), sizes, strict=True):
+            memory[:size] = part
+            parts.append(memory[:size])
+            memory = memory[size:]
+        return parts
 
     def kill(self) -> None:
         self.pid = -1

@@ -254,6 +254,54 @@ def test_process_of_a_long_job_is_not_used_again(monkeypatch):
     assert len(made) == 2
 
 
+def large_text():
+    entry = {"name": "a", "datatype": "FP32", "shape": [1000], "data": list(range(1000))}
+    return json.dumps({"inputs": [entry]}).encode()
+
+
+@pytest.mark.parametrize("make_process", [InlineProcess, pool.CodecProcess])
+def test_large_tensors_go_to_the_memory_that_is_given(monkeypatch, make_process):
+    monkeypatch.setattr(pool, "_LARGE_PAYLOAD_BYTES", 1000)
+    memory = memoryview(bytearray(5000))
+    asked = []
+
+    def allocate(size, header_bytes):
+        asked.append(size)
+        return memory if len(asked) == 1 else None
+
+    async def read(codec):
+        text = large_text()
+        return [await codec.infer(text, len(text), SPEC, LIMIT, allocate) for _ in range(2)]
+
+    (first, _), (second, _) = run(read, make_process)
+
+    assert asked == [4000, 4000]
+    assert first.inputs["a"].data.obj is memory.obj
+    assert bytes(first.inputs["a"].data) == bytes(second.inputs["a"].data)
+
+
+def test_process_of_a_client_that_left_before_its_tensors_were_taken_ends(monkeypatch):
+    monkeypatch.setattr(pool, "_LARGE_PAYLOAD_BYTES", 1000)
+    closed = []
+
+    class Noted(InlineProcess):
+        def close(self):
+            closed.append(self)
+
+    async def read(codec):
+        def leave(size, header_bytes):
+            asyncio.current_task().cancel()
+
+        text = large_text()
+        job = asyncio.create_task(codec.infer(text, len(text), SPEC, LIMIT, leave))
+        await asyncio.gather(job, return_exceptions=True)
+        assert job.cancelled()
+
+    run(read, Noted)
+
+    assert len(closed) == 1
+
+
 def test_idle_process_ends(monkeypatch):
     monkeypatch.setattr(pool, "IDLE_S", 0.0)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from pytriton.server.codec.messages import LENGTH, Job, Reply, decode_reply, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytriton.dtypes import Buffer
 
 # The folder that holds the package replaces the working directory as the first place to import
@@ -49,8 +51,8 @@ class CodecProcess:
         """The process id."""
         return self._process.pid
 
-    def ask(self, job: Job, text: Buffer) -> tuple[Reply, list[bytes]]:
-        """Have a text read: the reply, and what follows it.
+    def ask(self, job: Job, text: Buffer) -> Reply:
+        """Have a text read. What follows the reply has to be taken before the next job.
 
         Raises:
             EOFError: The process ended.
@@ -64,8 +66,34 @@ class CodecProcess:
         except BrokenPipeError:
             raise EOFError from None
         (length,) = LENGTH.unpack(self._read(LENGTH.size))
-        reply = decode_reply(self._read(length))
-        return reply, [self._read(size) for size in reply.payload_sizes]
+        reply: Reply = decode_reply(self._read(length))
+        return reply
+
+    def payload(self, sizes: Sequence[int]) -> list[Buffer]:
+        """What follows a reply, each part as bytes.
+
+        Raises:
+            EOFError: The process ended.
+        """
+        return [self._read(size) for size in sizes]
+
+    def payload_into(self, memory: memoryview, sizes: Sequence[int]) -> list[Buffer]:
+        """What follows a reply, one part after the other in `memory`.
+
+        Raises:
+            EOFError: The process ended.
+        """
+        parts: list[Buffer] = []
+        for size in sizes:
+            part, memory = memory[:size], memory[size:]
+            parts.append(part)
+            rest = part
+            while rest:
+                count = self._results.readinto(rest)
+                if not count:
+                    raise EOFError
+                rest = rest[count:]
+        return parts
 
     def _read(self, size: int) -> bytes:
         data = self._results.read(size)

@@ -266,7 +266,7 @@ class HttpApi(HttpHandler):
                 )
             kind = InferEvents
         exchange = kind(self._service, model, route.version, connection)
-        reading = self._bodies.infer(request, model.spec)
+        reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
             exchange.submit(request.head, *reading)
             return exchange
@@ -295,7 +295,7 @@ class HttpApi(HttpHandler):
     ) -> Exchange:
         model = self._engine.lookup(route.model, route.version)
         exchange = kind(self._service, model, route.version, connection)
-        reading = self._bodies.generate(request, model.spec)
+        reading = self._bodies.generate(request, model)
         if isinstance(reading, InferRequest):
             exchange.start(request.head, reading)
             return exchange

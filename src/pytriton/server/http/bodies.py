@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.background_tasks import BackgroundTasks
     from pytriton.dtypes import Buffer
-    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest
     from pytriton.server.http.reader import HttpRequest
     from pytriton.wire.output_format import OutputFormat
@@ -65,14 +65,14 @@ class Bodies:
 
     # Requests
 
-    def infer(self, http: HttpRequest, spec: ModelSpec) -> ReadInfer | Later[ReadInfer]:
+    def infer(self, http: HttpRequest, model: ServedModel) -> ReadInfer | Later[ReadInfer]:
         """The request in a body, and how its outputs are wanted."""
         headers = http.head.headers
         body: Buffer = http.body
         if b"content-encoding" in headers:
             inflated = self._inflated(http)
             if inflated is None:
-                return partial(self._infer_inflated, http, spec)
+                return partial(self._infer_inflated, http, model)
             body = inflated
         header_length = None
         length_text = headers.get(b"inference-header-content-length")
@@ -80,10 +80,15 @@ class Bodies:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         if len(body) > SMALL_BYTES and (header_length is None or header_length > SMALL_BYTES):
             json_length = header_length or len(body)
-            return partial(self._codec.infer, body, json_length, spec, self._max_bytes)
-        return parse_infer(body, header_length, spec)
+            return partial(self._read_infer, body, json_length, model)
+        return parse_infer(body, header_length, model.spec)
 
-    async def _infer_inflated(self, http: HttpRequest, spec: ModelSpec) -> ReadInfer:
+    def _read_infer(
+        self, body: Buffer, json_length: int, model: ServedModel
+    ) -> Awaitable[ReadInfer]:
+        return self._codec.infer(body, json_length, model.spec, self._max_bytes, model.body_memory)
+
+    async def _infer_inflated(self, http: HttpRequest, model: ServedModel) -> ReadInfer:
         headers = http.head.headers
         body = await self._inflate(http)
         header_length = None
@@ -92,18 +97,18 @@ class Bodies:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         json_length = len(body) if header_length is None else header_length
         if json_length <= SMALL_BYTES:
-            return parse_infer(body, header_length, spec)
-        return await self._codec.infer(body, json_length, spec, self._max_bytes)
+            return parse_infer(body, header_length, model.spec)
+        return await self._read_infer(body, json_length, model)
 
-    def generate(self, http: HttpRequest, spec: ModelSpec) -> InferRequest | Later[InferRequest]:
+    def generate(self, http: HttpRequest, model: ServedModel) -> InferRequest | Later[InferRequest]:
         """The request in the body of a generate call."""
         if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidArgumentError(
                 "Unsupported content-encoding, only 'identity' is supported."
             )
         if len(http.body) > SMALL_BYTES:
-            return partial(self._codec.generate, http.body, spec)
-        return parse_generate(http.body, spec)
+            return partial(self._codec.generate, http.body, model.spec, model.body_memory)
+        return parse_generate(http.body, model.spec)
 
     def load(self, http: HttpRequest) -> LoadForm | Later[LoadForm]:
         """The request in the body of a call that loads a model."""
