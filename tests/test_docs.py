@@ -69,3 +69,14 @@ def test_changelog_begins_with_the_next_or_the_current_version():
     assert version is not None
     assert newest is not None
     assert newest[1] in ("Unreleased", version[1])
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_page_names_only_files_that_exist(page):
+    tops = (REPOSITORY, REPOSITORY / "src/pytriton")
+    named = set(re.findall(r"`((?:\w+/)+\w+\.\w+)`", (REPOSITORY / page).read_text()))
+
+    missing = [path for path in sorted(named) if not any((top / path).exists() for top in tops)]
+
+    assert named
+    assert missing == []
