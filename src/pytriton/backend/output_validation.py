@@ -57,7 +57,7 @@ class OutputValidator:
     ) -> None:
         self._model_name = model_name
         self._declared = {spec.name: spec for spec in outputs}
-        self._declared_names = self._declared.keys()
+        self._count = len(self._declared)
         self._names = OutputNames(
             model_name, list(self._declared), unnamed, strict=strict, decoupled=decoupled
         )
@@ -121,7 +121,20 @@ class OutputValidator:
         Raises:
             ValueError: where an output is not what the model may return, or is missing.
         """
-        if outputs.keys() != self._declared_names:
+        if len(outputs) == self._count:
+            first, known = self._first_dimension, self._accepted
+            for name, array in outputs.items():
+                accepted = known.get(name)  # never for what is not declared
+                if (
+                    accepted is None
+                    or type(array) is not np.ndarray
+                    or array.dtype is not accepted[0]
+                    or array.shape[first:] != accepted[1]
+                ):
+                    break
+            else:
+                return outputs
+        if outputs.keys() != self._declared.keys():
             outputs = self._names.assign(outputs, wanted)
         self.check_values(outputs)
         return outputs
@@ -135,19 +148,11 @@ class OutputValidator:
         Raises:
             ValueError: where an output is not what the model may return.
         """
-        first = self._first_dimension
         for name, array in outputs.items():
-            accepted = self._accepted.get(name)
-            if (
-                accepted is not None
-                and isinstance(array, np.ndarray)
-                and array.dtype == accepted[0]
-                and array.shape[first:] == accepted[1]
-            ):
-                continue
             self._check(name, array)
             # Objects may differ each time, and rows that are scalars look like no rows at all.
-            if array.dtype.kind != "O" and array.ndim > first:
+            first = self._first_dimension
+            if name in self._declared and array.dtype.kind != "O" and array.ndim > first:
                 self._accepted[name] = (array.dtype, array.shape[first:])
 
     def _check(self, name: Any, array: Any) -> None:
