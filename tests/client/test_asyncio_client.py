@@ -21,7 +21,7 @@ from pytriton.client.exceptions import (
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
-from tests.e2e.waiting import DEADLINE_S
+from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S
 from tests.free_ports import free_ports
 
 
@@ -105,7 +105,7 @@ async def test_entering_waits_where_it_is_asked_to(url):
 
 @in_a_loop
 async def test_entering_in_vain_closes_the_client(url):
-    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=1.0)
+    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=AT_ONCE_S)
     with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
         async with client:
             pytest.fail("the model is not there")
@@ -116,7 +116,7 @@ async def test_entering_in_vain_closes_the_client(url):
 
 @in_a_loop
 async def test_unknown_model_is_unavailable(url):
-    async with AsyncioModelClient(url, "Nobody", init_timeout_s=1.0) as client:
+    async with AsyncioModelClient(url, "Nobody", init_timeout_s=AT_ONCE_S) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match="model Nobody"):
             await client.infer_sample(A)
 

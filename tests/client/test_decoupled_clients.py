@@ -22,7 +22,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from tests.client.test_asyncio_client import in_a_loop
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S, eventually
 
 
 def n(value):
@@ -103,7 +103,7 @@ def test_wrong_arguments_are_refused(responses):
 
 
 def test_unknown_model_is_unavailable(decoupled_client_class, grpc_url):
-    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=1.0)
+    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=AT_ONCE_S)
     with pytest.raises(PyTritonClientModelUnavailableError):
         runner.responses("infer_sample", n(1))
 
@@ -171,7 +171,7 @@ def test_stream_that_nobody_began_to_read_is_in_progress_also_when_it_was_droppe
 
 def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url):
     received = []
-    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=2.0) as client:
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=AT_ONCE_S) as client:
         unread = client.infer_sample(n(2))
 
         def infer():
@@ -182,7 +182,7 @@ def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url):
             return True
 
         assert eventually(infer)
-        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 2 s"):
+        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 3 s"):
             next(unread)
 
     assert received == [0, 1]

@@ -21,7 +21,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from tests.client.operands import A, B
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S, eventually
 
 
 class HeldModelClient(ModelClient):
@@ -90,7 +90,7 @@ def test_server_s_error_comes_through_the_future(url):
 
 def test_unknown_model_comes_through_the_future(url):
     with (
-        FuturesModelClient(url, "Nobody", init_timeout_s=1.0) as client,
+        FuturesModelClient(url, "Nobody", init_timeout_s=AT_ONCE_S) as client,
         pytest.raises(PyTritonClientModelUnavailableError),
     ):
         client.infer_sample(A).result(DEADLINE_S)

@@ -21,7 +21,7 @@ from pytriton.client.exceptions import (
 )
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
-from tests.e2e.waiting import DEADLINE_S
+from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S
 from tests.free_ports import free_ports
 
 
@@ -53,7 +53,7 @@ def test_version_that_is_no_text_is_refused_at_once(scheme):
 @pytest.mark.parametrize("name,version", [("Nobody", None), ("AddSub", "7")])
 def test_unknown_model_is_unavailable(url, name, version):
     with (
-        ModelClient(url, name, version, init_timeout_s=1.0) as client,
+        ModelClient(url, name, version, init_timeout_s=AT_ONCE_S) as client,
         pytest.raises(
             PyTritonClientModelUnavailableError,
             match=r"Waiting for model (.*) to be ready timed out.",
@@ -67,7 +67,7 @@ def test_waiting_for_an_unknown_model_ends_as_the_timeout_that_users_catch(url):
         ModelClient(url, "Nobody") as client,
         pytest.raises(PyTritonClientTimeoutError, match="Waiting for model Nobody to be ready"),
     ):
-        client.wait_for_model(1.0)
+        client.wait_for_model(AT_ONCE_S)
 
 
 def test_wait_for_what_is_ready_returns(client):

@@ -18,6 +18,7 @@ from pytriton.client import (
 )
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+from tests.e2e.waiting import AT_ONCE_S
 
 LIMIT_S = 0.2
 FAR_TOO_LATE_S = 30.0  # a limit that is not kept is late by a default of a minute or for ever
@@ -170,8 +171,7 @@ def test_slow_model_runs_into_the_limit(url, gate):
 
 
 def test_stream_that_dries_up_runs_into_the_limit(grpc_url, gate):
-    limit_s = 2.0  # enough for the first response, which comes at once
-    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=limit_s) as client:
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=AT_ONCE_S) as client:
         client.model_config  # noqa: B018  fetches it
         stream = client.infer_sample(gate.pause)
         assert next(stream)["value"] == 0
@@ -179,4 +179,4 @@ def test_stream_that_dries_up_runs_into_the_limit(grpc_url, gate):
         with Stopwatch() as stopwatch, pytest.raises(PyTritonClientTimeoutError):
             next(stream)
 
-    assert_limit_was_kept(stopwatch, limit_s)
+    assert_limit_was_kept(stopwatch, AT_ONCE_S)

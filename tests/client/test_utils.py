@@ -21,6 +21,7 @@ from pytriton.client.exceptions import (
 from pytriton.client.utils import ModelState
 from pytriton.client.warnings import NotSupportedTimeoutWarning
 from tests.client.test_asyncio_client import in_a_loop
+from tests.e2e.waiting import AT_ONCE_S
 from tests.free_ports import free_ports
 
 INDEX = [("Model", "2", "READY"), ("Model", "10", "LOADING"), ("New", "", ""), ("Odd", "1", "")]
@@ -56,7 +57,7 @@ def test_wait_for_what_is_ready_returns(official):
 
 def test_wait_for_an_unknown_model_ends(official):
     with pytest.raises(PyTritonClientModelUnavailableError, match="Nobody version 3"):
-        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=1.0)
+        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=AT_ONCE_S)
 
 
 def test_wait_for_a_server_that_is_not_there_tells_what_went_wrong(scheme):
@@ -125,7 +126,7 @@ async def test_asyncio_functions_take_official_clients(url, scheme):
         await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=20)
         config = await asyncio_utils.asyncio_get_model_config(client, "AddSub")
         with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
-            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=1.0)
+            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=AT_ONCE_S)
 
     assert config.max_batch_size == 16
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
 
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
+from tests.contract.benches import InstanceBench
 from tests.e2e.conftest import new_ports
 from tests.e2e.grpc_infer import GrpcCaller
 from tests.e2e.hosts import Host
@@ -32,6 +34,36 @@ class GrpcHost(Host):
 
     def infer(self, name, /, **inputs):
         return self._caller.infer(name, inputs)
+
+
+@pytest.fixture(params=["native", "portable"])
+def channel(request, monkeypatch):
+    """With and without what only Linux has."""
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+
+
+class Benches:
+    """The instances of a test on one event loop; closed in the end."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._benches: list[InstanceBench] = []
+
+    def add(self, bench):
+        self._benches.append(bench)
+        return bench
+
+    def close(self) -> None:
+        for bench in self._benches:
+            bench.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def served():
+    made = Benches()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module", params=WAYS)

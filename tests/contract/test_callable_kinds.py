@@ -21,19 +21,11 @@ ONE = {"x": np.ones((1, 1), np.float32)}
 
 
 @pytest.fixture
-def serve():
-    loop = asyncio.new_event_loop()
-    benches = []
-
+def serve(served):
     def serve(infer_func, **config) -> Bench:
-        bench = Bench(loop, infer_func, floats("x"), floats("y"), **config)
-        benches.append(bench)
-        return bench
+        return served.add(Bench(served.loop, infer_func, floats("x"), floats("y"), **config))
 
-    yield serve
-    for bench in benches:
-        bench.close()
-    loop.close()
+    return serve
 
 
 def echo(requests):

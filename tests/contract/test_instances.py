@@ -41,26 +41,20 @@ def kind(request):
 
 
 @pytest.fixture
-def serve(channel, kind):
+def serve(channel, kind, served):
     """Serves a function of one request as an instance of each kind."""
-    loop = asyncio.new_event_loop()
-    served = []
 
     def serve(function, inputs=None, outputs=None, **config) -> InstanceBench:
         inputs = floats("x") if inputs is None else inputs
         outputs = floats("y") if outputs is None else outputs
         if kind in WORKERS:
-            bench = WorkerBench(loop, kind, function, inputs, outputs, **config)
+            bench = WorkerBench(served.loop, kind, function, inputs, outputs, **config)
         else:
             config.setdefault("decoupled", kind in DECOUPLED)
-            bench = Bench(loop, CALLABLES[kind](function), inputs, outputs, **config)
-        served.append(bench)
-        return bench
+            bench = Bench(served.loop, CALLABLES[kind](function), inputs, outputs, **config)
+        return served.add(bench)
 
-    yield serve
-    for bench in served:
-        bench.close()
-    loop.close()
+    return serve
 
 
 def echo(request):

@@ -12,15 +12,9 @@ import pytest
 
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
-from pytriton.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import DEADLINE_S, DECOUPLED, Bench, floats
 
 ENDLESS = 100_000
-
-
-@pytest.fixture(params=["native", "portable"])
-def channel(request, monkeypatch):
-    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
 
 
 @pytest.fixture(params=DECOUPLED)
@@ -46,22 +40,16 @@ def as_kind(kind, steps):
 
 
 @pytest.fixture
-def serve(channel, kind):
+def serve(channel, kind, served):
     """Serves a generator function as a decoupled model of each kind."""
-    loop = asyncio.new_event_loop()
-    benches = []
 
     def serve(steps, **config) -> Bench:
-        bench = Bench(
-            loop, as_kind(kind, steps), floats("x"), floats("y"), decoupled=True, **config
+        function = as_kind(kind, steps)
+        return served.add(
+            Bench(served.loop, function, floats("x"), floats("y"), decoupled=True, **config)
         )
-        benches.append(bench)
-        return bench
 
-    yield serve
-    for bench in benches:
-        bench.close()
-    loop.close()
+    return serve
 
 
 def number(value, size=1):

@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import numpy as np
 import pytest
 
 from pytriton.transport.credit import RESPONSE_WINDOW
-from pytriton.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import floats
 from tests.contract.worker_bench import STREAMS, WorkerBench
 
 ENDLESS = 1_000_000
-
-
-@pytest.fixture(params=["native", "portable"])
-def channel(request, monkeypatch):
-    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
 
 
 @pytest.fixture(params=STREAMS)
@@ -28,18 +21,11 @@ def kind(request):
 
 
 @pytest.fixture
-def serve(channel, kind):
-    loop = asyncio.new_event_loop()
-    benches = []
-
+def serve(channel, kind, served):
     def serve(function) -> WorkerBench:
-        benches.append(WorkerBench(loop, kind, function, floats("x"), floats("y")))
-        return benches[-1]
+        return served.add(WorkerBench(served.loop, kind, function, floats("x"), floats("y")))
 
-    yield serve
-    for bench in benches:
-        bench.close()
-    loop.close()
+    return serve
 
 
 def number(value):

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from tests.differential import recording
 from tests.differential.grpc_case import Observation, run
 from tests.differential.grpc_cases import CASES
 from tests.differential.grpc_models import write_repository
-from tests.free_ports import free_ports
 
 GOLDEN = Path(__file__).parent / "grpc_golden.json"
 
@@ -34,30 +31,12 @@ def load_golden() -> dict[str, Observation]:
 @contextlib.contextmanager
 def real_server() -> Iterator[int]:
     """The real Triton with the compared models on loopback; gives its gRPC port."""
-    http, grpc, metrics = free_ports(3)
-    with tempfile.TemporaryDirectory() as folder:
-        write_repository(Path(folder))
-        command = [
-            *peers.triton_command(),
-            f"--model-repository={folder}",
-            "--model-control-mode=explicit",
-            "--load-model=*",
-            f"--http-port={http}",
-            f"--grpc-port={grpc}",
-            f"--metrics-port={metrics}",
-            "--http-address=127.0.0.1",
-            "--grpc-address=127.0.0.1",
-            "--metrics-address=127.0.0.1",
-            "--grpc-header-forward-pattern=x-.*",
-            "--grpc-restricted-protocol=trace:triton-access-token=secret",
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            recording._wait_until_ready(process, http)
-            yield grpc
-        finally:
-            process.terminate()
-            process.wait(timeout=recording.START_DEADLINE_S)
+    options = (
+        "--grpc-header-forward-pattern=x-.*",
+        "--grpc-restricted-protocol=trace:triton-access-token=secret",
+    )
+    with recording.real_triton(write_repository, *options) as (_, port):
+        yield port
 
 
 def is_alive(port: int) -> bool:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real server's answers, taken once and kept.
 
-`python -m tests.differential.recording` takes them again. It needs the peers: PEERS_DIR
-names the folder that their `install` script filled; the folder beside the checkout
-where their starter script is.
+`python -m tests.differential.recording` takes them again. It needs the peers.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests import peers
@@ -48,9 +46,16 @@ def run(case: Case, port: int) -> list[Observation]:
 @contextlib.contextmanager
 def real_server() -> Iterator[int]:
     """The real Triton with the compared models on loopback; gives its HTTP port."""
+    with real_triton(write_repository) as (http, _):
+        yield http
+
+
+@contextlib.contextmanager
+def real_triton(write: Callable[[Path], None], *options: str) -> Iterator[tuple[int, int]]:
+    """The real Triton with models that `write` puts into a folder; gives its HTTP and gRPC port."""
     http, grpc, metrics = free_ports(3)
     with tempfile.TemporaryDirectory() as folder:
-        write_repository(Path(folder))
+        write(Path(folder))
         command = [
             *peers.triton_command(),
             f"--model-repository={folder}",
@@ -62,11 +67,12 @@ def real_server() -> Iterator[int]:
             "--http-address=127.0.0.1",
             "--grpc-address=127.0.0.1",
             "--metrics-address=127.0.0.1",
+            *options,
         ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             _wait_until_ready(process, http)
-            yield http
+            yield http, grpc
         finally:
             process.terminate()
             process.wait(timeout=START_DEADLINE_S)

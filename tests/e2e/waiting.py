@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 # Generous: a machine that is busy with other things must not make a test fail.
 DEADLINE_S = 60.0
+# For tests that wait in vain: as long as what does come at once may take on such a machine.
+AT_ONCE_S = 3.0
 _POLL_S = 0.005
 _never = threading.Event()
 

@@ -10,7 +10,6 @@ import pytest
 from pytriton.server.http.states import TRANSITIONS, ConnectionState
 from pytriton.server.options.server_options import Limits
 from tests.server.http_fakes import (
-    DELIVERIES,
     Client,
     FakeLoop,
     ScriptedHandler,
@@ -19,17 +18,6 @@ from tests.server.http_fakes import (
     get,
     post,
 )
-
-
-@pytest.fixture(params=DELIVERIES, ids=str)
-def sizes(request):
-    return DELIVERIES[request.param]()
-
-
-@pytest.fixture
-def client():
-    return Client()
-
 
 # Keep-alive
 

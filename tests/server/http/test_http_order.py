@@ -3,26 +3,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytriton.server.http.connection import MAX_PIPELINED
 from tests.server.http_fakes import (
-    DELIVERIES,
     HIGH_WATER_BYTES,
     Client,
     get,
 )
-
-
-@pytest.fixture(params=DELIVERIES, ids=str)
-def sizes(request):
-    return DELIVERIES[request.param]()
-
-
-@pytest.fixture
-def client():
-    return Client()
-
 
 # Pipelining
 

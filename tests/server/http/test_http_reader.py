@@ -12,24 +12,12 @@ from pytriton.server.http.reader import (
     MAX_KNOWN_HEADS,
 )
 from tests.server.http_fakes import (
-    DELIVERIES,
     Client,
     chunked,
     get,
     post,
     random_sizes,
 )
-
-
-@pytest.fixture(params=DELIVERIES, ids=str)
-def sizes(request):
-    return DELIVERIES[request.param]()
-
-
-@pytest.fixture
-def client():
-    return Client()
-
 
 # Framing
 

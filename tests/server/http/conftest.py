@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection whose client a test plays, and the pieces in which its bytes arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.http_fakes import DELIVERIES, Client
+
+
+@pytest.fixture(params=DELIVERIES, ids=str)
+def sizes(request):
+    return DELIVERIES[request.param]()
+
+
+@pytest.fixture
+def client():
+    return Client()
