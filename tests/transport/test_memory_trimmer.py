@@ -55,9 +55,14 @@ def test_body_that_is_very_large_is_not_received_there(trimmer):
 
 
 def test_bodies_that_may_never_arrive_do_not_take_all_room(trimmer, monkeypatch):
-    monkeypatch.setattr(Arena, "reserved_bytes", MAX_DIRECT_RESERVED_BYTES + 1)
+    monkeypatch.setattr(Arena, "reserved_bytes", MAX_DIRECT_RESERVED_BYTES - MIB)
 
-    assert trimmer.body_memory(MIB, 0) is None
+    assert trimmer.body_memory(MIB, 0) is not None
+    assert trimmer.body_memory(MIB + 1, 0) is None
+
+
+def test_body_of_some_hundred_megabytes_is_received_there(trimmer):
+    assert trimmer.body_memory(500 * MIB, 0) is not None
 
 
 def test_body_goes_elsewhere_where_no_memory_can_be_shared(trimmer, monkeypatch):

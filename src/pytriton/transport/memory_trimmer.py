@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Collection
 
-MAX_DIRECT_BODY_BYTES = 64 << 20
+# Copying as much later would keep the event loop for a second.
+MAX_DIRECT_BODY_BYTES = 2 << 30
 MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 
 
@@ -68,7 +69,8 @@ class MemoryTrimmer:
 
         None where it is better to copy later: bodies that may never arrive must not take all room.
         """
-        if size > MAX_DIRECT_BODY_BYTES or self.arena.reserved_bytes > MAX_DIRECT_RESERVED_BYTES:
+        reserved = self.arena.reserved_bytes + size
+        if size > MAX_DIRECT_BODY_BYTES or reserved > MAX_DIRECT_RESERVED_BYTES:
             return None
         try:
             block = self.arena.allocate(size + ALIGNMENT)
