@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything of a server but its ports: models, the response cache, control of models, traces.
+"""A server without its ports: models, the response cache, control of models, traces.
 
-`pytriton.server.server.Server` opens ports in front of it. A caller in the same process needs none:
-it starts a `Core`, asks `core.engine`, and stops it.
+`pytriton.server.server.Server` adds the ports. A caller in the same process needs no port: it
+starts a `Core`, calls `core.engine`, and stops it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_INTERVAL_S = 10.0
-_EXPORT_S = 2.0  # for the last spans to be sent, if anybody takes them
-_LEAST_EXPORT_S = 0.2  # the same when all time to exit is over
+_STALL_CHECK_INTERVAL_S = 10.0
+_EXPORT_S = 2.0  # to send the last spans, if a receiver takes them
+_LEAST_EXPORT_S = 0.2  # the same if the exit timeout is over
 
 
 class Core:
-    """The core of a server whose models other processes bind. All on the event loop."""
+    """The core of a server with bound models only. It is used on the event loop's thread."""
 
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
@@ -47,43 +47,43 @@ class Core:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look for models that stand still, and say so in the log."""
-        self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
+        """Start to check for models that make no progress, which are logged."""
+        self._timer = self._loop.call_later(_STALL_CHECK_INTERVAL_S, self._check_stalls)
 
-    def _look(self) -> None:
+    def _check_stalls(self) -> None:
         for text in self._stalls.check(self.engine.models(), self._loop.time()):
             logger.warning("%s", text)
         self.start()
 
     @property
     def control(self) -> ModelControl:
-        """Lists, loads and unloads models, as clients ask."""
+        """Lists, loads and unloads models for clients."""
         return self.bound_models
 
     def custom_metrics(self) -> Iterable[Family]:
-        """The metrics that models made themselves."""
+        """Returns the custom metrics of models."""
         return ()
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no new requests, finish those in flight, at most for so long, and end everything."""
+        """Refuse new requests, wait at most `timeout_s` for those in flight, stop everything."""
         end = self._loop.time() + timeout_s
         self.engine.refuse()
         await self.end_models(timeout_s)
         await self.close(end - self._loop.time())
 
     async def end_models(self, timeout_s: float) -> None:
-        """End all models when they have answered their requests, or when the time is over."""
+        """Stop all models when they have finished their requests, or after `timeout_s`."""
         await self.drain(timeout_s)
         for model in [*self.engine.models(), *self.engine.draining]:
             model.stop()
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until no model has requests, at most for so long."""
+        """Wait at most `timeout_s` until no model has requests."""
         models = [*self.engine.models(), *self.engine.draining]
         await asyncio.gather(*(model.drain(timeout_s) for model in models))
 
     async def close(self, timeout_s: float) -> None:
-        """Release the rest, when all models and all connections have ended."""
+        """Release the rest, after all models were stopped and all connections were closed."""
         if self._timer is not None:
             self._timer.cancel()
         if self.tracing is not None:

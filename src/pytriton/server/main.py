@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry of the server process that `Triton` starts: settings and models come over a socket."""
+"""Entry point of the server process that `Triton` starts; it gets its settings over a socket."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class RunningServer(Protocol):
         """Its ports."""
 
     async def stop(self, timeout_s: float) -> object:
-        """Take no new requests, finish those in flight, end everything."""
+        """Refuse new requests, finish those in flight, stop everything."""
 
     async def abandon(self) -> None:
-        """End at once, as nobody is there to serve."""
+        """Stop at once: the parent process has ended."""
 
 
 class BoundServing:
-    """A server that has bound models only."""
+    """A server with bound models only."""
 
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.core = core = Core(options, loop)
@@ -61,7 +61,7 @@ class BoundServing:
         self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
 
     async def start(self) -> None:
-        """Listen for clients, and for processes that join."""
+        """Listen for clients, and for processes that want to bind models."""
         self.core.start()
         await self.server.start()
         self._binder_port.start(self.server.ports)
@@ -98,7 +98,7 @@ def main(
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args(arguments)
-    # A terminal sends SIGINT to the whole group; the parent decides when this process ends.
+    # A terminal sends SIGINT to the whole process group; the parent decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = ControlLink(socket.socket(fileno=options.control_fd))
     try:
@@ -122,7 +122,7 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_server: Sta
     try:
         options = ServerOptions.from_triton_config(start.config)
         set_up_logging(options.log)
-        serving = await _started(start_server(options, loop), ended)
+        serving = await _start_unless_ended(start_server(options, loop), ended)
     except (ServerError, PyTritonError, OSError) as error:
         link.send(_failure(error))
         return
@@ -140,10 +140,10 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_server: Sta
     await session.close()
 
 
-async def _started(
+async def _start_unless_ended(
     starting: Awaitable[RunningServer], ended: asyncio.Future[bool]
 ) -> RunningServer | None:
-    """The server, unless its end comes first: it may have models to load."""
+    """Returns the started server; None if it should end before, since loading may take long."""
     task = asyncio.ensure_future(starting)
     ends: set[asyncio.Future[Any]] = {task, ended}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -155,7 +155,7 @@ async def _started(
 
 
 def _failure(error: ServerError | PyTritonError | OSError) -> Done:
-    """What the parent hears of a start that failed."""
+    """Returns the message to the parent about a failed start."""
     if isinstance(error, ServerError):
         return Done(0, error.message, error.code)
     if isinstance(error, PyTritonError):  # a setting is wrong
@@ -167,7 +167,7 @@ def _failure(error: ServerError | PyTritonError | OSError) -> Done:
 def _end_with_parent(
     loop: asyncio.AbstractEventLoop, parent: int, end: Callable[[bool], None]
 ) -> None:
-    """End when the parent does, even if a child that it forked still holds the control socket."""
+    """Stop when the parent ends, even if a child of it still holds the control socket open."""
     if ProcessWatch(loop, parent, lambda: end(False)).start():
         return
     if os.getppid() != parent:

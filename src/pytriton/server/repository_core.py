@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core of a server that has model repositories: loaders, worker processes, what models ask for.
+"""The core of a server with model repositories: loaders, worker processes, services for models.
 
-It is apart from `pytriton.server.core`, so that servers without repositories need not load it.
+It is separate from `pytriton.server.core` so that other servers need not import it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RepositoryCore(Core):
             exit_timeout_s=options.exit_timeout_s,
         )
         settings = repository_settings(options.repository, gpu_ids)
-        self.loaders: Loaders = {"python": python}  # by the names of backends
+        self.loaders: Loaders = {"python": python}  # by backend name
         self.repositories = ModelRepositories(settings, self.engine, self.loaders, loop)
         self._metrics = CustomMetrics(server_family_names())
         shared = SharedServices(
@@ -81,13 +81,13 @@ class RepositoryCore(Core):
         return custom_families(self._metrics)
 
     async def load(self, report: Report | None = None) -> None:
-        """Load what the control mode says should serve, and begin to look for changes.
+        """Load the models that the control mode selects, and begin to poll if so configured.
 
         Args:
-            report: Told how far it is, whenever that changes.
+            report: Called with the progress whenever it changes.
 
         Raises:
-            ServerError: Something of it cannot be loaded; the rest serves.
+            ServerError: A model cannot be loaded; the others are loaded.
         """
         self.start()
         for loader in self.loaders.values():
@@ -97,7 +97,7 @@ class RepositoryCore(Core):
     async def end_models(self, timeout_s: float) -> None:
         """See `Core`."""
         end = self._loop.time() + timeout_s
-        # Those of the repositories may call bound ones in their last requests.
+        # First the models of repositories: their last requests may call bound models.
         await self.repositories.stop(timeout_s)
         await super().end_models(max(0.0, end - self._loop.time()))
 
@@ -110,7 +110,7 @@ class RepositoryCore(Core):
 
 
 def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> RepositorySettings:
-    """What model repositories are told of the server's options."""
+    """Returns the settings of model repositories that follow from the server's options."""
     return RepositorySettings(
         repositories=tuple(Path(path) for path in options.paths),
         control_mode=ControlMode(options.model_control_mode),

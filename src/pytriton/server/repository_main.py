@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry of the server process that `Triton` starts where its settings name a model repository.
+"""Entry point of the server process that `Triton` starts if its settings name a repository.
 
-It is apart from `pytriton.server.main`, so that others need not load what repositories take.
+It is separate from `pytriton.server.main` so that other servers need not import repositories.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def start_repository_serving(
     try:
         await _load(serving, options)
         await serving.open_ports()
-    except BaseException:  # this start may be given up
+    except BaseException:  # also if this start is cancelled
         await serving.abandon()
         raise
     return serving

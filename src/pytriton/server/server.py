@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server: opens the ports in front of a core, and ends their connections in order."""
+"""The server: opens the ports of a core, and closes their connections in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
-_FLUSH_S = 1.0  # for answers to reach their clients, even when all other time to exit is over
+_FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
 
 
 class Server:
@@ -48,7 +48,7 @@ class Server:
         self.http_port = self.grpc_port = self.metrics_port = 0
 
     async def start(self) -> None:
-        """Open the ports; UnavailableError says which one could not be had."""
+        """Open the ports; raises UnavailableError with the port that could not be opened."""
         options = self.options
         for name, endpoint in (("SageMaker", options.sagemaker), ("Vertex AI", options.vertex_ai)):
             if endpoint.allow:
@@ -65,23 +65,23 @@ class Server:
 
     @property
     def connection_counts(self) -> tuple[int, int]:
-        """How many clients are connected over HTTP and over gRPC."""
+        """The number of clients that are connected over HTTP and over gRPC."""
         return len(self._http.connections), len(self._grpc.connections)
 
     @property
     def ports(self) -> Started:
-        """Where clients find it; 0 is a protocol that is not served."""
+        """The ports for clients; 0: the protocol is not served."""
         return Started(self.http_port, self.grpc_port, self.metrics_port)
 
     def refuse_requests(self) -> None:
-        """Take no new connections and no new requests; what runs goes on."""
+        """Refuse new connections and new requests; running requests continue."""
         self.core.engine.refuse()
         for acceptor in self._acceptors:
             acceptor.close()
         self._grpc.begin_shutdown()
 
     async def end_connections(self, timeout_s: float) -> None:
-        """End all connections, each when its client has what it is due."""
+        """Close all connections, each after its client has received its responses."""
         connections: list[HttpConnection | GrpcConnection] = [
             *self._http.connections,
             *self._grpc.connections,
@@ -112,7 +112,7 @@ class Server:
 
 
 def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:
-    """What each protocol asks of clients, and of those who join beside its port."""
+    """Returns the restrictions of each protocol, which also apply to processes that bind models."""
     return {
         Protocol.HTTP: Authorization(options.http_restricted, Protocol.HTTP),
         Protocol.GRPC: Authorization(options.grpc_restricted, Protocol.GRPC),

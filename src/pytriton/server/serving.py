@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of model repositories, put together: its core, its ports, and who may join it."""
+"""A server of model repositories: its core, its ports, and the port for binding processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytriton.engine.control import IndexEntry
     from pytriton.server.options.server_options import ServerOptions
 
-_KILL_S = 0.5  # for processes to be gone that did not end in time
+_KILL_S = 0.5  # for processes to end that were killed after the timeout
 
 
 async def build(options: ServerOptions, loop: asyncio.AbstractEventLoop) -> RepositoryServing:
@@ -38,7 +38,7 @@ class RepositoryServing:
         self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
-        """Load what the control mode says should serve."""
+        """Load the models that the control mode selects."""
         await self.core.load(
             lambda finished, total, loading: report(LoadProgress(finished, total, loading))
         )
@@ -51,20 +51,20 @@ class RepositoryServing:
         return OpenPorts(ports.http_port, ports.grpc_port, ports.metrics_port)
 
     def index(self) -> Sequence[IndexEntry]:
-        """Every model version that should serve, with its state."""
+        """Returns every model version that should serve, with its state."""
         return self.core.repositories.index()
 
     def backends(self) -> Sequence[Backend]:
-        """What runs models."""
+        """Returns the backends."""
         loaders = self.core.loaders
         return [Backend(name, loader.directory) for name, loader in loaders.items()]
 
     def begin_exit(self) -> None:
-        """Report from now on that the server is not ready, but go on serving."""
+        """Report from now on that the server is not ready, but continue to serve."""
         self.core.engine.begin_exit()
 
     def remaining(self) -> Remaining:
-        """What is still to be waited for."""
+        """Returns the connections and models that have not ended yet."""
         http, grpc = self.server.connection_counts
         models = [*self.core.engine.models(), *self.core.engine.draining]
         return Remaining(
@@ -75,7 +75,7 @@ class RepositoryServing:
         )
 
     async def stop(self, timeout_s: float) -> bool:
-        """Take no new requests, finish those in flight, end everything; True if all did in time."""
+        """Refuse new requests, finish those in flight, stop everything; True if all was in time."""
         end = self._loop.time() + timeout_s
         self._binder_port.stop_listening()
         self.server.refuse_requests()
@@ -88,7 +88,7 @@ class RepositoryServing:
         return is_in_time and self._loop.time() <= end + _KILL_S
 
     async def abandon(self) -> None:
-        """End at once, whatever is in flight."""
+        """Stop at once, without waiting for requests in flight."""
         await self.stop(0)
 
     async def _end_models(self, timeout_s: float) -> None:

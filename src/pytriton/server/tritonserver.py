@@ -14,10 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: the command line without the program's name; default is that of this process.
+        arguments: the command line without the program's name; by default that of this process.
 
     Returns:
-        The exit code: 0 after an end in order, else 1.
+        The exit code: 0 after an orderly shutdown, else 1.
     """
     return run_command(sys.argv[1:] if arguments is None else arguments, build)
 

@@ -224,7 +224,7 @@ def test_connections_that_say_nothing_keep_nobody_out(port):
 def test_lack_of_descriptors_is_waited_out(make_port, monkeypatch, caplog):
     listen = rendezvous.listen
     monkeypatch.setattr(rendezvous, "listen", lambda port: Scarce(fileno=listen(port).detach()))
-    monkeypatch.setattr(binder_port, "_REST_S", 0.01)
+    monkeypatch.setattr(binder_port, "_RETRY_DELAY_S", 0.01)
     port = make_port()
 
     assert port.is_served()

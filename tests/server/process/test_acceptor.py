@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from pytriton.server.process import acceptor as module
-from pytriton.server.process.acceptor import MAX_PER_ROUND, Acceptor, keepalive_options
+from pytriton.server.process.acceptor import MAX_PER_ITERATION, Acceptor, keepalive_options
 from tests.server.http_fakes import FakeLoop
 
 DEADLINE_S = 30.0
@@ -98,7 +98,7 @@ def run(loop, test, tls=None):
 
 
 def test_all_who_wait_are_accepted_within_a_few_rounds(loop):
-    waiting = 2 * MAX_PER_ROUND + 1
+    waiting = 2 * MAX_PER_ITERATION + 1
 
     async def test(port):
         for _ in range(waiting):
@@ -113,7 +113,10 @@ def test_all_who_wait_are_accepted_within_a_few_rounds(loop):
 
 @pytest.mark.parametrize(
     "bound, tls",
-    [("MAX_PER_ROUND", None), ("MAX_TLS_PER_ROUND", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))],
+    [
+        ("MAX_PER_ITERATION", None),
+        ("MAX_TLS_PER_ITERATION", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)),
+    ],
     ids=["plain", "TLS"],
 )
 def test_round_accepts_no_more_than_its_bound(loop, monkeypatch, bound, tls):

@@ -20,14 +20,14 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
 from pytriton.server.options.server_options import LogOptions
-from pytriton.server.process.log_output import ConsoleHandler, forget_unwritable_output
+from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
 from pytriton.server.process.logs import TritonFormatter, set_up_logging
 formatters = TritonFormatter.factory(LogOptions())
 set_up_logging(LogOptions(file=sys.argv[1]), ConsoleHandler(sys.stdout, sys.stderr, formatters))
 for number in range(100):
     logging.info("line %d", number)
 logging.warning("the last")
-forget_unwritable_output()
+discard_unwritable_output()
 """
 
 

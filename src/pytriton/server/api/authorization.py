@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that decides whether a request may use a restricted API, for both protocols."""
+"""Decides, for both protocols, whether a request may use a restricted API."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.security import VALID_TRITON_ENDPOINTS
 
-# Gives the value of a header by its lower-case name, None where the request has none.
+# Returns the value of a header by its lower-case name; None if the request has none.
 HeaderLookup = Callable[[bytes], bytes | None]
 
 
 class Protocol(enum.Enum):
-    """How a protocol speaks of restrictions: its flag, its noun twice, its prefix of headers."""
+    """What a protocol uses for restrictions: its flag, its noun twice, its prefix of headers."""
 
     HTTP = ("http-restricted-api", "api", "API", "")
     GRPC = ("grpc-restricted-protocol", "protocol", "protocol", "triton-grpc-protocol-")
@@ -41,13 +41,13 @@ def parse_restricted_groups(
 
     Args:
         specifications: one `<api>[,<api>...]:<header>=<value>` for each group.
-        protocol: whose flags they are.
+        protocol: the protocol of the flags.
 
     Returns:
         The groups, in the order of the flags.
 
     Raises:
-        PyTritonValidationError: for another syntax, an unknown API, or one in two groups.
+        PyTritonValidationError: for a wrong syntax, an unknown API, or an API in two groups.
     """
     flag, noun, _, _ = protocol.value
     groups = []
@@ -56,7 +56,7 @@ def parse_restricted_groups(
         apis, _, setting = specification.partition(":")
         header, _, value = setting.partition("=")
         if not (apis and header and value):
-            # What came is not shown: it may hold the secret in a wrong place.
+            # The value is not shown: it may contain the secret in a wrong place.
             raise PyTritonValidationError(
                 f"--{flag} option format is '<{noun}>[,<{noun}>...]:<header>=<value>'"
             )
@@ -74,7 +74,7 @@ def parse_restricted_groups(
 
 
 class Authorization:
-    """Which APIs ask for a header, and whether a request carries the right value."""
+    """The APIs that require a header; checks whether a request has the right value."""
 
     def __init__(self, groups: Iterable[RestrictedGroup], protocol: Protocol) -> None:
         _, _, noun, prefix = protocol.value
@@ -82,7 +82,7 @@ class Authorization:
         for group in groups:
             header = prefix + group.header
             refusal = f"This {noun} is restricted, expecting header '{header}'"
-            # Header names are case-insensitive, and HTTP/2 knows only lower-case ones.
+            # Header names are case-insensitive, and HTTP/2 has only lower-case ones.
             requirement = (header.lower().encode(), group.value.encode(), refusal)
             self._requirements.update(dict.fromkeys(group.apis, requirement))
 
@@ -90,18 +90,18 @@ class Authorization:
         """Decide on one request.
 
         Args:
-            api: the category it falls in, a name out of `VALID_TRITON_ENDPOINTS`.
-            header: gives the request's headers.
+            api: the category of the request, a name in `VALID_TRITON_ENDPOINTS`.
+            header: looks up the request's headers.
 
         Returns:
-            The text to refuse it with; None where it may pass.
+            The error message; None if the request is allowed.
         """
         requirement = self._requirements.get(api)
         if requirement is None:
             return None
         name, expected, refusal = requirement
         value = header(name)
-        # Compared in constant time, so that nobody can guess the value letter by letter.
+        # Compared in constant time, so that the value cannot be guessed letter by letter.
         if value is not None and hmac.compare_digest(value, expected):
             return None
         return refusal

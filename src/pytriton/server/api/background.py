@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for work whose cost a client chooses: few at once, so that its memory stays bounded.
+"""Threads for work whose cost depends on the client: few at once, so that memory stays bounded.
 
-A thread helps only where what it calls releases the interpreter lock, or is cut into short pieces:
-zlib does and numpy mostly, JSON parsers and `bytes.join` do not.
+A thread helps only if its function releases the interpreter lock, or works in short pieces: zlib
+does, numpy mostly does, JSON parsers and `bytes.join` do not.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-# Whatever takes longer than reading so much JSON, or inflating it, does not run on the event loop:
-# it takes 20 ms at the very worst.
+# JSON bodies and compressed data larger than this are not handled on the event loop; this size
+# takes 20 ms in the worst case.
 SMALL_BYTES = 256 << 10
 WORKERS = 2  # of each kind
 
 
 class Background:
-    """Runs functions beside the event loop, in the order of their coming."""
+    """Runs functions in threads, in the order of the calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, workers: int = WORKERS) -> None:
         self._loop = loop
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=name)
 
     async def run(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """What the function returns or raises; one that is cancelled before its turn never runs."""
+        """Returns or raises what the function does; if cancelled while waiting, it never runs."""
         return await self._loop.run_in_executor(self._threads, function, *arguments)
 
     def close(self) -> None:
-        """Drop what waits. What runs is finished, and nobody hears of it."""
+        """Drop waiting functions. Running ones finish, and their results are discarded."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -19,7 +19,7 @@ from pytriton.engine.stats import ModelStatistics
 
 # The Triton release whose protocol this server speaks; clients show it as the server's version.
 TRITON_VERSION = "2.73.0"
-# What is served of Triton's extensions, in Triton's order.
+# The extensions of Triton that are supported, in Triton's order.
 EXTENSIONS = (
     "classification",
     "model_repository",
@@ -33,7 +33,7 @@ EXTENSIONS = (
 
 
 class ReportedModel(Protocol):
-    """What the documents and the metrics read of a loaded model version."""
+    """The properties of a loaded model version that documents and metrics read."""
 
     @property
     def spec(self) -> ModelSpec: ...
@@ -46,7 +46,7 @@ class ReportedModel(Protocol):
 
 
 def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:
-    """The document of `/v2`; it never changes, so build it once.
+    """Make the document of `/v2`, which never changes.
 
     Args:
         server_id: the server's name.
@@ -61,11 +61,11 @@ def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> b
 
 
 def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
-    """The document of `/v2/models/<model>`; build it when the set of ready versions changes.
+    """Make the document of `/v2/models/<model>`, which changes with the set of ready versions.
 
     Args:
         spec: the version that is described.
-        versions: the versions to list: all that are ready, or the one that was asked for.
+        versions: the versions to list: all that are ready, or the requested one.
 
     Returns:
         The JSON object.
@@ -89,7 +89,7 @@ def _tensors(specs: dict[str, TensorSpec]) -> list[dict[str, Any]]:
 
 
 def model_statistics(models: Iterable[ReportedModel]) -> bytes:
-    """The document of `/v2/models/stats` and of its forms for one model.
+    """Make the document of `/v2/models/stats` and of its variants for one model.
 
     Args:
         models: the versions to list, in this order.
@@ -113,12 +113,12 @@ def model_statistics(models: Iterable[ReportedModel]) -> bytes:
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> bytes:
-    """The document of `/v2/repository/index`.
+    """Make the document of `/v2/repository/index`.
 
     Args:
         entries: one for each version, in this order.
 
     Returns:
-        The JSON array; what an entry leaves empty is left out.
+        The JSON array; empty members of an entry are left out.
     """
     return msgspec.json.encode(list(entries))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request headers, or gRPC metadata, that become request parameters."""
+"""Copies request headers, or gRPC metadata, to request parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytriton.messages import InferRequest
 
-# Names that mean something to the server; a header of that name must not become a parameter.
+# Parameters with a meaning for the server; a header of that name must not become a parameter.
 _RESERVED_HEADERS = frozenset(
     {
         "sequence_id",
@@ -28,7 +28,7 @@ _RESERVED_HEADERS = frozenset(
 
 
 class HeaderForwarding:
-    """Which request headers become request parameters."""
+    """Decides which request headers become request parameters."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern, re.IGNORECASE)

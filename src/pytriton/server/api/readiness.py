@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What front ends answer when somebody asks whether the server or a model is ready.
+"""Finds out for front ends whether the server or a model is ready.
 
-Where a model has a word of its own to say, the answer is a coroutine; it costs others nothing.
+If a model has its own readiness check, the result is a coroutine; otherwise it is known at once.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.served_model import ServedModel
 
-# Of what is said about models that are not ready; the index has all of it.
+# Limits for the text about models that are not ready; the index has the whole text.
 MAX_PROBLEMS = 20
 MAX_REASON_CHARS = 500
 
 Problem = str | Coroutine[Any, Any, str]  # known now, or to be awaited
-Readable = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
+ReadyResult = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
 
 
 class Readiness:
-    """Joins what the engine knows, what the control of the models knows, and what models say."""
+    """Combines the readiness of the engine, of the model control, and of models' own checks."""
 
     def __init__(self, engine: Engine, control: ModelControl, *, is_strict: bool) -> None:
         self._engine = engine
         self._control = control
-        self._is_strict = is_strict  # all models that should serve have to
+        self._is_strict = is_strict  # all models have to be ready
 
     def is_serving(self) -> bool:
-        """Whether the server is ready as far as can be said without asking models."""
+        """Returns whether the server is ready, without the readiness checks of models."""
         return self._engine.is_ready() and (not self._is_strict or self._control.is_ready())
 
-    def server(self) -> Readable:
-        """Whether the server is ready."""
+    def server(self) -> ReadyResult:
+        """Returns whether the server is ready."""
         if not self.is_serving():
             return False
         if not self._is_strict:
             return True
-        asked = self._models_to_ask()
-        return _ask_all(asked) if asked else True
+        models = self._models_with_checks()
+        return _are_all_ready(models) if models else True
 
     def server_problem(self) -> Problem:
-        """Why the server is not ready, in words; an empty text where it is."""
+        """Returns why the server is not ready; an empty text if it is ready."""
         if not self.is_serving():
             return self._known_problem()
-        asked = self._models_to_ask() if self._is_strict else []
-        return _ask_each(asked) if asked else ""
+        models = self._models_with_checks() if self._is_strict else []
+        return _unready_text(models) if models else ""
 
-    def _models_to_ask(self) -> list[ServedModel]:
+    def _models_with_checks(self) -> list[ServedModel]:
         return [each for each in self._engine.models() if each.has_ready_check and each.is_ready]
 
     def _known_problem(self) -> str:
-        problems = [_entry_problem(each) for each in self._control.index() if _is_missed(each)]
+        problems = [_entry_problem(each) for each in self._control.index() if _is_problem(each)]
         problems += [
             f"{_named(each)} is short of instances"
             for each in self._engine.models()
@@ -68,26 +68,26 @@ class Readiness:
             problems[MAX_PROBLEMS:] = [f"and {more} more"]
         return "; ".join(problems) or "the server is about to exit"
 
-    def model(self, name: str, version: str) -> Readable:
-        """Whether a model is ready; an unknown one is not.
+    def model(self, name: str, version: str) -> ReadyResult:
+        """Returns whether a model is ready; an unknown one is not.
 
         Raises:
-            InvalidArgumentError: The version is no number.
+            InvalidArgumentError: The version is not a number.
         """
         if not self._engine.is_model_ready(name, version):
             return False
         model = self._engine.lookup(name, version)
-        return _ask_all([model]) if model.has_ready_check else True
+        return _are_all_ready([model]) if model.has_ready_check else True
 
 
 def _named(model: ServedModel) -> str:
     return f"model '{model.spec.name}' version {model.spec.version}"
 
 
-def _is_missed(entry: IndexEntry) -> bool:
-    """Whether a model should serve and does not; what was unloaded should not."""
-    is_withdrawn = entry.state == ModelState.UNLOADING.value or entry.reason == UNLOADED
-    return bool(entry.state) and entry.state != ModelState.READY.value and not is_withdrawn
+def _is_problem(entry: IndexEntry) -> bool:
+    """Returns whether a model is not ready, unless it was unloaded on purpose."""
+    is_unloaded = entry.state == ModelState.UNLOADING.value or entry.reason == UNLOADED
+    return bool(entry.state) and entry.state != ModelState.READY.value and not is_unloaded
 
 
 def _entry_problem(entry: IndexEntry) -> str:
@@ -97,11 +97,11 @@ def _entry_problem(entry: IndexEntry) -> str:
     return f"{text}: {reason}" if reason else text
 
 
-async def _ask_each(models: list[ServedModel]) -> str:
-    words = await asyncio.gather(*(model.check_ready() for model in models))
-    unready = [_named(model) for model, word in zip(models, words, strict=True) if not word]
+async def _unready_text(models: list[ServedModel]) -> str:
+    results = await asyncio.gather(*(model.check_ready() for model in models))
+    unready = [_named(model) for model, result in zip(models, results, strict=True) if not result]
     return "; ".join(f"{name} says itself that it is not ready" for name in unready)
 
 
-async def _ask_all(models: list[ServedModel]) -> bool:
+async def _are_all_ready(models: list[ServedModel]) -> bool:
     return all(await asyncio.gather(*(model.check_ready() for model in models)))

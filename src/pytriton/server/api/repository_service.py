@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing, loading and unloading models for clients: what is the same over HTTP and gRPC."""
+"""Lists, loads and unloads models for clients: the part that HTTP and gRPC share."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class RepositoryService:
-    """Asks whoever keeps the models; a wrong request is refused before anything begins."""
+    """Checks requests, refuses wrong ones at once, and calls the model control."""
 
     def __init__(self, engine: Engine, control: ModelControl) -> None:
         self._engine = engine
         self._control = control
 
     def index(self, *, ready: bool) -> list[IndexEntry]:
-        """Every known model version, or only those that serve."""
+        """Returns every known model version, or only those that are ready."""
         return self._control.index(ready=ready)
 
     def load(self, name: str, form: LoadForm) -> Coroutine[Any, Any, None]:
-        """Load a model; done when it is ready.
+        """Load a model; the coroutine returns when it is ready.
 
         Raises:
-            ServerError: At once, where the name cannot be one, or the server ends.
+            ServerError: At once, if the name is invalid or the server is stopping.
         """
         self._check(name, is_path=True)
         return self._control.load(name, form.config, form.files)
 
     def unload(self, name: str, *, unload_dependents: bool) -> Coroutine[Any, Any, None]:
-        """Unload a model; done when new requests do not reach it any more.
+        """Unload a model; the coroutine returns when it gets no new requests any more.
 
         Raises:
-            ServerError: At once, where the name cannot be one, or the server ends.
+            ServerError: At once, if the name is invalid or the server is stopping.
         """
         self._check(name, is_path=False)
         return self._control.unload(name, unload_dependents=unload_dependents)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status that each protocol gives an error kind. No other module maps one to the other."""
+"""The HTTP and gRPC status of each error kind. No other module maps one to the other."""
 
 from __future__ import annotations
 

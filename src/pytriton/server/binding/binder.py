@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that binds models into this server: its session, and the models that go with it."""
+"""The session of a process that binds models to this server, and these models."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a model that is taken away may work on its last requests; the binder waits meanwhile.
+# How long a model that is unbound may finish its requests; the binding process waits meanwhile.
 UNBIND_TIMEOUT_S = 30.0
 
 
 class BinderSession:
-    """One binding process. Its models are served for as long as it lives."""
+    """The session of one binding process, whose models are served until it ends."""
 
     def __init__(
         self,
@@ -52,20 +52,20 @@ class BinderSession:
         self._engine = engine
         self._loop = loop
         self._cache = cache
-        self._on_end = on_end  # told whether the process asked for the end, or is just gone
+        self._on_end = on_end  # its argument: whether the process sent `Stop` before it ended
         self._models: dict[tuple[str, int], Model] = {}
         self._unloading: dict[asyncio.Task[None], Model] = {}
 
-    def start(self, welcome: Started) -> None:
-        """Begin to take calls, and say so."""
+    def start(self, ports: Started) -> None:
+        """Start to read messages, and send the server's ports."""
         self._link.socket.setblocking(False)
         self._loop.add_reader(self._link.fileno(), self._on_readable)
-        self._send(welcome)
+        self._send(ports)
 
     async def close(self) -> None:
-        """End the session and take its models away."""
+        """End the session and remove its models."""
         if self._link.fileno() < 0:
-            return  # it was closed before
+            return  # already closed
         self._stop_reading()
         self._loop.remove_writer(self._link.fileno())
         for model in self._models.values():
@@ -96,7 +96,7 @@ class BinderSession:
             self._stop_reading()
             self._on_end(False)
         except ValueError as error:
-            logger.error("a binding process is given up, it sent: %s", error)  # noqa: TRY400  known by its text
+            logger.error("a binding process is given up, it sent: %s", error)  # noqa: TRY400  the message is enough
             self._stop_reading()
             self._on_end(False)
 
@@ -112,7 +112,7 @@ class BinderSession:
             self._send(Done(call))
 
     def _send(self, message: Done | Started) -> None:
-        with contextlib.suppress(OSError):  # the process is gone, which is read from the link, too
+        with contextlib.suppress(OSError):  # the process has ended; reading the link reports that
             self._link.send(message)
             if not self._link.flush():
                 self._loop.add_writer(self._link.fileno(), self._on_writable)
@@ -136,7 +136,7 @@ class BinderSession:
                 sock.close()
             raise
         self._add_instances(model, memory, sockets, message.concurrency)
-        self._take_over(model)
+        self._put_in_service(model)
         model.statistics.load_ns = time.monotonic_ns() - started_ns
 
     def _take_sockets(self, count: int) -> list[socket.socket]:
@@ -180,8 +180,8 @@ class BinderSession:
                 ChannelInstance(name, labels, channel, memory, self._loop, model, count)
             )
 
-    def _take_over(self, model: Model) -> None:
-        """Serve a model; one of the same name and version finishes what it has, and goes."""
+    def _put_in_service(self, model: Model) -> None:
+        """Serve a model. An older one of the same name and version finishes its requests."""
         key = (model.spec.name, model.spec.version)
         previous = self._models.get(key)
         self._models[key] = model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where other processes of the same user join a server to bind models of their own."""
+"""The socket at which other processes of the same user can bind their models to a server."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
-_REST_S = 1.0  # after the system had no descriptor left for a connection
-# What joining amounts to: loading and unloading models.
+_RETRY_DELAY_S = 1.0  # after no file descriptor was left for a connection
+# A process that joins can load and unload models, so this API's restrictions apply to it.
 _API = "model-repository"
 
 
 class _Listener(NamedTuple):
     socket: socket.socket
-    port: int  # of the protocol that it stands beside
+    port: int  # of the protocol's own socket
     authorization: Authorization  # the same as that protocol's
 
 
 class BinderPort:
-    """Listens beside the server's ports, and keeps the sessions of those who joined."""
+    """Listens on one socket per server port, and owns the sessions of the joined processes."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class BinderPort:
         self._loop = loop
         self._ports = Started(0, 0, 0)
         self._listeners: list[_Listener] = []
-        self._strangers: dict[ControlLink, asyncio.TimerHandle] = {}  # that did not join yet
+        self._unjoined: dict[ControlLink, asyncio.TimerHandle] = {}  # with their timeouts
         self._sessions: dict[BinderSession, ProcessWatch] = {}
         self._closing = BackgroundTasks(loop)
 
     def start(self, ports: Started) -> None:
-        """Begin to listen beside each port; where that fails, nobody else binds models."""
+        """Start to listen for each port; if that fails, it is logged and no process can join."""
         self._ports = ports
         for port, protocol in ((ports.http_port, Protocol.HTTP), (ports.grpc_port, Protocol.GRPC)):
             if not port:
@@ -74,17 +74,17 @@ class BinderPort:
             self._listen(listener)
 
     def stop_listening(self) -> None:
-        """Let nobody else join. The next server of these ports may start while this one ends."""
+        """Stop to accept processes, so that another server can use these ports already."""
         for listener in self._listeners:
             self._loop.remove_reader(listener.socket.fileno())
             rendezvous.stop_listening(listener.socket, listener.port)
         self._listeners.clear()
 
     async def stop(self) -> None:
-        """Take the models of all who joined away."""
+        """End all sessions and remove their models."""
         self.stop_listening()
-        for link in list(self._strangers):
-            self._turn_away(link)
+        for link in list(self._unjoined):
+            self._refuse(link)
         for session in list(self._sessions):
             self._end(session)
         await self._closing.wait()
@@ -97,55 +97,55 @@ class BinderPort:
         try:
             sock, _ = listener.socket.accept()
         except (BlockingIOError, ConnectionError):
-            return  # it left again
-        except OSError as error:  # no more descriptors: asking at once would ask for ever
-            logger.error("a process that wants to bind models has to wait: %s", error)  # noqa: TRY400  the text says it all
+            return  # the process closed its socket
+        except OSError as error:  # no file descriptor is left: trying again at once would spin
+            logger.error("a process that wants to bind models has to wait: %s", error)  # noqa: TRY400  the message is enough
             self._loop.remove_reader(listener.socket.fileno())
-            self._loop.call_later(_REST_S, self._listen, listener)
+            self._loop.call_later(_RETRY_DELAY_S, self._listen, listener)
             return
         if not rendezvous.is_same_user(sock):
             sock.close()
             return
         sock.setblocking(False)
         link = ControlLink(sock)
-        self._strangers[link] = self._loop.call_later(JOIN_TIMEOUT_S, self._turn_away, link)
+        self._unjoined[link] = self._loop.call_later(JOIN_TIMEOUT_S, self._refuse, link)
         self._loop.add_reader(sock.fileno(), self._on_join, link, listener.authorization)
 
     def _on_join(self, link: ControlLink, authorization: Authorization) -> None:
         try:
             message = link.receive()
         except (EOFError, OSError, ValueError):
-            self._turn_away(link)
+            self._refuse(link)
             return
         if message is None:
             return
         if not isinstance(message, Join):
-            self._turn_away(link)
+            self._refuse(link)
             return
-        # Who shows no token is this user all the same: `_on_connection` saw the credentials.
+        # No token is fine: `_on_connection` has checked that it is a process of the same user.
         token = message.token.encode()
         refusal = authorization.refusal(_API, lambda _: token) if token else None
         if refusal is not None:
             text = f"wrong access token: {refusal}"
-            self._turn_away(link, Done(0, text, InternalError.code))
+            self._refuse(link, Done(0, text, InternalError.code))
         elif self._engine.is_exiting:
-            self._turn_away(link, Done(0, "Server exiting", UnavailableError.code))
+            self._refuse(link, Done(0, "Server exiting", UnavailableError.code))
         else:
             self._begin(link)
 
-    def _turn_away(self, link: ControlLink, why: Done | None = None) -> None:
-        self._forget(link)
+    def _refuse(self, link: ControlLink, why: Done | None = None) -> None:
+        self._stop_join_timer(link)
         if why is not None:
-            with contextlib.suppress(OSError):  # it left again
+            with contextlib.suppress(OSError):  # the process closed its socket
                 link.send(why)
         link.close()
 
-    def _forget(self, link: ControlLink) -> None:
-        self._strangers.pop(link).cancel()
+    def _stop_join_timer(self, link: ControlLink) -> None:
+        self._unjoined.pop(link).cancel()
         self._loop.remove_reader(link.fileno())
 
     def _begin(self, link: ControlLink) -> None:
-        self._forget(link)
+        self._stop_join_timer(link)
         session = BinderSession(
             link, self._engine, self._loop, self._cache, lambda _: self._end(session)
         )
@@ -159,6 +159,6 @@ class BinderPort:
     def _end(self, session: BinderSession) -> None:
         watch = self._sessions.pop(session, None)
         if watch is None:
-            return  # it ends already
+            return  # it is being closed already
         watch.close()
         self._closing.start(session.close())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of the models that other processes have bound: they leave service and come back.
+"""Unloads models that other processes have bound, and loads them again.
 
-Such a model has no directory to load it from. Unloading keeps its instances and refuses requests,
-loading serves them again; the process that bound it need not do anything.
+Such a model has no directory from which it could be loaded. Unloading refuses its requests but
+keeps its instances, loading accepts requests again. The process that bound it is not involved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BoundControl:
         self._draining = BackgroundTasks(loop)
 
     def has(self, name: str) -> bool:
-        """Whether a model of that name is bound."""
+        """Returns whether a model of that name is bound."""
         return any(model.spec.name == name for model in self._models())
 
     def _models(self) -> Iterator[ServedModel]:
@@ -45,7 +45,7 @@ class BoundControl:
     # ModelControl
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Every bound model version, or only those that serve."""
+        """Returns every bound model version, or only those that are ready."""
         return [
             IndexEntry(model.spec.name, str(model.spec.version), model.state.value, model.reason)
             for model in self._models()
@@ -53,7 +53,7 @@ class BoundControl:
         ]
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Serve a model that was unloaded again; one that is served stays as it is."""
+        """Serve an unloaded model again; does nothing if the model is served."""
         versions = self._versions(name)
         if not versions:
             raise InternalError(f"failed to load '{name}', failed to poll from model repository")
@@ -70,19 +70,19 @@ class BoundControl:
             raise InvalidArgumentError(f"load failed for model '{name}': {_describe(lost)}")
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Give a model no new requests; it finishes those that it has meanwhile."""
+        """Give a model no new requests; it finishes its requests in the background."""
         for model in self._versions(name):
             if model.state is ModelState.READY:
                 model.become(ModelState.UNLOADING)
                 self._draining.start(self._finish(model))
 
     def is_ready(self) -> bool:
-        """Whether every model that was not unloaded serves."""
+        """Returns whether every model is ready, except for those that were unloaded."""
         return all(model.is_ready or model.is_withdrawn for model in self._models())
 
     async def _finish(self, model: ServedModel) -> None:
         await model.drain()
-        if model.state is ModelState.UNLOADING:  # nobody wanted it back meanwhile
+        if model.state is ModelState.UNLOADING:  # it was not loaded again meanwhile
             model.become(ModelState.UNAVAILABLE, UNLOADED)
             logger.info(
                 "successfully unloaded '%s' version %d", model.spec.name, model.spec.version

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of a server whose models come from repositories and from processes that bind some."""
+"""Model control of a server with models of repositories and bound models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class CombinedControl:
-    """Passes each model to who keeps it; a bound one hides that of a repository.
+    """Passes each call to the control of the model; bound models hide those of repositories.
 
-    Where clients may not load and unload, the repository says so of all models.
+    If the control mode is not explicit, the repository's control refuses loads of all models.
     """
 
     def __init__(self, bound: BoundControl, repository: ModelControl, *, is_explicit: bool) -> None:
@@ -24,7 +24,7 @@ class CombinedControl:
         self._is_explicit = is_explicit
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Every known model version, or only those that serve."""
+        """Returns every known model version, or only those that are ready."""
         entries = [
             entry
             for entry in self._repository.index(ready=ready)
@@ -41,7 +41,7 @@ class CombinedControl:
         await self._control_of(name).unload(name, unload_dependents=unload_dependents)
 
     def is_ready(self) -> bool:
-        """Whether every model that should serve does."""
+        """Returns whether every model that should be ready is ready."""
         return self._bound.is_ready() and self._repository.is_ready()
 
     def _control_of(self, name: str) -> ModelControl:

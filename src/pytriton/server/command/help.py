@@ -26,11 +26,11 @@ _WIDEST = 100
 
 
 def help_page(width: int | None = None, *, is_coloured: bool = False) -> str:
-    """All options by group.
+    """Make the help page: all options by group.
 
     Args:
-        width: columns to keep to; by default as many as read well.
-        is_coloured: whether a terminal shows it that knows colours.
+        width: the number of columns; by default the widest that is easy to read.
+        is_coloured: whether to use the colours of a terminal.
 
     Returns:
         Lines of text.

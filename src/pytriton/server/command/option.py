@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of an option of the `tritonserver` command."""
+"""The description of an option of the `tritonserver` command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Takes(enum.Enum):
-    """What follows an option, as the help shows it."""
+    """The kind of value that an option takes, as the help shows it."""
 
     NOTHING = ""
     BOOLEAN = "<boolean>"
@@ -21,20 +21,20 @@ class Takes(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option; a default of "" means that there is none."""
+    """One option; a default of "" means that it has no default."""
 
     name: str
     takes: Takes
     default: str
     help: str
-    form: str = ""  # of the value, where it is more than what `takes` says
+    form: str = ""  # of the value, if it is more specific than `takes`
     is_repeatable: bool = False
     has_effect: bool = True
     range: tuple[int, int] | None = None
-    instead: str = ""  # of a deprecated option: what to write, with "..." for the value
-    becomes: tuple[str, str] | None = None  # the option it is read as, and what precedes the value
+    instead: str = ""  # for a deprecated option: what to use instead, with "..." for the value
+    becomes: tuple[str, str] | None = None  # the option that replaces it, and a prefix
 
     @property
     def value(self) -> str:
-        """What follows the option, as the help shows it."""
+        """The form of the value, as the help shows it."""
         return self.form or self.takes.value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a command line by the table of options; what the values mean is for `ServerOptions`."""
+"""Parses a command line by the table of options; `ServerOptions` interprets the values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORT = {"-h": "--help"}
 
 @dataclass(slots=True)
 class CommandLine:
-    """What was asked for: values by name with underscores, as `ServerOptions` reads them."""
+    """The parsed options: values by name with underscores, as `ServerOptions` reads them."""
 
     values: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -34,10 +34,10 @@ def parse(arguments: Iterable[str]) -> CommandLine:
         arguments: the command line without the program's name.
 
     Returns:
-        The options that were given; of one that is not repeatable, the last.
+        The given options; if one is not repeatable, its last value counts.
 
     Raises:
-        PyTritonValidationError: for an unknown option, one without its value, or another argument.
+        PyTritonValidationError: for an unknown option, a missing value, or another argument.
     """
     command_line = CommandLine()
     for option, value in _pairs(iter(arguments)):
@@ -102,7 +102,7 @@ def _warn(command_line: CommandLine, option: Option, value: str) -> None:
 
 
 def _check(option: Option, value: str) -> None:
-    """Refuse a value of the wrong kind; of other options `ServerOptions` does."""
+    """Refuse a value of the wrong kind; `ServerOptions` checks the other options."""
     flags = Flags({option.name: value})
     match option.takes:
         case Takes.BOOLEAN:

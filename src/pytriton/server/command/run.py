@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the `tritonserver` command does: read its options, serve until a signal, say what failed."""
+"""Runs the `tritonserver` command: reads its options, serves until a signal, prints errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.server.options.server_options import (
     read_log_options,
 )
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
-from pytriton.server.process.log_output import ConsoleHandler, forget_unwritable_output
+from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
 from pytriton.server.process.logs import TritonFormatter, set_up_logging
 from pytriton.server.process.terminal import has_colours, width_of
 
@@ -44,13 +44,13 @@ def run_command(arguments: Sequence[str], build: Build) -> int:
         build: makes the server.
 
     Returns:
-        The exit code: 0 after an end in order, 1 where the server could not start. A server that
-        does not end in time ends this process at once, with code 1.
+        The exit code: 0 after an orderly shutdown, 1 if the server could not start. If the server
+        does not stop in time, this process exits at once, with code 1.
     """
     try:
         return _run(arguments, build)
     finally:
-        forget_unwritable_output()
+        discard_unwritable_output()
 
 
 def _run(arguments: Sequence[str], build: Build) -> int:
@@ -58,14 +58,14 @@ def _run(arguments: Sequence[str], build: Build) -> int:
     try:
         command_line = parse(arguments)
         if command_line.wants_help or command_line.wants_version:
-            print(_answer(command_line), end="")  # noqa: T201  what was asked for
+            print(_answer(command_line), end="")  # noqa: T201  the output of the command
             return 0
         options = _options(command_line, progress)
     except PyTritonValidationError as error:
-        _complain(_refusal(error))
+        _print_error(_refusal(error))
         return 1
     if not options.repository.paths:
-        _complain(creation_error(InvalidArgumentError("--model-repository must be specified")))
+        _print_error(creation_error(InvalidArgumentError("--model-repository must be specified")))
         return 1
     outcome = _serve(options, build, progress)
     if outcome is Exit.AT_ONCE:
@@ -76,14 +76,14 @@ def _run(arguments: Sequence[str], build: Build) -> int:
 def _answer(command_line: CommandLine) -> str:
     if command_line.wants_help:
         return help_page(width_of(sys.stdout), is_coloured=has_colours(sys.stdout))
-    from importlib import metadata  # noqa: PLC0415  takes 50 ms, which a server can do without
+    from importlib import metadata  # noqa: PLC0415  takes 50 ms, and a server does not need it
 
     version = metadata.version("pytriton")
     return f"pytriton {version}, speaks the protocols of Triton {TRITON_VERSION}\n"
 
 
 def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions:
-    """The settings; logging works from now on."""
+    """Set up logging and return the settings."""
     values = command_line.values
     log = read_log_options(Flags(values))
     try:
@@ -100,7 +100,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
 
 
 def _refusal(error: PyTritonValidationError) -> str:
-    """What is said of a bad command line, the cause last so that it stands at the prompt."""
+    """Returns the message for a bad command line; the cause is last, next to the prompt."""
     option = f'Bad option: "{error.flag}".\n' if isinstance(error, FlagError) else ""
     return f"{USAGE}\n       tritonserver --help\n\n{option}{error.message}"
 
@@ -129,7 +129,7 @@ async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> E
         try:
             serving = await build(options, loop)
         except ServerError as error:
-            _complain(creation_error(error))
+            _print_error(creation_error(error))
             return Exit.FAILED
         width = None if options.log.file else width_of(sys.stdout)
         starting = loop.create_task(start_up(serving, options, progress, width))
@@ -137,16 +137,16 @@ async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> E
             await _until(starting, signals.first)
         except StartError as error:
             await serving.stop(0)
-            _complain(error)
+            _print_error(error)
             return Exit.FAILED
         freeze_memory()
         await signals.first
         return await shut_down(serving, options, signals)
 
 
-async def _until(starting: asyncio.Task[Any], signal_heard: asyncio.Future[None]) -> None:
-    """Wait until the server has started, but give that up when a signal comes."""
-    ends: set[asyncio.Future[Any]] = {starting, signal_heard}
+async def _until(starting: asyncio.Task[Any], signal_received: asyncio.Future[None]) -> None:
+    """Wait until the server has started; cancel that if a signal comes."""
+    ends: set[asyncio.Future[Any]] = {starting, signal_received}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -155,15 +155,15 @@ async def _until(starting: asyncio.Task[Any], signal_heard: asyncio.Future[None]
         starting.result()
 
 
-def _complain(text: object) -> None:
+def _print_error(text: object) -> None:
     if str(text):
-        with contextlib.suppress(OSError):  # who started this may be gone
-            print(text, file=sys.stderr, flush=True)  # noqa: T201  for a person
+        with contextlib.suppress(OSError):  # the reader of the output may have ended
+            print(text, file=sys.stderr, flush=True)  # noqa: T201  the output of the command
 
 
 def _exit_at_once() -> None:
-    """Wait for no thread and no child: the children end when their sockets close."""
+    """Exit without waiting for threads and children; children end when their sockets close."""
     logging.shutdown()
-    with contextlib.suppress(OSError):  # who read the output may be gone
+    with contextlib.suppress(OSError):  # the reader of the output may have ended
         sys.stdout.flush()
     os._exit(Exit.FAILED.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the `tritonserver` command starts, shows and ends: a server with its repositories."""
+"""The interface by which the `tritonserver` command starts, shows and stops a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LoadProgress(NamedTuple):
-    """How far the loading of models is."""
+    """The progress of loading models."""
 
     finished: int  # loaded or failed
     total: int
@@ -22,7 +22,7 @@ class LoadProgress(NamedTuple):
 
 
 class OpenPorts(NamedTuple):
-    """Where clients find the server; 0 is a protocol that is not served."""
+    """The ports for clients; 0: the protocol is not served."""
 
     http: int
     grpc: int
@@ -30,47 +30,47 @@ class OpenPorts(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """Something that runs models."""
+    """A backend, which runs models."""
 
     name: str
     path: str
 
 
 class Remaining(NamedTuple):
-    """What a server that is ending still waits for."""
+    """What a server that is stopping still waits for."""
 
     http_connections: int = 0
     grpc_connections: int = 0
     busy_models: int = 0  # versions with requests in flight
-    live_models: int = 0  # versions whose instances have not ended
+    live_models: int = 0  # versions whose instances have not stopped
 
 
 class Serving(Protocol):
-    """A server, from its first model to its last request. All on the event loop."""
+    """A server, from loading its models to its shutdown. It is used on the event loop's thread."""
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
-        """Load what the control mode says should serve; ServerError where something of it cannot.
+        """Load the models that the control mode selects; raises ServerError if one fails.
 
-        The server can be used after an error, too. A cancelled load leaves the rest to `stop`.
+        The server can be used after an error, too. After a cancelled load, call `stop`.
         """
 
     async def open_ports(self) -> OpenPorts:
-        """Listen; UnavailableError says, in full, which service could not be started."""
+        """Listen for clients; raises UnavailableError with the service that could not start."""
 
     def index(self) -> Sequence[IndexEntry]:
-        """Every model version that should serve, with its state; no version where there is none."""
+        """Returns every model version that should serve, with its state."""
 
     def backends(self) -> Sequence[Backend]:
-        """What was loaded to run models."""
+        """Returns the loaded backends."""
 
     def begin_exit(self) -> None:
-        """Report from now on that the server is not ready, but go on serving."""
+        """Report from now on that the server is not ready, but continue to serve."""
 
     def remaining(self) -> Remaining:
-        """What is still to be waited for."""
+        """Returns the connections and models that have not ended yet."""
 
     async def stop(self, timeout_s: float) -> bool:
-        """Take no new requests, finish those in flight, end everything; True if all did in time."""
+        """Refuse new requests, finish those in flight, stop everything; True if all was in time."""
 
 
 Build = Callable[["ServerOptions", "asyncio.AbstractEventLoop"], Awaitable[Serving]]

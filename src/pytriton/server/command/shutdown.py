@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a server: the signals that ask for it, and what is waited for until when."""
+"""Shuts a server down: handles the signals, and waits for requests within the exit timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Some send a signal to the process and again to its group: only a later one is a second one.
+# Some programs send a signal to the process and then to its group; both count as one signal.
 _SAME_SIGNAL_S = 0.5
 
 
@@ -27,11 +27,11 @@ class Exit(enum.Enum):
 
     CLEAN = 0
     FAILED = 1
-    AT_ONCE = 2  # with code 1, and without waiting for anything
+    AT_ONCE = 2  # with code 1, without waiting for anything
 
 
 class ExitSignals:
-    """Hears SIGINT and SIGTERM: the first asks for an end in order, the second for one at once."""
+    """Handles SIGINT and SIGTERM: the first one exits in order, the second one at once."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, same_signal_s: float = _SAME_SIGNAL_S
@@ -43,8 +43,8 @@ class ExitSignals:
         self.second: asyncio.Future[None] = loop.create_future()
 
     def on_signal(self, number: int) -> None:
-        """Take one signal, and say so."""
-        with contextlib.suppress(OSError):  # who read the output may be gone, as `head` is
+        """Handle and print one signal."""
+        with contextlib.suppress(OSError):  # the reader of the output may have ended
             print(f"Signal ({number}) received.", flush=True)  # noqa: T201  as Triton does
         if not self.first.done():
             self._second_from_s = self._loop.time() + self._same_signal_s
@@ -55,7 +55,7 @@ class ExitSignals:
 
 @contextlib.contextmanager
 def exit_signals(loop: asyncio.AbstractEventLoop) -> Iterator[ExitSignals]:
-    """Hear the signals as long as the context lasts."""
+    """Handle the signals while the context is entered."""
     signals = ExitSignals(loop)
     for number in _SIGNALS:
         loop.add_signal_handler(number, signals.on_signal, number)
@@ -69,13 +69,13 @@ def exit_signals(loop: asyncio.AbstractEventLoop) -> Iterator[ExitSignals]:
 async def shut_down(
     serving: Serving, options: ServerOptions, signals: ExitSignals, second_s: float = 1.0
 ) -> Exit:
-    """End a server in order, within its time to exit.
+    """Shut a server down in order, within its exit timeout.
 
     Args:
         serving: the server.
         options: its settings.
-        signals: a second one cuts this short.
-        second_s: how long a second is; tests have shorter ones.
+        signals: the second signal ends the waiting.
+        second_s: the length of a second; tests use shorter ones.
 
     Returns:
         How the process has to end.
@@ -89,7 +89,7 @@ async def shut_down(
     logger.info("Waiting for in-flight requests to complete.")
     stop = asyncio.ensure_future(serving.stop(options.exit_timeout_s * second_s))
     ends: set[asyncio.Future[Any]] = {stop, signals.second}
-    # In the last of these seconds time is over, and requests that were given up hear of it.
+    # In the last second, after the timeout, requests that are not finished get their errors.
     for left_s in range(options.exit_timeout_s, -1, -1):
         for line in exit_lines(left_s, serving.remaining()):
             logger.info("%s", line)
@@ -105,7 +105,7 @@ async def shut_down(
 
 
 def exit_lines(left_s: int, remaining: Remaining) -> Iterator[str]:
-    """What to say of the things that are waited for, this many seconds before time is over."""
+    """Yields the log lines about what is still waited for, `left_s` before the timeout."""
     found = f"Timeout {left_s}: Found"
     if remaining.http_connections:
         yield f"{found} {remaining.http_connections} HTTP service connections"

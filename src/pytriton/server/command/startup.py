@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a server of repositories: load the models, show what there is, open the ports."""
+"""Starts a server of repositories: loads the models, logs the tables, opens the ports."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _CONTROL_API = "model-repository"
 
 
 class StartError(Exception):
-    """The server cannot serve; the text is its last word, empty where the log has it."""
+    """The server cannot start; the text is printed last, and is empty if the log has it."""
 
 
 def creation_error(error: ServerError) -> StartError:
-    """The error that ends a server which could not be made."""
+    """Returns the error for a server that could not be created."""
     return StartError(f"error: creating server: {error.kind} - {error.message}")
 
 
@@ -43,19 +43,19 @@ async def start_up(
     progress: ProgressLine,
     width: int | None = None,
 ) -> OpenPorts:
-    """Bring a server up, and log what it serves.
+    """Start a server and log what it serves.
 
     Args:
         serving: the server.
         options: its settings.
         progress: shows which models are being loaded.
-        width: columns that the tables keep to, if any.
+        width: maximum number of columns of the tables, if any.
 
     Returns:
         The ports that clients may use.
 
     Raises:
-        StartError: a model cannot be loaded, where that is to end the server, or a port is taken.
+        StartError: a port is taken, or a model cannot be loaded and `exit_on_error` is set.
     """
     failure = await _load(serving, progress)
     log_table(logger, agent_table(width))
@@ -70,7 +70,7 @@ async def start_up(
     try:
         ports = await serving.open_ports()
     except ServerError as error:
-        logger.error("%s", error.message)  # noqa: TRY400  the text says it all
+        logger.error("%s", error.message)  # noqa: TRY400  the message is enough
         raise StartError from error
     log_ports(ports, options)
     return ports
@@ -88,14 +88,14 @@ async def _load(serving: Serving, progress: ProgressLine) -> ServerError | None:
         return error
     finally:
         progress.end()
-        if not loading.done():  # this start is given up
+        if not loading.done():  # this start was cancelled
             loading.cancel()
             await asyncio.wait({loading})
     return None
 
 
 def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
-    """Say where clients find the server."""
+    """Log the addresses of the server."""
     for name, port, endpoint in (
         ("GRPCInferenceService", ports.grpc, options.grpc),
         ("HTTPService", ports.http, options.http),
@@ -106,7 +106,7 @@ def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
 
 
 def _warn_of_open_control(options: ServerOptions) -> None:
-    """In explicit mode a client may load files that it sends along: code, in other words."""
+    """Warn if any client can load models: in explicit mode it can send files, that is, code."""
     if options.repository.model_control_mode != "explicit":
         return
     for endpoint, groups, flag in (

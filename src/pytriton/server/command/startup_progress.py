@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the loading of models is, for the person or the log that waits for it."""
+"""Shows the progress of loading models on a terminal or in the log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_HIDE = "\r\x1b[2K"  # to the line's beginning, and erase it
+_HIDE = "\r\x1b[2K"  # go to the beginning of the line and erase it
 
 
 class ProgressLine:
-    """On a terminal one line that is written over, elsewhere a line of the log when asked."""
+    """On a terminal, one line that is overwritten; otherwise lines of the log, when requested."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -25,13 +25,13 @@ class ProgressLine:
         self._progress: LoadProgress | None = None
 
     def update(self, progress: LoadProgress) -> None:
-        """Show how far it is now."""
+        """Show the new progress."""
         self.hide()
         self._progress = progress
         self.show()
 
     def hide(self) -> None:
-        """Take the line away before something else is written."""
+        """Erase the line before something else is written."""
         if self._is_terminal and self._progress is not None:
             self._stream.write(_HIDE)
             self._stream.flush()
@@ -49,12 +49,12 @@ class ProgressLine:
             self._stream.flush()
 
     def end(self) -> None:
-        """Take the line away for good."""
+        """Erase the line for good."""
         self.hide()
         self._progress = None
 
     def log(self, elapsed_s: float) -> None:
-        """Say in the log what is still being waited for, where no line shows it."""
+        """Log which models are still being loaded, unless the terminal shows it."""
         if not self._is_terminal and self._progress is not None:
             finished, total, names = self._progress
             logger.info(

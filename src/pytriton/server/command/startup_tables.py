@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that a server logs when its models are loaded, drawn as Triton draws them."""
+"""Draws the tables that a server logs when its models are loaded, as Triton does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytriton.server.command.serving_protocol import Backend
     from pytriton.server.options.server_options import ServerOptions
 
-_NARROWEST = 8  # columns of text, however narrow the terminal
+_MIN_WIDTH = 8  # columns of text, even on a narrower terminal
 
 
 def draw_table(
@@ -25,9 +25,9 @@ def draw_table(
     """Draw a table.
 
     Args:
-        headings: of the columns.
-        rows: cells, which may have several lines.
-        width: columns of the terminal to keep to, if any; longer cells are wrapped.
+        headings: the headings of the columns.
+        rows: the cells, which may have several lines.
+        width: columns of the terminal, if any; longer cells are wrapped.
 
     Returns:
         The lines of the table, with a line break after each.
@@ -35,7 +35,7 @@ def draw_table(
     cells = [[_cell_lines(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells)]  # noqa: B905  rows are as long as headings
     if width is not None:
-        widths = _shared(widths, width - 3 * len(widths) - 1)
+        widths = _shrink_widths(widths, width - 3 * len(widths) - 1)
     border = "+" + "+".join("-" * (column + 2) for column in widths) + "+"
     lines = [border, *_row_lines(cells[0], widths), border]
     for row in cells[1:]:
@@ -44,14 +44,14 @@ def draw_table(
 
 
 def _cell_lines(cell: str) -> list[str]:
-    # What a model says of itself must not steer the terminal.
+    # Texts of models must not contain control sequences for the terminal.
     return [visible(line) for line in cell.splitlines()] or [""]
 
 
-def _shared(widths: list[int], available: int) -> list[int]:
-    """Narrow the widest columns until all have room; the others keep what they need."""
+def _shrink_widths(widths: list[int], available: int) -> list[int]:
+    """Reduce the widest columns until all fit; the others keep their widths."""
     limit = max(widths)
-    while limit > _NARROWEST and sum(min(width, limit) for width in widths) > available:
+    while limit > _MIN_WIDTH and sum(min(width, limit) for width in widths) > available:
         limit -= 1
     return [min(width, limit) for width in widths]
 
@@ -74,14 +74,14 @@ def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[
 
 
 def agent_table(width: int | None = None) -> str:
-    """The repository agents: there are none."""
+    """Returns the table of repository agents, which is empty."""
     return draw_table(("Repository Agent", "Path"), (), width)
 
 
 def backend_table(
     backends: Iterable[Backend], options: ServerOptions, width: int | None = None
 ) -> str:
-    """What runs models, and what it was told on the command line."""
+    """Returns the table of backends with their settings of the command line."""
     rows = (
         (backend.name, backend.path, _compact({"cmdline": settings}))
         for backend in backends
@@ -91,13 +91,13 @@ def backend_table(
 
 
 def model_table(index: Iterable[IndexEntry], width: int | None = None) -> str:
-    """Every model version with its state."""
+    """Returns the table of model versions with their states."""
     rows = ((entry.name, entry.version or "-", _status(entry)) for entry in index)
     return draw_table(("Model", "Version", "Status"), rows, width)
 
 
 def option_table(options: ServerOptions, width: int | None = None) -> str:
-    """The server's most important settings."""
+    """Returns the table of the server's most important settings."""
     return draw_table(("Option", "Value"), _option_rows(options), width)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of the `tritonserver` command, once: parser, help and manual all read this table.
+"""All options of the `tritonserver` command; parser, help and manual read this table.
 
-It is long because there are so many; nothing but the table is here.
+The file is long because there are many options; it contains nothing else.
 """
 
 from __future__ import annotations

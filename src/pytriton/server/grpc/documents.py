@@ -19,7 +19,7 @@ from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model_spec import TensorSpec
-    from pytriton.server.api.readiness import Readable, Readiness
+    from pytriton.server.api.readiness import Readiness, ReadyResult
     from pytriton.server.tracing.settings import TraceService
 
 _NOT_SERVED = {
@@ -131,7 +131,7 @@ class DocumentService:
         raise UnsupportedError(f"{name} is not supported by this server")
 
 
-def _when_known(is_ready: Readable, response_class: Any) -> Any:
+def _when_known(is_ready: ReadyResult, response_class: Any) -> Any:
     if isinstance(is_ready, bool):
         return response_class(ready=is_ready)
 

@@ -16,7 +16,7 @@ from pytriton.server.grpc.call import Call, UnaryCall
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
-    from pytriton.server.api.readiness import Readable, Readiness
+    from pytriton.server.api.readiness import Readiness, ReadyResult
     from pytriton.server.grpc.call import CallConnection
     from pytriton.wire.grpc import CallHead
 
@@ -40,7 +40,7 @@ class HealthService:
         self._readiness = readiness
         self._watchers: dict[WatchCall, None] = {}
 
-    def is_ready(self) -> Readable:
+    def is_ready(self) -> ReadyResult:
         """Whether the server is ready; models that have a word to say are asked."""
         return self._readiness.server()
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
     from pytriton.server.api.background import Background
-    from pytriton.server.api.readiness import Readable
+    from pytriton.server.api.readiness import ReadyResult
     from pytriton.server.codec.pool import CodecPool
     from pytriton.server.http.bodies import Later
     from pytriton.server.http.connection import HttpConnection
@@ -216,7 +216,7 @@ class HttpApi(HttpHandler):
         return self._respond_when_known(connection, is_ready, respond)
 
     def _respond_when_known(
-        self, connection: HttpConnection, is_ready: Readable, respond: Callable[[bool], None]
+        self, connection: HttpConnection, is_ready: ReadyResult, respond: Callable[[bool], None]
     ) -> Exchange | None:
         if isinstance(is_ready, bool):
             respond(is_ready)

@@ -24,7 +24,7 @@ _ALLOW = b"Allow: GET, HEAD\r\n"
 
 
 class MetricsApi(HttpHandler):
-    """Answers scrapes; `custom` gives the families that models made themselves."""
+    """Answers scrapes; `custom` returns the custom metrics of models."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MetricsApi(HttpHandler):
             return
         path = request.head.target.partition(b"?")[0]
         if path in (b"/metrics", b"/metrics/"):
-            # A version that failed to load, or is unloaded, has no account to show.
+            # A version that failed to load, or is unloaded, has no statistics to show.
             models = [model for model in self._engine.models() if _has_instances(model)]
             page = self._page.render(models, self._custom())
             connection.respond(200, (page,), _CONTENT_TYPE)

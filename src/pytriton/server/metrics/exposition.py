@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text format, for families that are read when the page is scraped.
+"""Prometheus' text format, for metric families that are read when the page is scraped.
 
-It is written by hand because `prometheus_client` ends the name of every counter in `_total`, and
-Triton's names do not.
+`prometheus_client` is not used because it ends the name of every counter in `_total`, and Triton
+does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One number of a family; a part of a histogram has a suffix to the family's name."""
+    """One value of a family; parts of a histogram have a suffix after the family's name."""
 
     value: Number
     labels: Mapping[str, str]
@@ -27,7 +27,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A named metric with all its numbers."""
+    """A named metric with all its values."""
 
     name: str
     kind: str  # counter, gauge or histogram
@@ -35,7 +35,7 @@ class Family:
     samples: Sequence[Sample]
 
     def text(self) -> str:
-        """The family's lines; a family without a number has none."""
+        """Returns the family's lines; empty for a family without values."""
         if not self.samples:
             return ""
         help_text = self.help.replace("\\", r"\\").replace("\n", r"\n")
@@ -48,7 +48,7 @@ class Family:
 
 
 def gauge(name: str, help_text: str, value: Number) -> Family:
-    """A gauge with one number and no label."""
+    """Make a gauge with one value and no label."""
     return Family(name, "gauge", help_text, [Sample(value, {})])
 
 
@@ -60,7 +60,7 @@ def _labels_text(labels: Mapping[str, str]) -> str:
 
 
 def _label_order(name: str) -> tuple[bool, str]:
-    return name == "le", name  # the bound of a bucket stands last
+    return name == "le", name  # the bound of a bucket comes last
 
 
 def _escaped(value: str) -> str:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of metrics, with Triton's names, labels and help texts, made when it is scraped.
+"""Makes the metrics page when it is scraped, with Triton's names, labels and help texts.
 
-What the numbers count is recorded by `pytriton.engine.stats`; how they are written is in
-`pytriton.server.metrics.exposition`.
+`pytriton.engine.stats` records the numbers; `pytriton.server.metrics.exposition` formats them.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from pytriton.server.options.server_options import MetricsOptions
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """What the machine as a whole is doing."""
+    """CPU utilization and memory of the whole machine."""
 
-    cpu_utilization: float  # from 0.0 to 1.0, since the reading before
+    cpu_utilization: float  # from 0.0 to 1.0, since the previous reading
     memory_total_bytes: int
     memory_used_bytes: int
 
 
 def read_machine() -> MachineReading:
-    """Ask the operating system; the first utilisation that a process reads is 0."""
-    import psutil  # noqa: PLC0415  takes 2 MiB, which a server that nobody scrapes can do without
+    """Read the operating system's numbers; the first utilization in a process is 0."""
+    import psutil  # noqa: PLC0415  takes 2 MiB, which only a server with scrapes needs
 
     memory = psutil.virtual_memory()
     return MachineReading(
@@ -44,8 +43,8 @@ class MetricsPage:
 
     Args:
         options: which metrics are served.
-        read_machine: gives a reading.
-        clock: gives seconds that only grow.
+        read_machine: returns a reading.
+        clock: returns the time of a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -62,11 +61,11 @@ class MetricsPage:
         self._read_at = 0.0
 
     def render(self, models: Iterable[ReportedModel], custom: Iterable[Family] = ()) -> bytes:
-        """The page as it is now.
+        """Make the page.
 
         Args:
             models: the loaded versions.
-            custom: families that models made themselves.
+            custom: the custom metrics of models.
 
         Returns:
             The text, of type `exposition.CONTENT_TYPE`.
@@ -75,7 +74,7 @@ class MetricsPage:
         return "".join(family.text() for family in families).encode()
 
     def families(self, models: Iterable[ReportedModel]) -> Iterable[Family]:
-        """The server's own families, in the order of the page."""
+        """Returns the server's own families, in the order of the page."""
         readings = [_Reading.of(model) for model in models]
         yield from _model_families(readings, latencies=self._options.counter_latencies)
         yield from self._server_families()
@@ -84,7 +83,7 @@ class MetricsPage:
         pool = "Pinned memory pool {} memory size, in bytes"
         total = self._options.pinned_memory_pool_bytes
         yield gauge("nv_pinned_memory_pool_total_bytes", pool.format("total"), total)
-        # Nothing is ever taken from the pool: tensors lie in memory shared with the instances.
+        # The pool is never used: tensors are in memory shared with the instances.
         yield gauge("nv_pinned_memory_pool_used_bytes", pool.format("used"), 0)
         if self._options.cpu:
             now = self._machine_now()
@@ -105,7 +104,7 @@ class MetricsPage:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One model version's numbers, read once for all families."""
+    """The numbers of one model version, read once for all families."""
 
     model: ReportedModel
     labels: dict[str, str]
@@ -119,7 +118,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A family with one number for each model."""
+    """A family with one value for each model."""
 
     name: str
     help: str
@@ -234,14 +233,14 @@ def _model_families(readings: list[_Reading], *, latencies: bool) -> Iterable[Fa
 
 
 def custom_families(metrics: CustomMetrics) -> Iterable[Family]:
-    """The families that models made themselves, as they are now."""
+    """Yields the custom metrics of models."""
     for family in metrics.families():
         samples = [Sample(value, labels, suffix) for suffix, labels, value in family.readings()]
         yield Family(family.name, family.kind.lower(), family.description, samples)
 
 
 def server_family_names() -> frozenset[str]:
-    """The names that no model can give to a family of its own."""
+    """Returns the names that custom metrics of models cannot use."""
     page = MetricsPage(MetricsOptions(), read_machine=lambda: MachineReading(0, 0, 0))
     return frozenset(family.name for family in page.families(()))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the values of the server's flags, one at a time, and refuses a bad one by its name."""
+"""Reads the values of the server's flags one by one; errors name the flag."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 class FlagError(PyTritonValidationError):
-    """The value of one flag is not what it takes.
+    """The value of a flag is invalid.
 
     Args:
         name: name of the flag, with dashes or underscores.
-        message: what was expected and what came.
+        message: the expected and the actual value.
     """
 
     def __init__(self, name: str, message: str) -> None:
@@ -29,7 +29,7 @@ class FlagError(PyTritonValidationError):
 
 
 class Flags:
-    """The values that were given, by flag with underscores; None is the same as not given."""
+    """The given values by flag name with underscores; None is the same as not given."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {name: value for name, value in values.items() if value is not None}
@@ -40,7 +40,7 @@ class Flags:
         return self._values.get(name)
 
     def boolean(self, name: str, *, default: bool) -> bool:
-        """A yes or no; text is read as Triton's command line reads it."""
+        """Returns a boolean; text is parsed as by Triton's command line."""
         value = self._take(name)
         if value is None:
             return default
@@ -52,7 +52,7 @@ class Flags:
         return _BOOLEANS[as_text]
 
     def optional_integer(self, name: str, minimum: int = 0, maximum: int = 2**63 - 1) -> int | None:
-        """A whole number in a range; None where it was not given."""
+        """Returns an integer in a range; None if it was not given."""
         value = self._take(name)
         if value is None:
             return None
@@ -62,23 +62,23 @@ class Flags:
         return number
 
     def integer(self, name: str, default: int, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
-        """A whole number in a range."""
+        """Returns an integer in a range."""
         number = self.optional_integer(name, minimum, maximum)
         return default if number is None else number
 
     def port(self, name: str, default: int) -> int:
-        """A port; 0 lets the system choose one."""
+        """Returns a port; 0 lets the system choose one."""
         return self.integer(name, default, maximum=65535)
 
     def number(self, name: str, default: float) -> float:
-        """A number that is not negative."""
+        """Returns a number that is not negative."""
         number = self._number(name, default)
         if not 0 <= number < math.inf:
             raise bad_value(name, "a number of at least 0", self._values[name])
         return number
 
     def positive_number(self, name: str, default: float) -> float:
-        """A number greater than 0."""
+        """Returns a number greater than 0."""
         number = self._number(name, default)
         if not 0 < number < math.inf:
             raise bad_value(name, "a number greater than 0", self._values[name])
@@ -91,15 +91,15 @@ class Flags:
         try:
             return float(value)
         except (TypeError, ValueError):
-            return math.nan  # compares with nothing
+            return math.nan  # fails every comparison, so the caller refuses it
 
     def text(self, name: str, default: str) -> str:
-        """A text that must not be empty."""
+        """Returns a text that is not empty."""
         value = self.optional_text(name)
         return default if value is None else value
 
     def optional_text(self, name: str) -> str | None:
-        """A text that must not be empty; None where it was not given."""
+        """Returns a text that is not empty; None if it was not given."""
         value = self._take(name)
         if value is None:
             return None
@@ -109,7 +109,7 @@ class Flags:
         return as_text
 
     def choice(self, name: str, default: _Word, choices: Collection[_Word]) -> _Word:
-        """One of several words, in either case."""
+        """Returns one of several words; upper and lower case are equal."""
         value = self.text(name, default)
         for choice in choices:
             if value.lower() == choice.lower():
@@ -121,7 +121,7 @@ class Flags:
         )
 
     def pattern(self, name: str) -> str | None:
-        """A regular expression, as text."""
+        """Returns a valid regular expression, as text."""
         value = self.optional_text(name)
         if value is not None:
             try:
@@ -131,7 +131,7 @@ class Flags:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The values of a flag that may be repeated; a single one may come without a list."""
+        """Returns the values of a repeatable flag; a single one may be given without a list."""
         value = self._take(name)
         if value is None:
             return ()
@@ -142,7 +142,7 @@ class Flags:
         return tuple(os.fspath(element) for element in value)
 
     def settings(self, name: str) -> dict[str, str]:
-        """The `<setting>=<value>` pairs of a flag that may be repeated; the last one wins."""
+        """Returns the `<setting>=<value>` pairs of a repeatable flag; the last one wins."""
         pairs = {}
         for text in self.texts(name):
             setting, equals, value = text.partition("=")
@@ -154,7 +154,7 @@ class Flags:
         return pairs
 
     def grouped_settings(self, name: str, group_noun: str) -> dict[str, dict[str, str]]:
-        """The `<group>,<setting>=<value>` entries of a flag that may be repeated, by group."""
+        """Returns the `<group>,<setting>=<value>` entries of a repeatable flag, by group."""
         groups: dict[str, dict[str, str]] = {}
         for text in self.texts(name):
             group, _, pair = text.partition(",")
@@ -169,14 +169,14 @@ class Flags:
         return groups
 
     def ignore(self, *names: str) -> None:
-        """Accept flags that have no effect here."""
+        """Accept flags that have no effect."""
         self._unread.difference_update(names)
 
     def refuse_unread(self) -> None:
-        """Refuse the flags that nobody asked for.
+        """Refuse flags that no method has read: they do not exist.
 
         Raises:
-            PyTritonValidationError: where there are any.
+            PyTritonValidationError: if there are any.
         """
         if self._unread:
             names = ", ".join(flag_of(name) for name in sorted(self._unread))
@@ -184,12 +184,12 @@ class Flags:
 
 
 def flag_of(name: str) -> str:
-    """A flag as it is written on the command line."""
+    """Returns a flag as it is written on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def bad_value(name: str, expected: str, value: Any) -> FlagError:
-    """The error for a value that is not what a flag takes."""
+    """Returns the error for an invalid value of a flag."""
     return FlagError(name, f"Expected {expected} for {flag_of(name)}, got {value!r}")
 
 

@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 ControlMode = Literal["none", "poll", "explicit"]
 
 DEFAULT_BACKEND_DIRECTORY = "/opt/tritonserver/backends"
-# The only name of a model to load that stands for all of them.
+# As the only model to load, this name stands for all models.
 ALL_MODELS = "*"
 
 _DEFAULT_POLL_S = 15
 _DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 _MEBIBYTE = 1 << 20
-# What the Python backend takes as whole numbers, with the smallest of each.
+# The integer settings of the Python backend, with their minimums.
 _PYTHON_INTEGERS = {
     "shm-default-byte-size": _MEBIBYTE,
     "shm-growth-byte-size": 1,
@@ -37,7 +37,7 @@ _RESOURCE = re.compile(r"(?P<name>[^:]+):(?P<count>\d+)(?::(?P<device>\d+))?")
 
 
 class RateLimitResource(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a resource the rate limiter has to give."""
+    """The amount of a resource of the rate limiter."""
 
     name: str
     count: int
@@ -45,20 +45,20 @@ class RateLimitResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where models come from, which ones are loaded and how; the defaults are Triton's."""
+    """The settings of model repositories; the defaults are Triton's."""
 
     paths: tuple[str, ...] = ()
     model_control_mode: ControlMode = "none"
     load_models: tuple[str, ...] = ()  # in explicit mode; `ALL_MODELS` stands for all
-    repository_poll_s: int = 0  # 0: changes are not looked for
+    repository_poll_s: int = 0  # 0: no polling
     model_config_name: str | None = None
     auto_complete: bool = True
     load_thread_count: int = 4
     load_retry_count: int = 0
-    allow_links: bool = False  # to places outside the repositories
-    load_timeout_s: float = 0.0  # 0: as long as it takes
+    allow_links: bool = False  # links that point out of the repositories
+    load_timeout_s: float = 0.0  # 0: no limit
     backend_directory: str = DEFAULT_BACKEND_DIRECTORY
-    # By backend, those without one under an empty name; texts, as backends get them.
+    # By backend, with an empty name for settings of all backends. The values are texts.
     backend_config: Mapping[str, Mapping[str, str]] = {}
     default_max_batch_size: int = 4
     min_compute_capability: float = 7.5
@@ -66,7 +66,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit_resources: tuple[RateLimitResource, ...] = ()
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """Everything a backend is told on the command line, as a table or a model shows it."""
+        """Returns all settings of a backend, as the startup table and models show them."""
         settings = {
             "auto-complete-config": str(self.auto_complete).lower(),
             "backend-directory": self.backend_directory,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's settings as its process reads them, made from the flags that users know.
+"""The settings of the server's process, read from flags or from `TritonConfig`.
 
-A flag `--http-port` is the field `http_port` of `TritonConfig`; both arrive here as one mapping.
-The records cross a process. What a restricted API expects is a secret and in no representation.
+The flag `--http-port` is the field `http_port` of `TritonConfig`; both arrive here as one mapping.
+The records are sent to another process. The values of restricted APIs are secrets, so no `repr`
+shows them.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from pytriton.server.options.repository_options import RepositoryOptions, read_r
 
 logger = logging.getLogger(__name__)
 
-# What Triton takes as the body of an HTTP request.
+# Triton's limit on the body of an HTTP request.
 REPOSITORY_HTTP_MAX_INPUT_BYTES = 64 << 20
-# Bound models always had servers without that limit; theirs is the one of a gRPC message.
+# PyTriton's servers never had that limit; their limit is that of a gRPC message.
 BOUND_HTTP_MAX_INPUT_BYTES = (2 << 30) - 1
 
 _ANY_ADDRESS = "0.0.0.0"
 _COMPRESSION_LEVELS = ("none", "low", "medium", "high")
 _METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "histogram_latencies")
-# They size pools and threads that this server does not have, name folders of plug-ins that it does
-# not load, or steer devices that it leaves to its models.
+# They set the sizes of pools and threads that this server does not have, folders of plug-ins that
+# it does not load, or devices that it leaves to its models.
 _WITHOUT_EFFECT = (
     "allow_client_shm",
     "buffer_manager_thread_count",
@@ -53,7 +54,7 @@ _WITHOUT_EFFECT = (
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one protocol is served."""
+    """The address and port of one protocol."""
 
     port: int  # 0: a free one
     address: str = _ANY_ADDRESS
@@ -78,11 +79,11 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     server_cert: str
     server_key: str
     root_cert: str | None = None
-    mutual: bool = False  # clients have to show a certificate
+    mutual: bool = False  # clients must have a certificate
 
 
 class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When a gRPC connection is probed, and when it has lasted long enough."""
+    """When a gRPC connection is probed, and when it is closed because of its age."""
 
     time_ms: int = 7_200_000
     timeout_ms: int = 20_000
@@ -95,7 +96,7 @@ class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which metrics are served, and how old the machine's own may be."""
+    """Which metrics are served, and how old those of the machine may be."""
 
     cpu: bool = True
     gpu: bool = True
@@ -105,7 +106,7 @@ class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client may ask of the server before it is cut off."""
+    """Limits for one client; beyond them it is refused or disconnected."""
 
     http_max_input_bytes: int = REPOSITORY_HTTP_MAX_INPUT_BYTES
     http_max_header_bytes: int = 64 << 10
@@ -113,9 +114,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     grpc_max_message_bytes: int = (2 << 30) - 1
     # From the connect to a request's first byte, and from there to the end of its headers.
     header_timeout_s: float = 60.0
-    body_stall_timeout_s: float = 60.0  # without one more byte of a body
-    write_stall_timeout_s: float = 300.0  # without the client taking one more byte
-    http_idle_timeout_s: float = 3600.0  # between two requests of a connection; 0: for ever
+    body_stall_timeout_s: float = 60.0  # without progress while a body is received
+    write_stall_timeout_s: float = 300.0  # without progress while a response is sent
+    http_idle_timeout_s: float = 3600.0  # between two requests of a connection; 0: no limit
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     vertex_ai_default_model: str | None = None
     http_restricted: tuple[RestrictedGroup, ...] = ()
     grpc_restricted: tuple[RestrictedGroup, ...] = ()
-    # Found anywhere in a header's name, in either case.
+    # Searched anywhere in a header's name; upper and lower case are equal.
     http_header_forward_pattern: str | None = None
     grpc_header_forward_pattern: str | None = None
     grpc_tls: TlsOptions | None = None
@@ -142,9 +143,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     repository: RepositoryOptions = RepositoryOptions()
     exit_on_error: bool = True
     exit_timeout_s: int = 30
-    exit_grace_s: float = 0.0  # not ready any more, but still taking requests
+    exit_grace_s: float = 0.0  # not ready any more, but still accepting requests
     strict_readiness: bool = True
-    cache_bytes: int = 0  # of the response cache; 0: there is none
+    cache_bytes: int = 0  # size of the response cache; 0: no cache
     trace_settings: tuple[str, ...] = ()
 
     @classmethod
@@ -158,15 +159,15 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             config: values by name; None leaves the choice to the server.
-            default_http_max_input_bytes: the limit where `http_max_input_size` is not given;
+            default_http_max_input_bytes: the limit if `http_max_input_size` is not given;
                 a server of repositories passes `REPOSITORY_HTTP_MAX_INPUT_BYTES`.
 
         Returns:
             The settings.
 
         Raises:
-            PyTritonValidationError: for an unknown name, a value of the wrong kind or out of range,
-                or two endpoints at one address.
+            PyTritonValidationError: for an unknown name, a value of the wrong type or out of range,
+                or two endpoints with the same address.
         """
         flags = Flags(config)
         http, grpc, metrics = _endpoints(flags)
@@ -304,7 +305,7 @@ def _keepalive(flags: Flags) -> KeepaliveOptions:
 
 
 def read_log_options(flags: Flags) -> LogOptions:
-    """What to log, and where; PyTritonValidationError names a bad value."""
+    """Read the settings of the log; raises PyTritonValidationError for a bad value."""
     return LogOptions(
         verbose=flags.integer("log_verbose", 0),
         info=flags.boolean("log_info", default=True),
@@ -359,7 +360,7 @@ def _cache_bytes(flags: Flags) -> int:
         )
     for cache, settings in caches.items():
         if cache != "local" or settings.keys() != {"size"}:
-            # Values are not shown: those of other caches are passwords.
+            # Values are not shown: those of other caches may be passwords.
             came = " ".join(f"{cache},{setting}=..." for setting in settings)
             raise bad_value("cache_config", "local,size=<bytes>", came)
         if not settings["size"].isdecimal() or not int(settings["size"]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every process that serves sets up for itself: event loop, memory, how it writes."""
+"""Event loop, garbage collection and transport helpers of server processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest event loop of the platform."""
+    """Make the fastest event loop of the platform."""
     try:
         import uvloop  # noqa: PLC0415  not on every platform
     except ImportError:
@@ -23,9 +23,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def writer_of_parts(transport: Any) -> Callable[[list[Buffer]], None]:
-    """What writes several buffers to a transport, without joining them where it can."""
-    # From 3.12.0 to 3.13.1, `writelines` of Python's own transports does not tell when they are
-    # full, and takes a closed socket's number for that of the connection.
+    """Returns a function that writes several buffers to a transport, without a copy if possible."""
+    # From Python 3.12.0 to 3.13.1, `writelines` of asyncio's own transports does not pause the
+    # protocol when they are full, and may use the file descriptor of a closed socket.
     if type(transport).__module__ == "asyncio.selector_events":
         return lambda parts: transport.write(b"".join(parts))
     writer: Callable[[list[Buffer]], None] = transport.writelines
@@ -33,7 +33,7 @@ def writer_of_parts(transport: Any) -> Callable[[list[Buffer]], None]:
 
 
 def has_unread(transport: Any) -> bool:
-    """Whether something came that the event loop has not read yet, if only the peer's end."""
+    """Returns whether the socket has unread data, or the peer has closed the connection."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.fileno() < 0:
         return False
@@ -43,6 +43,6 @@ def has_unread(transport: Any) -> bool:
 
 
 def freeze_memory() -> None:
-    """Search what was imported and built so far for garbage now, and never again."""
+    """Collect garbage once, then freeze the rest so that later collections skip it."""
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where lines of the log go: a file or the console, which may be full or gone.
+"""Writes the log to a file or the console, also if the disk is full or the reader has gone.
 
-A server goes on without its log. What could not be written is said once, where it can be read.
+A server continues without its log. A failure to write is reported once, on another stream.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class LiveLine(Protocol):
-    """The last line of a terminal, which is written over again and again."""
+    """The last line of a terminal, which is overwritten with each update."""
 
     def hide(self) -> None:
-        """Take it away before something else is written."""
+        """Erase it before something else is written."""
 
     def show(self) -> None:
         """Write it again."""
 
 
 class LogFile(logging.Handler):
-    """Appends to a file. Nothing is kept back, so what the disk has no room for is lost.
+    """Appends to a file without a buffer; lines that cannot be written are lost and counted.
 
     Raises:
         OSError: The file cannot be opened.
@@ -42,22 +42,22 @@ class LogFile(logging.Handler):
         self._path = path
         self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115  closed with the handler
         self._lost_count = 0  # lines since the last one that was written
-        self._is_torn = False  # the file ends within a line
+        self._ends_mid_line = False  # the last write was incomplete
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
             if self._lost_count:
-                text = f"{self.format(_loss(self._lost_count))}\n{text}"
-        except Exception:  # noqa: BLE001  a mistake of who logs, which logging shows with its place
+                text = f"{self.format(_loss_record(self._lost_count))}\n{text}"
+        except Exception:  # noqa: BLE001  bad arguments of the log call; logging reports them
             self.handleError(record)
             return
         try:
             self._write(f"{text}\n".encode("utf-8", "backslashreplace"))
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self._lost_count += 1
             if self._lost_count == 1:
-                _say(sys.stderr, f"the log cannot be written to '{self._path}': {error}")
+                _report_loss(sys.stderr, f"the log cannot be written to '{self._path}': {error}")
         else:
             self._lost_count = 0
 
@@ -67,16 +67,16 @@ class LogFile(logging.Handler):
         super().close()
 
     def _write(self, line: bytes) -> None:
-        if self._is_torn:
+        if self._ends_mid_line:
             line = b"\n" + line
         while line:
             count = self._file.write(line)
-            self._is_torn = count < len(line)
+            self._ends_mid_line = count < len(line)
             line = line[count:]
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes what is informative to one stream, warnings and errors to another."""
+    """Writes warnings and errors to one stream and all other records to another."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ConsoleHandler(logging.Handler):
     ) -> None:
         super().__init__()
         self._live_line = live_line
-        self._streams = {False: out, True: err}  # by whether it is for warnings and errors
+        self._streams = {False: out, True: err}  # True: warnings and errors
         self._formatters = {key: make_formatter(each) for key, each in self._streams.items()}
         self._broken: set[bool] = set()
 
@@ -95,12 +95,12 @@ class ConsoleHandler(logging.Handler):
         is_error = record.levelno >= logging.WARNING
         try:
             text = self._formatters[is_error].format(record)
-        except Exception:  # noqa: BLE001  a mistake of who logs, which logging shows with its place
+        except Exception:  # noqa: BLE001  bad arguments of the log call; logging reports them
             self.handleError(record)
             return
         try:
             self._write(self._streams[is_error], text)
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self._on_failure(error, is_error=is_error)
         else:
             self._broken.discard(is_error)
@@ -123,32 +123,32 @@ class ConsoleHandler(logging.Handler):
         other = self._streams[not is_error]
         if is_first and other is not self._streams[is_error]:
             name = "standard error" if is_error else "standard output"
-            _say(other, f"the log cannot be written to {name}: {error}")
+            _report_loss(other, f"the log cannot be written to {name}: {error}")
 
 
-def forget_unwritable_output() -> None:
-    """Let the interpreter end in peace where nobody takes what is left to be written."""
+def discard_unwritable_output() -> None:
+    """Discard unwritten output if its reader has gone, so that the exit does not fail."""
     for stream in (sys.stdout, sys.stderr):
-        _flush_for_good(stream)
+        _flush_or_discard(stream)
 
 
-def _flush_for_good(stream: TextIO) -> None:
+def _flush_or_discard(stream: TextIO) -> None:
     try:
         stream.flush()
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
 
 
-def _say(stream: TextIO, text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody is left to be told
+def _report_loss(stream: TextIO, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # this stream cannot be written, either
         stream.write(f"{text}; its lines are lost until it can be written again\n")
         stream.flush()
 
 
-def _loss(count: int) -> logging.LogRecord:
+def _loss_record(count: int) -> logging.LogRecord:
     return logger.makeRecord(
         logger.name,
         logging.WARNING,

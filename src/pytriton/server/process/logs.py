@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the server writes its log: Triton's lines, to a file or the console.
+"""Formats the server's log as Triton does, for a file or the console.
 
-Text of clients cannot pass for lines of its own, as messages are quoted like JSON strings.
+Messages are quoted like JSON strings, so that text from clients cannot fake lines of the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytriton.server.options.server_options import LogOptions
 
-# Triton quotes messages unless this variable is 0; then they are written as they are.
+# As in Triton, messages are quoted unless this variable is 0.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 
 _RAW = "is_raw"
@@ -29,7 +29,7 @@ _COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
 
 
 class TritonFormatter(logging.Formatter):
-    """Makes `I0102 03:04:05.678901 <pid> <file>:<line>] "<message>"` of a record."""
+    """Formats records as `I0102 03:04:05.678901 <pid> <file>:<line>] "<message>"`."""
 
     def __init__(self, options: LogOptions, *, is_coloured: bool = False) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TritonFormatter(logging.Formatter):
 
     @classmethod
     def factory(cls, options: LogOptions) -> Callable[[TextIO], TritonFormatter]:
-        """Makes the formatter of a stream, which has colours on a terminal."""
+        """Returns a function that makes the formatter of a stream, with colours on a terminal."""
         return lambda stream: cls(options, is_coloured=has_colours(stream))
 
     def format(self, record: logging.LogRecord) -> str:
@@ -57,7 +57,7 @@ class TritonFormatter(logging.Formatter):
         return text
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
-        """The traceback, each of its lines indented."""
+        """Returns the traceback with each line indented."""
         return _indented(super().formatException(ei))
 
     def _head(self, record: logging.LogRecord) -> str:
@@ -72,11 +72,11 @@ class TritonFormatter(logging.Formatter):
 
 
 def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) -> None:
-    """Send the log where it was asked for, at the levels that were asked for.
+    """Configure the log's destination and levels.
 
     Args:
         options: what to log, and the file to log to, if any.
-        handler: takes the log where no file is named; by default standard error does.
+        handler: used if no file is named; by default the log goes to standard error.
 
     Raises:
         OSError: the file cannot be written.
@@ -94,24 +94,24 @@ def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) 
 
 
 def log_table(logger: logging.Logger, table: str) -> None:
-    """Log lines that are written as they are, after one that says when and where."""
+    """Log a table without quoting, after the usual prefix of a record."""
     logger.info("%s", table, extra={_RAW: True}, stacklevel=2)
 
 
 def level_letter(level: int) -> str:
-    """How a line of a level begins; verbose lines are informative ones."""
+    """Returns the first letter of a line; verbose lines have that of INFO."""
     if level >= logging.ERROR:
         return "E"
     return "W" if level >= logging.WARNING else "I"
 
 
 def quoted(text: str) -> str:
-    """Text as it stands between the quotes of a JSON string, without what cannot be seen."""
+    """Returns text escaped as in a JSON string, with invisible characters escaped, too."""
     return visible(text.replace("\\", r"\\").replace('"', r"\""))
 
 
 def visible(text: str) -> str:
-    """Text on one line: line breaks, escapes of terminals and their like as JSON writes them."""
+    """Returns text on one line: line breaks and control characters are escaped as in JSON."""
     if text.isprintable():
         return text
     return "".join(

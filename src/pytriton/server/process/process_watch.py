@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hearing of the end of a process, even if a child that it forked holds its sockets open."""
+"""Detects the end of a process, even if a child that it forked holds its sockets open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProcessWatch:
-    """Watches one process of this machine from `start` to `close`."""
+    """Watches one process of this machine between `start` and `close`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, process: int, on_end: Callable[[], None]
@@ -23,7 +23,7 @@ class ProcessWatch:
         self._descriptor = -1
 
     def start(self) -> bool:
-        """Begin to watch; False where the system cannot tell, or does not know the process."""
+        """Start to watch; returns False if the system has no such process or cannot watch it."""
         if not hasattr(os, "pidfd_open"):
             return False
         try:
@@ -34,7 +34,7 @@ class ProcessWatch:
         return True
 
     def close(self) -> None:
-        """Watch it no longer."""
+        """Stop watching."""
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands between the engine and the sink of a traced request, and notes what happens when."""
+"""The trace of a request: a sink that records times and passes responses to the real sink."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from pytriton.messages import ExecutionTimes, InferResponse, ResponseSink
     from pytriton.server.tracing.spans import TraceFacts
 
-# Of a longer stream the first responses and the last are told: OpenTelemetry keeps 128 events.
+# Only the first responses of a longer stream and the last are recorded: OpenTelemetry keeps 128
+# events.
 _MAX_EVENTS = 120
-# Executions of one request, where its model asks for more and more of them.
+# The recorded executions of one request, if its model executes it many times.
 _MAX_EXECUTIONS = 128
 _CANCELLED = "the request was cancelled"
 
@@ -29,12 +30,12 @@ _monotonic_ns = time.monotonic_ns
 
 
 def new_span_id() -> int:
-    """An id that no other span has."""
+    """Returns a random id for a span."""
     return random.getrandbits(64) or 1
 
 
 def new_trace_id() -> int:
-    """An id that no other trace has."""
+    """Returns a random id for a trace."""
     return random.getrandbits(128) or 1
 
 
@@ -42,9 +43,9 @@ class RequestTrace:
     """The trace of one request; see `pytriton.messages.TracedSink`.
 
     Args:
-        facts: what is known of the request, and gets known.
-        sink: where its responses go.
-        end: called once, when the request is over.
+        facts: the record of the request, which is filled in.
+        sink: receives the responses.
+        end: called once, when the request has ended.
     """
 
     __slots__ = ("_end", "_facts", "_is_over", "_sink")
@@ -57,10 +58,10 @@ class RequestTrace:
         self._end = end
         self._is_over = False
 
-    # What the engine and instances tell
+    # Called by the engine and by instances
 
     def context(self, *, is_model_file: bool) -> TraceContext:
-        """The span to go on under: of the model, or around a bound callable."""
+        """Returns the parent span for the model's process: the model's, or a bound callable's."""
         facts = self._facts
         if not is_model_file and not facts.backend_id:
             facts.backend_id = new_span_id()
@@ -68,7 +69,7 @@ class RequestTrace:
         return TraceContext(f"00-{facts.trace_id:032x}-{span_id:016x}-01", facts.tracestate)
 
     def add_execution(self, times_ns: ExecutionTimes) -> None:
-        """Note an execution; a further response only prolongs the one that it belongs to."""
+        """Record an execution; another response of the same execution only extends it."""
         executions = self._facts.executions
         if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
             span_id, first = executions[-1]
@@ -78,16 +79,16 @@ class RequestTrace:
             executions.append(Execution(new_span_id(), times_ns))
 
     def on_cancelled(self) -> None:
-        """Whatever the model still answers, the client did not get it."""
+        """Record that the client cancelled the request, whatever the model still sends."""
         self._facts.error = self._facts.error or _CANCELLED
 
-    # What the sink has to hear
+    # Passed on to the sink
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
         answered_ns = _monotonic_ns()
         self._sink.on_response(response, final=final)
-        self._note_answer(answered_ns, final=final)
+        self._record_response(answered_ns, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Pass an error on."""
@@ -96,17 +97,17 @@ class RequestTrace:
         try:
             self._sink.on_error(error, final=final)
         finally:
-            self._note_answer(answered_ns, final=final)
+            self._record_response(answered_ns, final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Pass it on; the request ends here."""
+        """Pass a refusal on; the request ends with it."""
         self._facts.error = error.message
         try:
             self._sink.on_refused(error)
         finally:
             self._finish(_monotonic_ns())
 
-    def _note_answer(self, answered_ns: int, *, final: bool) -> None:
+    def _record_response(self, answered_ns: int, *, final: bool) -> None:
         facts = self._facts
         if facts.protocol and (final or len(facts.events) < _MAX_EVENTS):
             facts.events += (

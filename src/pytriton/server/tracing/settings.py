@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of traces: those of the start, and what clients changed since, for all or one model.
+"""The settings of traces: those of the start, and later changes by clients for one or all models.
 
-Their names, texts and rules are Triton's; every value is a list of texts.
+Their names, messages and rules are Triton's; every value is a list of texts.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _LOG_FREQUENCY = "log_frequency"
 _LEVELS = (OFF, TIMESTAMPS, "TENSORS")
 _RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
-_ALL = ""  # in the place of a model's name
+_ALL = ""  # used as a model's name
 
 
 class TraceSampling:
-    """Picks every so many of the requests whose clients say nothing of tracing."""
+    """Selects one of every `rate` requests that have no trace headers of their client."""
 
     def __init__(self, rate: int, count: int) -> None:
-        self.left = count  # -1: without limit
+        self.left = count  # -1: no limit
         self._rate = rate  # 0: none
         self._seen = 0
 
     def takes_next(self) -> bool:
-        """Whether to trace the next request."""
+        """Returns whether to trace the next request."""
         self._seen += 1
         if not self._rate or self._seen % self._rate or not self.left:
             return False
@@ -49,7 +49,7 @@ class TraceSampling:
 
 
 class TraceSettings:
-    """What is traced now."""
+    """The current settings."""
 
     def __init__(self, config: TraceConfig) -> None:
         self.config = config
@@ -61,14 +61,14 @@ class TraceSettings:
             _LOG_FREQUENCY: ["0"],
         }
         self._changed: dict[str, Values] = {_ALL: {}}  # by model
-        self._sampling = {_ALL: self._new_sampling(_ALL)}  # of models with settings of their own
+        self._sampling = {_ALL: self._new_sampling(_ALL)}  # of all, and of models with own settings
 
     @classmethod
     def read(cls, settings: Iterable[str]) -> TraceSettings:
         """Read the settings of the start.
 
         Raises:
-            InvalidArgumentError: a number is none.
+            InvalidArgumentError: a value that must be a number is not.
         """
         try:
             return cls(read_trace_config(settings))
@@ -76,11 +76,11 @@ class TraceSettings:
             raise InvalidArgumentError(str(error)) from error
 
     def sampling(self, model_name: str = _ALL) -> TraceSampling | None:
-        """What picks requests to a model; None where none are traced."""
+        """Returns the sampling of a model's requests; None if none are traced."""
         return self._sampling.get(model_name, self._sampling[_ALL])
 
     def view(self, model_name: str = _ALL) -> Values:
-        """The settings for a model; without a name, for all that have none of their own."""
+        """Returns the settings of a model; without a name, of all models without own settings."""
         values = self._values(model_name)
         sampling = self.sampling(model_name)
         if sampling is not None:
@@ -91,10 +91,10 @@ class TraceSettings:
         return {**values, "trace_file": [""], "trace_mode": ["triton"]}
 
     def update(self, changes: Mapping[str, Sequence[str]], model_name: str = _ALL) -> None:
-        """Change settings of a model, or of all; one that is empty is inherited again.
+        """Change settings of a model, or of all; an empty setting is inherited again.
 
         Raises:
-            ServerError: a value is wrong; then nothing is changed.
+            ServerError: a value is wrong; no setting is changed then.
         """
         changed = dict(self._changed.get(model_name, {}))
         for name, texts in changes.items():
@@ -171,14 +171,14 @@ def _read_levels(texts: Sequence[str]) -> list[str]:
 
 
 class TraceService:
-    """The settings of a server, and of the models that it has."""
+    """Changes the settings of a server and of its models for clients."""
 
     def __init__(self, engine: Engine, settings: TraceSettings) -> None:
         self._engine = engine
         self._settings = settings
 
     def change(self, model_name: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Change settings of a model, or of all without a name; the settings after that.
+        """Change settings of a model, or of all without a name; returns the new settings.
 
         Raises:
             ServerError: There is no such model, or a value is wrong.

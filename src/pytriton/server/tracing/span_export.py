@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hands spans to OpenTelemetry, whose own thread sends them over OTLP.
+"""Passes spans to OpenTelemetry, whose own thread sends them over OTLP.
 
-OpenTelemetry is optional and takes long to load, so it is imported only by servers that trace.
+OpenTelemetry is optional and slow to import, so only servers that trace import it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVICE_NAME = "triton-inference-server"  # Triton's, if it is not told another one
+_SERVICE_NAME = "triton-inference-server"  # Triton's default
 
 
 class SpanExport:
-    """Where the spans of a server go. Used on one thread only.
+    """Exports the spans of a server. It is used on one thread only.
 
     Raises:
         ImportError: OpenTelemetry is not installed.
@@ -43,16 +43,16 @@ class SpanExport:
         self._trace = trace
         self._ids = _given_ids()
         self._provider = TracerProvider(
-            sampler=sampling.ALWAYS_ON,  # it was decided before which requests are traced
+            sampler=sampling.ALWAYS_ON,  # `TraceSampling` has selected the requests already
             resource=_resource(config),
-            shutdown_on_exit=False,  # it may take long; see `close`
+            shutdown_on_exit=False,  # it may take a long time; see `close`
             id_generator=self._ids,
         )
         self._provider.add_span_processor(_processor(config))
         self._tracers: dict[str, Tracer] = {}  # by scope
 
     def add(self, spans: Iterable[SpanRecord]) -> None:
-        """Take spans to be sent. While nobody takes them the oldest are dropped."""
+        """Queue spans for sending. If the receiver does not take them, the oldest are dropped."""
         for span in spans:
             self._add(span)
 
@@ -94,16 +94,16 @@ class SpanExport:
         return context
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is left, if it can be sent in time."""
+        """Send the remaining spans, if that is possible in time."""
         loop = asyncio.get_running_loop()
         closed = loop.create_future()
 
         def close() -> None:
             self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(closed.set_result, None)
 
-        # A thread that nobody joins: it waits as long as the receiver lets it.
+        # A daemon thread, because a slow receiver can block it for any time.
         threading.Thread(target=close, name="span export", daemon=True).start()
         await asyncio.wait([closed], timeout=timeout_s)
         if not closed.done():
@@ -113,7 +113,7 @@ class SpanExport:
 def _resource(config: TraceConfig) -> Resource:
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415  optional
 
-    resource = Resource.create(config.resource)  # and what OpenTelemetry's variables say
+    resource = Resource.create(config.resource)  # also reads OpenTelemetry's environment variables
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         return resource.merge(Resource({SERVICE_NAME: _SERVICE_NAME}))
     return resource
@@ -123,7 +123,7 @@ def _given_ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import IdGenerator  # noqa: PLC0415  optional
 
     class GivenIds(IdGenerator):
-        """Gives the next span the ids that were made for it when its request came."""
+        """Gives the next span the ids that were made for it when its request arrived."""
 
         trace_id = 0
         span_id = 0

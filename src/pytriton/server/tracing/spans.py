@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spans of a request, made of what is known when it is over.
+"""Makes the spans of a request after it has ended.
 
-Pure, and without OpenTelemetry. Names of spans, attributes and events are Triton's.
+It has no I/O and does not use OpenTelemetry. Names of spans, attributes and events are Triton's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ BACKEND_SCOPE = "pbe"
 
 
 class Execution(NamedTuple):
-    """One time that a request was executed."""
+    """One execution of a request."""
 
     span_id: int
     times_ns: ExecutionTimes
 
 
 class TraceFacts(msgspec.Struct, kw_only=True):
-    """A traced request: what it asked for, under which span, and what became of it when."""
+    """The record of a traced request: its properties, its parent span, and times of events."""
 
     trace_id: int
-    parent_id: int = 0  # span of the client, or of the model that calls; 0: it begins the trace
+    parent_id: int = 0  # span of the client or the calling model; 0: it starts the trace
     tracestate: str = ""
-    is_call: bool = False  # made by another model
+    is_call: bool = False  # by another model
     number: int  # of the trace, since the server started
     protocol: str = ""  # HTTP or GRPC; empty for calls
     model_name: str
@@ -39,7 +39,7 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     infer_id: int
     model_id: int
     backend_id: int = 0  # of the span around a bound callable; 0: none was called
-    start_ns: int  # this and all others on the monotonic clock
+    start_ns: int  # this and all other times are of the monotonic clock
     answered_ns: int = 0
     end_ns: int = 0
     events: list[tuple[str, int]] = []
@@ -48,7 +48,7 @@ class TraceFacts(msgspec.Struct, kw_only=True):
 
 
 class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A span that is over."""
+    """A span that has ended."""
 
     name: str
     scope: str
@@ -57,7 +57,7 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: int  # 0: none
     is_parent_remote: bool
     tracestate: str
-    start_ns: int  # this and all others since the epoch
+    start_ns: int  # this and all other times are since the epoch
     end_ns: int
     events: list[tuple[str, int]]
     attributes: dict[str, str | int]
@@ -65,11 +65,11 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_spans(facts: TraceFacts, offset_ns: int) -> list[SpanRecord]:
-    """The spans of a request, outer ones first.
+    """Make the spans of a request, outer ones first.
 
     Args:
-        facts: what is known of it.
-        offset_ns: from the monotonic clock to the time since the epoch.
+        facts: the record of the request.
+        offset_ns: the difference between the time since the epoch and the monotonic clock.
     """
     spans = _Spans(facts, offset_ns)
     if not facts.is_call:
@@ -82,7 +82,7 @@ def make_spans(facts: TraceFacts, offset_ns: int) -> list[SpanRecord]:
 
 
 class _Spans:
-    """Puts into each span what all spans of a request share."""
+    """Makes the spans of one request with the values that they share."""
 
     def __init__(self, facts: TraceFacts, offset_ns: int) -> None:
         self.records: list[SpanRecord] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are traced, and where the spans of those that are over go."""
+"""Decides which requests are traced, and exports the spans of requests that have ended."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pytriton.server.tracing.settings import TraceSettings
     from pytriton.server.tracing.spans import SpanRecord
 
-# Version 00 of W3C Trace Context, and what later ones, which may add to it, keep of it.
+# Version 00 of W3C Trace Context; later versions may append fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-|\Z)")
 _LENGTH = 55
 _SAMPLED = 1
 
 
 class TraceParent(NamedTuple):
-    """The span that a client sent its request under."""
+    """The client's span, which is the parent of the request's."""
 
     trace_id: int
     span_id: int
@@ -35,7 +35,7 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Read a `traceparent` header; None where it is not one."""
+    """Parse a `traceparent` header; returns None if it is invalid."""
     found = _TRACEPARENT.match(text)
     if found is None or (text.startswith("00") and len(text) != _LENGTH):
         return None
@@ -46,17 +46,17 @@ def parse_traceparent(text: str) -> TraceParent | None:
 
 
 class SpanSink(Protocol):
-    """Where spans go."""
+    """Receives spans."""
 
     def add(self, spans: list[SpanRecord]) -> None:
-        """Take the spans of a request."""
+        """Add the spans of a request."""
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is left, if it can be sent in time."""
+        """Send the remaining spans, if that is possible in time."""
 
 
 class Tracing:
-    """Begins the traces of requests, and hands on the spans of those that are over."""
+    """Begins the traces of requests, and exports the spans of requests that have ended."""
 
     def __init__(self, settings: TraceSettings, export: SpanSink) -> None:
         self.settings = settings
@@ -65,7 +65,7 @@ class Tracing:
 
     @classmethod
     def start(cls, settings: TraceSettings) -> Tracing | None:
-        """Trace as settings say; None where their mode is not OpenTelemetry's.
+        """Start tracing; returns None if the mode of the settings is not OpenTelemetry.
 
         Raises:
             InvalidArgumentError: a setting is wrong.
@@ -89,7 +89,7 @@ class Tracing:
         tracestate: str,
         sink: ResponseSink,
     ) -> RequestTrace | None:
-        """Trace a client's request if it is to be: if its client does, or else as sampling says."""
+        """Begin the trace of a request, if its client asks for it or sampling selects it."""
         sampling = self.settings.sampling(spec.name)
         if sampling is None:
             return None
@@ -107,7 +107,7 @@ class Tracing:
     def begin_call(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
     ) -> RequestTrace | None:
-        """Trace a request that a model makes for a traced one."""
+        """Begin the trace of a request that a model makes for a traced request."""
         span = parse_traceparent(parent.traceparent)
         if span is None:
             return None
@@ -147,5 +147,5 @@ class Tracing:
         self._export.add(make_spans(facts, time.time_ns() - time.monotonic_ns()))
 
     async def close(self, timeout_s: float) -> None:
-        """Have the last spans sent, if that can be done in time."""
+        """Send the remaining spans, if that is possible in time."""
         await self._export.close(timeout_s)
