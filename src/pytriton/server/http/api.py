@@ -8,6 +8,7 @@ this order.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytriton.background_tasks import BackgroundTasks
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from pytriton.server.api.background import Background
     from pytriton.server.api.readiness import ReadyResult
     from pytriton.server.codec.pool import CodecPool
-    from pytriton.server.http.bodies import Later
+    from pytriton.server.http.bodies import Later, ReadInfer
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
@@ -270,11 +271,13 @@ class HttpApi(HttpHandler):
         if isinstance(reading, tuple):
             exchange.submit(request.head, *reading)
             return exchange
+        submit = partial(self._submit_later, exchange, request.head, reading)
+        return self._read_later(connection, exchange, submit)
 
-        async def submit_later() -> None:
-            exchange.submit(request.head, *await reading())
-
-        return self._read_later(connection, exchange, submit_later)
+    async def _submit_later(
+        self, exchange: InferExchange | InferEvents, head: RequestHead, read: Later[ReadInfer]
+    ) -> None:
+        exchange.submit(head, *await read())
 
     def _generate(
         self, connection: HttpConnection, request: HttpRequest, route: Route

@@ -145,14 +145,17 @@ class InferExchange(EngineExchange):
             return
         for tensor in response.outputs:
             if len(tensor.data) > SMALL_BYTES and self._takes_long(response):
-                self._service.bodies.write_later(
-                    partial(self._write, response),
-                    lambda answer: self._connection.respond(200, *answer),
-                    self.on_error,
-                )
+                self._respond_later(response)
                 return
         parts, content_type, headers = self._write(response, encode_infer_response)
         self._connection.respond(200, parts, content_type, headers)
+
+    def _respond_later(self, response: InferResponse) -> None:
+        def respond(answer: tuple[Sequence[Buffer], bytes, bytes]) -> None:
+            self._connection.respond(200, *answer)
+
+        write = partial(self._write, response)
+        self._service.bodies.write_later(write, respond, self.on_error)
 
     def _takes_long(self, response: InferResponse) -> bool:
         """Whether something large has to be made text, sorted or compressed."""
