@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pytriton: serve Python functions over Triton's HTTP and gRPC protocols.
 
-The submodules are loaded when they are first used, so that a process pays only for what it needs.
+Submodules are imported when they are first used, so that a process imports only those it needs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pytriton` and `python -m pytriton`: whether serving works on this machine."""
+"""`pytriton` and `python -m pytriton`: checks whether serving works on this machine."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _WARNING = (
     "The report shows paths, versions and settings of this machine: look at it before you pass it "
     "on, as it may contain sensitive information."
 )
-_INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+_INTERRUPTED = 130  # the exit code in a shell of a program that Ctrl-C ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: command line without the program's name; default is that of this process.
+        arguments: command line without the program's name; by default that of this process.
 
     Returns:
-        The exit code: 0 where everything works, 1 where something does not, 130 after Ctrl-C.
+        The exit code: 0 if everything works, 1 if something does not, 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -61,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM end the servers that run, as Ctrl-C does, and not only this process."""
+    """Let SIGTERM also stop running servers, as Ctrl-C does, and not only this process."""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)  # what a shell says of a program that a signal ended
+        raise SystemExit(128 + number)  # the exit code in a shell after a signal
 
     before = signal.signal(signal.SIGTERM, end)
     try:
@@ -104,17 +104,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(text: str) -> None:
     try:
-        print(text, flush=True)  # noqa: T201  this module talks to a person
+        print(text, flush=True)  # noqa: T201  the output of the command
     except OSError as error:
-        # What could not be written would be written again, and complained of, when Python ends.
+        # Otherwise Python would try to write the rest at its exit, and print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # Who read it, as `head`, may have seen enough: the report is kept and the exit code tells.
+        # A reader such as `head` may stop early; the report file and the exit code are complete.
         if not isinstance(error, BrokenPipeError):  # the disk is full
             raise
 
 
 def _show_nothing(text: str) -> None:
-    """Who reads JSON gets everything at the end."""
+    """Print nothing: with JSON, everything is printed at the end."""
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `serve` says on the terminal: the models, where they are, how to ask them, how to end it."""
+"""The lines that `serve` prints: models, addresses, example requests, and how to stop it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_IN_JSON = ("FP16", "BF16")
 
 
 class Addresses(NamedTuple):
-    """Where a server is reached from the same machine; empty where it does not serve that."""
+    """The addresses of a server for clients on the same machine; empty if it is not served."""
 
     http: str
     grpc: str
@@ -34,13 +34,13 @@ def say(lines: Iterable[str]) -> None:
     """Write lines to standard error, unless the environment asks for silence or it is closed."""
     if os.environ.get(QUIET_SETTING, "0").lower() not in ("", "0", "false", "no", "off"):
         return
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed or does not exist
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
 
 
 def announcement(addresses: Addresses, models: Sequence[TritonModelConfig]) -> list[str]:
-    """The lines to show."""
+    """Returns the lines to print."""
     where = " and ".join(address for address in (addresses.http, addresses.grpc) if address)
     metrics = f", metrics at {addresses.metrics}/metrics" if addresses.metrics else ""
     lines = [f"Serving at {where}{metrics}", *map(_described, models[:_MOST_MODELS])]
@@ -54,10 +54,10 @@ def announcement(addresses: Addresses, models: Sequence[TritonModelConfig]) -> l
 
 
 def ways_to_end() -> str:
-    """What ends this process, to its user.
+    """Returns how the user can stop this process.
 
-    A shell starts the jobs in its background with SIGINT ignored, and Linux keeps signals from the
-    first process of a container if it has no handler for them.
+    A shell starts background jobs with SIGINT ignored, and the first process of a container does
+    not get signals that it has no handler for.
     """
     ways = []
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -80,7 +80,7 @@ def _tensor(spec: TensorSpec) -> str:
 
 
 def _examples(addresses: Addresses, model: TritonModelConfig) -> list[str]:
-    """How to ask a model, from the shell and from Python."""
+    """Returns example requests to a model, for the shell and for Python."""
     lines = []
     body = None if model.decoupled else _request(model)
     if addresses.http:
@@ -93,7 +93,7 @@ def _examples(addresses: Addresses, model: TritonModelConfig) -> list[str]:
 
 
 def _request(model: TritonModelConfig) -> str | None:
-    """A request with small inputs as JSON; None where they would be large, or have no such form."""
+    """Returns a request with small inputs as JSON; None if they would be large or impossible."""
     inputs = []
     for spec in model.inputs or ():
         datatype = triton_datatype(spec.dtype).name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that run beside whoever began them, kept until they end."""
+"""Background tasks, which are referenced until they end."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something on the loop; what it raises is its own to handle."""
+        """Run a coroutine as a task; it has to handle its own exceptions."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def cancel(self) -> None:
-        """Give up what still runs."""
+        """Cancel all running tasks."""
         for task in self._tasks:
             task.cancel()
 
     async def wait(self) -> None:
-        """Wait until all that runs now has ended."""
+        """Wait until all tasks that are running now have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a server as the flags of Triton's command line, for people who look at them."""
+"""The settings of a server as flags of Triton's command line, to be shown to users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pytriton.exceptions import PyTritonError
 from pytriton.triton_config import TritonConfig
 
-# Flags of the server that `TritonConfig` has no field for.
+# Flags of the server without a field in `TritonConfig`.
 _FURTHER_FLAGS = frozenset(
     {
         "backend-config",
@@ -33,10 +33,10 @@ _FLAGS = _FURTHER_FLAGS | {name.replace("_", "-") for name in TritonConfig.__dat
 
 
 class TritonServerConfig:
-    """Flags by name, dashes or underscores alike; those that are not set read as None.
+    """Flags by name, with dashes or underscores; flags that are not set are None.
 
     Args:
-        settings: values to begin with.
+        settings: initial values.
 
     Example:
         >>> TritonServerConfig({"http_port": 8015}).to_cli_string()
@@ -49,11 +49,11 @@ class TritonServerConfig:
             self[name] = value
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a flag, or None."""
+        """Returns the value of a flag, or None."""
         return self._values.get(_flag(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Set a flag; None takes it away."""
+        """Set a flag; None removes it."""
         flag = _flag(name)
         if value is None:
             self._values.pop(flag, None)
@@ -61,15 +61,15 @@ class TritonServerConfig:
             self._values[flag] = value
 
     def __contains__(self, name: str) -> bool:
-        """Whether a flag is set."""
+        """Returns whether a flag is set."""
         return name.replace("_", "-") in self._values
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a flag, or a default.
+        """Get the value of a flag, or a default.
 
         Args:
             name: name of the flag.
-            default: what to return where it is not set.
+            default: the result if it is not set.
 
         Returns:
             The value.
@@ -77,15 +77,15 @@ class TritonServerConfig:
         return self._values.get(_flag(name), default)
 
     def to_args_list(self) -> list[str]:
-        """The flags as arguments of a command.
+        """Convert the flags to arguments of a command.
 
         Returns:
-            `--flag` and its value for each flag, and for each element of one that is a list.
+            `--flag` and its value for each flag, and for each element of a value that is a list.
         """
         return [part for flag, value in self._flat() for part in (f"--{flag}", str(value))]
 
     def to_cli_string(self) -> str:
-        """The flags as one line, quoted where a shell needs it.
+        """Convert the flags to one line, quoted for a shell.
 
         Returns:
             `--flag=value` for each, joined by spaces.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of tensor datatypes and the byte layout of BYTES tensors: the only place for either."""
+"""The table of tensor datatypes and the byte layout of BYTES tensors. No other module has them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class DataType:
         self.number = number  # in the ModelConfig message and in channel frames
         self.name = name  # in the KServe protocol
         self.config_name = "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"
-        self.itemsize = itemsize  # 0 for BYTES, whose elements vary
+        self.itemsize = itemsize  # 0 for BYTES, whose elements vary in size
         self._numpy = None if name == "BF16" else np.dtype(numpy_name)
 
     @property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of an array of this type; bytes objects for BYTES."""
         if self._numpy is None:
-            # numpy has no bfloat16 of its own; the package costs 3 MiB, so only its users pay.
+            # numpy has no bfloat16. The package takes 3 MiB, so it is imported only if needed.
             import ml_dtypes  # noqa: PLC0415
 
             self._numpy = np.dtype(ml_dtypes.bfloat16)
@@ -69,7 +69,7 @@ _BY_NUMPY_STR: dict[str, DataType] = {dtype.numpy.str: dtype for dtype in _ALL i
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DataType | None:
-    """The datatype of arrays with `dtype`; None where the protocol has none."""
+    """Returns the datatype of arrays with `dtype`; None if the protocol has none."""
     if dtype.kind in "OSU":
         return BYTES
     if dtype.name == "bfloat16":
@@ -78,18 +78,18 @@ def from_numpy(dtype: np.dtype[Any]) -> DataType | None:
 
 
 _LENGTH = struct.Struct("<I")
-_MANY_BYTES = 1024  # below this a loop over the elements is as fast
+_MANY_BYTES = 1024  # for fewer, a loop over the elements is as fast
 
 
 def encode_bytes(elements: Sequence[bytes]) -> bytes:
-    """BYTES elements as the protocol has them: for each a little-endian length, then its bytes."""
+    """Encode BYTES elements: for each one its length in 4 bytes, little-endian, then its bytes."""
     prefixes = {length: _LENGTH.pack(length) for length in set(map(len, elements))}
     ordered = map(prefixes.__getitem__, map(len, elements))
     return b"".join(chain.from_iterable(zip(ordered, elements, strict=True)))
 
 
 def decode_bytes(data: Buffer) -> list[bytes]:
-    """The elements of a BYTES buffer; ValueError where it ends inside an element."""
+    """Decode the elements of a BYTES buffer; raises ValueError if it ends inside an element."""
     raw = bytes(data)
     elements = _decode_equal_lengths(raw)
     if elements is not None:
@@ -112,9 +112,9 @@ def decode_bytes(data: Buffer) -> list[bytes]:
 
 
 def bytes_runs(data: Buffer, count: int) -> Iterator[tuple[int, int, int]]:
-    """The places of up to `count` BYTES elements at a time: start, end, and how many they are.
+    """Yields runs of up to `count` BYTES elements: start, end, and the number of elements.
 
-    Takes no memory, and lets other threads run, however many elements there are.
+    It allocates no memory that grows with the number of elements, and lets other threads run.
 
     Raises:
         ValueError: The data ends inside an element.
@@ -135,17 +135,17 @@ def bytes_runs(data: Buffer, count: int) -> Iterator[tuple[int, int, int]]:
 
 
 class BytesWalk(NamedTuple):
-    """Where following the length prefixes of BYTES elements ended."""
+    """The result of reading the length prefixes of BYTES elements."""
 
-    found: int  # elements
-    start: int  # of the last one, behind its prefix
-    end: int  # of the last one, beyond the data where that ends early
+    found: int  # number of elements
+    start: int  # of the last element, after its prefix
+    end: int  # of the last element; beyond the data if that is too short
 
 
 def walk_bytes(data: Buffer, count: int) -> BytesWalk:
-    """Follow the length prefixes of `count` BYTES elements, as far as the data goes.
+    """Read the length prefixes of `count` BYTES elements, or of fewer if the data ends before.
 
-    It takes 0.1 us for each element, and lets other threads run; where all have one length, less.
+    It takes 0.1 us per element, less if all have the same length, and lets other threads run.
     """
     size = len(data)
     if size >= _MANY_BYTES and 0 < count <= size // 4:
@@ -165,7 +165,7 @@ def walk_bytes(data: Buffer, count: int) -> BytesWalk:
 
 
 def _decode_equal_lengths(raw: bytes) -> list[bytes] | None:
-    """The elements where all have the same length, four times as fast; None where they do not."""
+    """Decode elements of equal length, four times as fast; returns None if lengths differ."""
     if len(raw) < _MANY_BYTES:
         return None
     (length,) = _LENGTH.unpack_from(raw)
@@ -179,7 +179,7 @@ def _decode_equal_lengths(raw: bytes) -> list[bytes] | None:
 
 
 def array_to_bytes_elements(array: NDArray[Any]) -> list[bytes]:
-    """The elements of an object, 'S' or 'U' array as bytes; str is encoded as UTF-8."""
+    """Returns the elements of an object, 'S' or 'U' array as bytes; str is encoded as UTF-8."""
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     flat: list[Any] = array.ravel().tolist()
@@ -187,7 +187,7 @@ def array_to_bytes_elements(array: NDArray[Any]) -> list[bytes]:
 
 
 def bytes_elements_to_array(elements: list[bytes], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """An object array of `shape` that holds `elements`."""
+    """Make an object array of `shape` from `elements`."""
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array.reshape(shape)

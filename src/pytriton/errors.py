@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a server answers a request with: one class for each of Triton's error kinds.
+"""The errors with which a server answers requests: one class for each of Triton's error kinds.
 
-The HTTP and gRPC statuses of a kind are two tables in `pytriton.server.api.status`; nothing here
-knows a protocol. What users of the Python API catch lives in `pytriton.exceptions`.
+This module does not depend on a protocol; the HTTP and gRPC statuses of each kind are two tables in
+`pytriton.server.api.status`. The exceptions of the Python API are in `pytriton.exceptions`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ErrorCode(enum.IntEnum):
     CANCELLED = 7
 
 
-# What a client reads of an error that is not its own fault and that nobody foresaw.
+# The message to a client for an unexpected error in the server.
 UNEXPECTED = "unexpected error in the server, its log says more"
 
 
 class ServerError(Exception):
-    """A request could not be served; the text is what the client reads."""
+    """A request could not be served; the client gets the message."""
 
     code = ErrorCode.UNKNOWN
 
@@ -38,7 +38,7 @@ class ServerError(Exception):
 
     @property
     def kind(self) -> str:
-        """The kind in Triton's words, which logs and states of models begin with."""
+        """Triton's name of the kind, with which log lines and reasons of models begin."""
         return _WORDS.get(self.code) or self.code.name.replace("_", " ").capitalize()
 
 
@@ -67,19 +67,19 @@ class UnavailableError(ServerError):
 
 
 class UnsupportedError(ServerError):
-    """The request asks for something this server does not do."""
+    """The request asks for a feature that this server does not have."""
 
     code = ErrorCode.UNSUPPORTED
 
 
 class AlreadyExistsError(ServerError):
-    """The thing to create is there already."""
+    """The object to create exists already."""
 
     code = ErrorCode.ALREADY_EXISTS
 
 
 class CancelledError(ServerError):
-    """The client gave the request up."""
+    """The client cancelled the request."""
 
     code = ErrorCode.CANCELLED
 
@@ -101,13 +101,13 @@ _BY_CODE: dict[ErrorCode, type[ServerError]] = {
 
 
 def error_from_code(code: int, message: str) -> ServerError:
-    """The error of a kind that crossed a process as its number."""
+    """Make an error from the number of its kind, which another process has sent."""
     return _BY_CODE[ErrorCode(code)](message)
 
 
 def sendable_text(text: str) -> str:
-    """`text` with what UTF-8 cannot express written as escapes.
+    """Returns `text` with escapes for characters that UTF-8 cannot encode.
 
-    Half a surrogate pair is such a thing; names of files have them where they are not in UTF-8.
+    These are lone surrogates; Python has them in file names that are not valid UTF-8.
     """
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users of the Python API catch, and the one error that a model raises to stop its server.
+"""The exceptions of the Python API, and the error that a model raises to stop its server.
 
-Errors that a server answers a request with live in `pytriton.errors`.
+The errors with which a server answers requests are in `pytriton.errors`.
 """
 
 from __future__ import annotations
 
 
 class PyTritonError(Exception):
-    """Base of the errors that the binding API raises.
+    """Base class of the errors that the binding API raises.
 
     Args:
-        message: what was expected and what came.
+        message: the text, with the expected and the actual value.
     """
 
     def __init__(self, message: str) -> None:
@@ -28,15 +28,15 @@ class PyTritonError(Exception):
 
 
 class PyTritonValidationError(PyTritonError):
-    """An argument, a configuration or what a callable returned is not valid."""
+    """An argument, a configuration or the result of a callable is not valid."""
 
 
 class PyTritonInvalidOperationError(PyTritonError):
-    """The operation is not possible in the present state, as binding one model twice."""
+    """The operation is not possible in the current state, for example binding a model twice."""
 
 
 class PyTritonBadParameterError(PyTritonError):
-    """A value of a model's configuration or of a decorator is out of range or of a wrong kind."""
+    """A value of a model's configuration or of a decorator is out of range or of a wrong type."""
 
 
 class PyTritonModelConfigError(PyTritonError):
@@ -48,4 +48,4 @@ class PyTritonUnrecoverableError(PyTritonError):
 
 
 class PyTritonRuntimeError(PyTritonError):
-    """A decorator met data or an order of decorators that it cannot work with."""
+    """A decorator got data, or is used in an order, that it does not support."""

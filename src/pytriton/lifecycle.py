@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a server starts, and where it finds the models bound to it."""
+"""When a server starts, and how it gets the models bound to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 
 @dataclasses.dataclass
 class TritonLifecyclePolicy:
-    """When the server starts and how it learns of the bound models.
+    """When the server starts and how it gets the bound models.
 
     Args:
         launch_triton_on_startup: start the server on entering the `Triton` context. Otherwise
@@ -23,8 +23,8 @@ class TritonLifecyclePolicy:
 
 DefaultTritonLifecyclePolicy = TritonLifecyclePolicy()
 
-# Vertex AI asks for the health of a container before any model could be sent to it. The spelling
-# is the one that users import.
+# Vertex AI checks the health of a container before a model could be sent to it. Users import the
+# name with this spelling.
 VertextAILifecyclePolicy = TritonLifecyclePolicy(
     launch_triton_on_startup=False, local_model_store=True
 )

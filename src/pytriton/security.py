@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which endpoints of a server ask for an access token."""
+"""Which endpoints of a server require an access token."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _TOKEN_BYTES = 32
 
 @dataclasses.dataclass
 class TritonSecurityConfig:
-    """Which endpoints answer only requests that carry the access token.
+    """Which endpoints answer only requests with the access token.
 
     Args:
-        access_token: token to expect; a random one is made where endpoints are restricted and none
-            is given.
-        restricted_endpoints: names out of `VALID_TRITON_ENDPOINTS`. None restricts
+        access_token: the expected token; if endpoints are restricted and none is given, a random
+            one is made.
+        restricted_endpoints: names in `VALID_TRITON_ENDPOINTS`. None restricts
             `DEFAULT_PROTECTED_ENDPOINTS`, an empty list restricts nothing.
 
     Raises:
@@ -67,7 +67,7 @@ class TritonSecurityConfig:
             raise PyTritonValidationError("Expected a non-empty access token, got an empty string")
 
     def restriction(self) -> str | None:
-        """The restriction as the server's options take it; None where nothing is restricted."""
+        """The restriction in the form of the server's options; None if nothing is restricted."""
         if not self.restricted_endpoints:
             return None
         endpoints = ",".join(self.restricted_endpoints)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server as a child process: started, spoken to, watched and ended by the one that binds."""
+"""The server as a child process of the process that binds models, which starts and stops it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The folder that holds the package replaces the working directory as the first place to import
-# from: a file of the user's called like a module of ours must not be taken for it.
+# The folder that contains the package replaces the working directory at the start of `sys.path`,
+# so that a user's file with the name of one of our modules is not imported instead.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from pytriton.server.{entry} import main; main(sys.argv[1:])"
@@ -32,7 +32,7 @@ _PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent)
 
 
 class ServerProcess:
-    """A running server. `start` returns once its ports are open."""
+    """A running server. `start` returns when its ports are open."""
 
     def __init__(self, on_exit: Callable[[ServerProcess], None]) -> None:
         self._on_exit = on_exit
@@ -44,8 +44,8 @@ class ServerProcess:
 
         Raises:
             PyTritonValidationError: A setting is wrong.
-            PyTritonRuntimeError: A port could not be had, or the process ended.
-            TimeoutError: It did not answer in time.
+            PyTritonRuntimeError: A port could not be opened, or the process ended.
+            TimeoutError: It did not start in time.
         """
         entry = "repository_main" if config.get("model_repository") else "main"
         ours, theirs = stream_pair()
@@ -60,7 +60,7 @@ class ServerProcess:
         self._link = ServerLink(ours, self._on_end)
         try:
             return self._link.open(Start(config), timeout_s)
-        except BaseException:  # the user's interrupt too
+        except BaseException:  # also KeyboardInterrupt
             self.kill()
             raise
 
@@ -77,17 +77,17 @@ class ServerProcess:
     def bind(
         self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
     ) -> None:
-        """Have a model served; returns once it is ready."""
+        """Serve a model; returns when it is ready."""
         assert self._link is not None
         self._link.bind(model, on_unrecoverable, timeout_s)
 
     def unbind(self, model: BoundModel, timeout_s: float) -> None:
-        """Take a model away."""
+        """Remove a model from the server."""
         assert self._link is not None
         self._link.unbind(model, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Let what runs finish, then end; a process that takes too long is killed."""
+        """Let running requests finish, then stop; a process that takes too long is killed."""
         assert self._link is not None
         assert self._process is not None
         try:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pytriton.check import questions, serving
+from pytriton.check import client_checks, serving
 from pytriton.check.report import Report, State
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +46,7 @@ def test_script_that_ends_early_is_a_failure_with_its_output(report, monkeypatch
 
 
 def test_client_that_reads_something_else_is_a_failure(report, monkeypatch, tmp_path):
-    monkeypatch.setattr(questions, "_STREAM", [3, 2])
+    monkeypatch.setattr(client_checks, "_STREAM", [3, 2])
 
     serving.example_add_sub(tmp_path, report)
 
@@ -63,7 +63,7 @@ def test_client_that_hangs_is_left_behind(report, monkeypatch, tmp_path):
     release = threading.Event()
     monkeypatch.setattr(serving, "_STEP_LIMIT_S", 0.1)
     monkeypatch.setattr(
-        serving, "model_client_questions", lambda ports: {"client": lambda: str(release.wait())}
+        serving, "model_client_checks", lambda ports: {"client": lambda: str(release.wait())}
     )
 
     serving.example_repository(tmp_path, report)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers to try out an installation, and to test programs that serve models."""
+"""Helpers to check an installation, and to test programs that serve models."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server that checks talk to, in their own process or as a script: AddSub, and a stream.
+"""The server that checks use, in their own process or as a script: AddSub, and a stream.
 
 `python -m pytriton.check.add_sub_server HTTP_PORT GRPC_PORT METRICS_PORT` serves until SIGINT.
 """
@@ -30,7 +30,7 @@ _Floats = NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a server listens on the loopback interface."""
+    """The ports of a server on the loopback interface."""
 
     http: int
     grpc: int
@@ -38,7 +38,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        """Three ports that nothing listens on."""
+        """Find three free ports."""
         sockets = [socket.socket() for _ in range(3)]
         try:
             for probe in sockets:
@@ -52,7 +52,7 @@ class Ports:
         return f"HTTP {self.http}, gRPC {self.grpc}, metrics {self.metrics}"
 
     def config(self, log_file: pathlib.Path | None = None) -> TritonConfig:
-        """Settings of a server that nobody reaches from outside."""
+        """Returns the settings of a server that can be reached from this machine only."""
         return TritonConfig(
             log_file=log_file,
             http_address=TRITON_LOCAL_IP,
@@ -76,7 +76,7 @@ def _count_down(requests: list[Request]) -> Iterator[list[dict[str, NDArray[np.i
 
 
 def bind_add_sub(triton: Triton | RemoteTriton, name: str = ADD_SUB) -> None:
-    """Bind a model with one answer to a request."""
+    """Bind a model with one response per request."""
     a, b, add, sub = (
         Tensor(name=name, dtype=np.float32, shape=(1,)) for name in ("a", "b", "add", "sub")
     )
@@ -97,7 +97,7 @@ def bind_models(triton: Triton) -> None:
 
 def main(arguments: list[str]) -> None:
     """Serve until SIGINT."""
-    # A shell that starts something in the background makes it ignore this signal.
+    # A shell lets background processes ignore this signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with Triton(config=Ports(*map(int, arguments)).config()) as triton:
         bind_models(triton)

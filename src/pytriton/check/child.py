@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a module that serves, and ends it when the check that started it is gone.
+"""Runs a module that serves, and ends it when the check that started it has ended.
 
-`python -m pytriton.check.child PARENT MODULE ARGUMENTS` is else like `python -m MODULE ARGUMENTS`.
+Otherwise `python -m pytriton.check.child PARENT MODULE ARGUMENTS` does the same as
+`python -m MODULE ARGUMENTS`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent was killed, as nobody else will."""
+    """End this process when its parent was killed."""
     while os.getppid() == parent:
         time.sleep(_PERIOD_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `pytriton`: what each looks at, and where its logs and its report are left."""
+"""The commands of `pytriton`: what each one checks, and where it writes its logs and report."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pytriton.check.report import Finding, Report, State
 logger = logging.getLogger(__name__)
 
 TEMPORARY_PREFIX = "pytriton_workspace_"
-_SCHEMA = 1  # of the JSON; a higher number where something that was there changes
+_SCHEMA = 1  # of the JSON; increased if an existing member changes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command found, and where it lies."""
+    """What a command found, and where its files are."""
 
     command: str
     report: Report
-    workspace: pathlib.Path | None  # None where it was temporary and is packed up
+    workspace: pathlib.Path | None  # None if it was temporary and was replaced by the archive
     archive: pathlib.Path | None
-    archive_error: str | None  # why there is none, where one was wanted
+    archive_error: str | None  # why it could not be made
 
     @property
     def is_ok(self) -> bool:
@@ -41,7 +41,7 @@ class Outcome:
         return not self.report.count(State.FAILED)
 
     def to_text(self) -> str:
-        """The last lines for a person."""
+        """Returns the last lines of the output."""
         failed, notes = self.report.count(State.FAILED), self.report.count(State.NOTE)
         verdict = "Everything works" if self.is_ok else f"{failed} of the checks failed, see above"
         lines = [f"{verdict}; worth a look, see above: {notes}." if notes else f"{verdict}."]
@@ -51,7 +51,7 @@ class Outcome:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole outcome for a machine, as docs/check.md describes it."""
+        """Returns the whole outcome as a JSON document, which docs/check.md describes."""
         return {
             "schema": _SCHEMA,
             "pytriton": version_of(PACKAGE),
@@ -70,15 +70,15 @@ def run_command(
 
     Args:
         name: name of the command.
-        workspace: folder to make for the logs; a temporary one where it is None.
-        packs: whether to make a zip file of the folder, beside it; a temporary one is then removed.
-        show: called with each line of the report as soon as it is known.
+        workspace: folder to make for the logs; None makes a temporary one.
+        packs: whether to make a zip file beside the folder; a temporary folder is then removed.
+        show: called with each line of the report when it is known.
 
     Returns:
         What was found.
 
     Raises:
-        FileExistsError: The workspace is there already.
+        FileExistsError: The workspace exists already.
         OSError: The logs cannot be written.
     """
     report = Report(show)
@@ -86,15 +86,15 @@ def run_command(
         folder = workspace.resolve()
         folder.mkdir(parents=True)
         _run_into(folder, name, report)
-        archive, error = _packed(folder) if packs else (None, None)
+        archive, error = _zip_folder(folder) if packs else (None, None)
         return Outcome(name, report, folder, archive, error)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     try:
         _run_into(folder, name, report)
-    except BaseException:  # as Ctrl-C: nobody was told of the folder
+    except BaseException:  # such as Ctrl-C; the user does not know of the folder yet
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    archive, error = _packed(folder) if packs else (None, None)
+    archive, error = _zip_folder(folder) if packs else (None, None)
     if archive is None:
         return Outcome(name, report, folder, None, error)
     shutil.rmtree(folder)
@@ -106,28 +106,28 @@ def _run_into(folder: pathlib.Path, name: str, report: Report) -> None:
     _write(folder / "report.txt", report.to_text())
 
 
-def _packed(folder: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
-    """The zip file of a folder, beside it, or why there is none."""
+def _zip_folder(folder: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
+    """Make a zip file beside a folder; returns its path, or why it could not be made."""
     try:
         archive = shutil.make_archive(str(folder.absolute()), "zip", folder)
-    except OSError as error:  # as in a folder that may only be read
+    except OSError as error:  # such as a read-only folder
         return None, str(error)
     return pathlib.Path(archive), None
 
 
 def _environment(folder: pathlib.Path, report: Report) -> None:
-    with _logged(folder / "env_log.txt"):
+    with _log_to_file(folder / "env_log.txt"):
         _write(folder / "packages.txt", installed_packages())
         report_environment(report)
 
 
 def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
-    """The command that runs a function of the module that serves."""
+    """Returns the command that runs a function of `pytriton.check.serving`."""
 
     def run(folder: pathlib.Path, report: Report) -> None:
-        with _logged(folder / f"{function}_log.txt"):
+        with _log_to_file(folder / f"{function}_log.txt"):
             try:
-                # Late, as packages that are broken or missing must not hide the other findings.
+                # Imported late: broken or missing packages must not hide the other findings.
                 serving = importlib.import_module("pytriton.check.serving")
             except ImportError as error:
                 logger.exception("Error occurred in command: %s", function)
@@ -141,26 +141,26 @@ def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
 
 def _examples(folder: pathlib.Path, report: Report) -> None:
     for function in ("example_add_sub", "example_add_sub_script", "example_repository"):
-        _example(function)(_made(folder / function), report)
+        _example(function)(_new_folder(folder / function), report)
 
 
 def _check(folder: pathlib.Path, report: Report) -> None:
-    _environment(_made(folder / "env"), report)
-    _examples(_made(folder / "examples"), report)
+    _environment(_new_folder(folder / "env"), report)
+    _examples(_new_folder(folder / "examples"), report)
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    # Names of files may be in any encoding.
+    # File names may have any encoding.
     path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
-def _made(folder: pathlib.Path) -> pathlib.Path:
+def _new_folder(folder: pathlib.Path) -> pathlib.Path:
     folder.mkdir()
     return folder
 
 
 class _LogFile(logging.FileHandler):
-    """A file that says when it is closed, and not with every line, that it could not be written."""
+    """A log file that reports a failure to write when it is closed, not with every line."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
         if not isinstance(sys.exc_info()[1], OSError):
@@ -168,8 +168,8 @@ class _LogFile(logging.FileHandler):
 
 
 @contextlib.contextmanager
-def _logged(path: pathlib.Path) -> Iterator[None]:
-    """Write everything that is logged meanwhile to a file."""
+def _log_to_file(path: pathlib.Path) -> Iterator[None]:
+    """Write everything that is logged in this context to a file."""
     handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter(DEFAULT_LOG_FORMAT))
     root = logging.getLogger()
@@ -186,7 +186,7 @@ def _logged(path: pathlib.Path) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """What a name on the command line stands for."""
+    """A command of the command line."""
 
     help: str
     run: Callable[[pathlib.Path, Report], None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine and this interpreter are, as far as it matters for serving models."""
+"""Reports the properties of this machine and this interpreter that matter for serving models."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _PORTS = {
     "gRPC": DEFAULT_GRPC_PORT,
     "metrics": DEFAULT_METRICS_PORT,
 }
-# Variables that change what a server or a client does; nothing else of the environment is shown.
+# Environment variables that affect a server or a client; no others are shown.
 _VARIABLES = (
     "AIP_", "CUDA_", "GRPC_", "HTTP_PROXY", "HTTPS_PROXY", "LD_LIBRARY_PATH", "LD_PRELOAD",
     "NO_PROXY", "NVIDIA_", "OMP_", "OTEL_", "PYTHON", "PYTRITON_", "TRITON",
 )  # fmt: skip
 _SECRET_WORDS = ("token", "secret", "key", "password", "@")
-# In the order in which gRPC looks for one; it knows no other spelling.
+# In the order in which gRPC reads them; it supports only lower case.
 _GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _COMMAND_TIMEOUT_S = 20.0
 _FEW_FILES = 1024
 _LITTLE_MEMORY = 1 << 29
 _MIB = 1 << 20
-_SHOWN = 300  # characters of a variable
+_SHOWN = 300  # maximum number of characters of a variable
 
 
 def report_environment(report: Report) -> None:
-    """Look at everything; nothing here fails because something is missing."""
+    """Report everything; missing programs and files are no failures."""
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
         "Checking OS version": _system,
         "Checking Python": _python,
@@ -60,7 +60,7 @@ def report_environment(report: Report) -> None:
         try:
             for finding in look():
                 report.add(finding)
-        except Exception as error:  # what cannot be read on this machine must not hide the rest
+        except Exception as error:  # one failure must not hide the other findings
             logger.exception("Error occurred in command: %s", title)
             report.add(Finding.of_error("error", error))
 
@@ -149,7 +149,7 @@ def _libraries() -> Iterator[Finding]:
 
 
 def _output_of(*command: str) -> tuple[int | None, str]:
-    """Exit code and output of a program; None and the reason where it cannot be run."""
+    """Returns exit code and output of a program; None and the reason if it cannot be run."""
     path = shutil.which(command[0])
     if path is None:
         return None, "not found"
@@ -179,7 +179,7 @@ def _ports() -> Iterator[Finding]:
 
 
 def is_port_free(port: int) -> bool:
-    """Whether a server could listen there, on all addresses."""
+    """Returns whether a server could listen on this port, on all addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -190,13 +190,13 @@ def is_port_free(port: int) -> bool:
 
 
 def _listener(port: int) -> str:
-    """The process that listens there, as far as this one may know it."""
+    """Describe the process that listens on this port, as far as permissions allow."""
     try:
         for connection in psutil.net_connections("tcp"):
             is_it = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
             if is_it and connection.pid is not None:
                 return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
-    except psutil.Error:  # it has just ended, or looking at others takes privileges here
+    except psutil.Error:  # it has just ended, or permissions are missing
         logger.debug("who listens on port %d cannot be told", port, exc_info=True)
     return "a process that only its user or root can see"
 

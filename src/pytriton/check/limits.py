@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a control group, as a container's, leaves of the machine's cores and memory."""
+"""Reads the limits of a control group, such as a container's, on cores and memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MEMBERSHIP = pathlib.Path("/proc/self/cgroup")
 
 
 def core_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHIP) -> float | None:
-    """Cores' worth of time that all processes of the group may take; None where it is not limited.
+    """Returns how many cores all processes of the group may use together; None if not limited.
 
     Args:
-        root: where the control groups are mounted.
-        membership: file that tells which groups this process is in.
+        root: the folder where the control groups are mounted.
+        membership: the file with the groups of this process.
     """
     return _least(_quota, root, membership)
 
 
 def memory_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHIP) -> int | None:
-    """Bytes that all processes of the group may take; None where it is not limited.
+    """Returns how many bytes all processes of the group may use together; None if not limited.
 
     Args:
-        root: where the control groups are mounted.
-        membership: file that tells which groups this process is in.
+        root: the folder where the control groups are mounted.
+        membership: the file with the groups of this process.
     """
     return _least(_bytes, root, membership)
 
@@ -43,9 +43,9 @@ def _least(
 
 
 def _groups(root: pathlib.Path, membership: pathlib.Path) -> Iterator[pathlib.Path]:
-    """The folder of this process's group and those above it, all of which limit it.
+    """Yields the folder of this process's group and those of its parents, which all limit it.
 
-    Inside a container the path may be the host's, of which only the root is there to be read.
+    Inside a container the path may be the host's, of which only the root can be read.
     """
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
@@ -53,7 +53,7 @@ def _groups(root: pathlib.Path, membership: pathlib.Path) -> Iterator[pathlib.Pa
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        # Version 1 mounts each set of controllers beneath a folder of that name.
+        # Version 1 mounts each set of controllers in a folder of that name.
         mount = root / controllers.removeprefix("name=")
         group = mount / path.lstrip("/")
         for folder in (group, *group.parents):
@@ -74,7 +74,7 @@ def _quota(folder: pathlib.Path) -> float | None:
 
 def _bytes(folder: pathlib.Path) -> int | None:
     text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
-    # Version 1 writes "no limit" as the largest multiple of a page that 63 bits hold.
+    # In version 1, "no limit" is the largest multiple of the page size with 63 bits.
     return int(text) if text and text.isdigit() and int(text) < 1 << 60 else None
 
 

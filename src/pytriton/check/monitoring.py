@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs what the processes of a long test are doing, so that one that hangs can be understood."""
+"""Logs the state of the processes of a long test, to find out why one hangs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _LOG_FILES = 100
 
 
 class ProcessMonitoring:
-    """Logs what a process and its children are doing, for tests that hang.
+    """Logs the state of a process and its children, for tests that hang.
 
     Args:
         pid: process to watch.
-        logger: where to log; default is this module's logger.
+        logger: the logger to use; by default this module's.
         loglevel: level to log at.
         remove_color: whether to strip the colours of the stacks.
     """
@@ -55,7 +55,7 @@ class ProcessMonitoring:
 
     @property
     def children(self) -> list[psutil.Process]:
-        """The processes below the one that is watched."""
+        """The child processes of the watched process."""
         children: list[psutil.Process] = self._process.children(recursive=True)
         return children
 
@@ -68,7 +68,7 @@ class ProcessMonitoring:
         self._custom_monitors.append(custom_monitor)
 
     def dump_state(self) -> None:
-        """Log the process tree and, where py-spy is installed, the stacks of its Python threads."""
+        """Log the process tree and, if py-spy is installed, the stacks of its Python threads."""
         try:
             processes = [self._process, *self.children]
         except psutil.NoSuchProcess:
@@ -111,10 +111,10 @@ class ProcessMonitoring:
 
 
 class ProcessMonitoringThread:
-    """Dumps the state of a process again and again; a context manager.
+    """Logs the state of a process at intervals; a context manager.
 
     Args:
-        monitoring: what to dump.
+        monitoring: logs the state.
         interval: seconds between two dumps.
     """
 
@@ -131,7 +131,7 @@ class ProcessMonitoringThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop to dump and wait for a dump under way."""
+        """Stop, and wait for a running dump."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -156,13 +156,13 @@ class ProcessMonitoringThread:
 
 
 class TestMonitoringContext:
-    """Logs, and watches the present process, as the arguments of a long test ask for.
+    """Sets up logging and monitoring of the current process, by the arguments of a long test.
 
     Args:
         args: parsed arguments of a parser that `extend_args` extended.
     """
 
-    __test__ = False  # the name is what tests import; it holds none
+    __test__ = False  # it contains no tests, although its name begins with Test
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args

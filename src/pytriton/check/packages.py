@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which packages are installed, and whether they are those that this one needs."""
+"""Reports which packages are installed, and whether their versions are sufficient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton.check.report import Finding, State
 PACKAGE = "pytriton"
 _INTERFACE = "nvidia-pytriton"
 _INTERFACE_VERSION = "0.7.0"
-_BROUGHT_BY_OTHERS = ("grpcio", "protobuf")  # tritonclient's, and worth to know the versions of
+_INDIRECT_PACKAGES = ("grpcio", "protobuf")  # required by tritonclient; their versions are useful
 _OPTIONAL = ("torch",)
 _OPTIONAL_EXTRA = "extra == 'telemetry'"
 _REQUIREMENT = re.compile(
@@ -23,7 +23,7 @@ _REQUIREMENT = re.compile(
 
 
 def version_of(name: str) -> str | None:
-    """The version of a distribution; None where it is not installed."""
+    """Returns the version of a distribution; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -31,7 +31,7 @@ def version_of(name: str) -> str | None:
 
 
 def installed_packages() -> str:
-    """Every installed distribution with its version and place, a line for each."""
+    """Returns one line for each installed distribution, with its version and path."""
     found = {
         f"{package.metadata['Name']}=={package.version} ({package.locate_file('')})"
         for package in metadata.distributions()
@@ -40,18 +40,18 @@ def installed_packages() -> str:
 
 
 def package_findings() -> Iterator[Finding]:
-    """The packages that matter, and whether their versions will do."""
+    """Yields the relevant packages, and whether their versions are sufficient."""
     yield Finding("place", str(pathlib.Path(pytriton.__file__).parent))
-    yield _needed(PACKAGE)
+    yield _package_finding(PACKAGE)
     yield from _interface()
     optional = list(_OPTIONAL)
     for name, least, marker in _requirements():
         if _OPTIONAL_EXTRA in marker.replace('"', "'"):
             optional.append(name)
         elif "extra ==" not in marker:
-            yield _needed(name, least)
-    for name in _BROUGHT_BY_OTHERS:
-        yield _needed(name)
+            yield _package_finding(name, least)
+    for name in _INDIRECT_PACKAGES:
+        yield _package_finding(name)
     for name in optional:
         version = version_of(name)
         text = "not installed, which is fine: it is optional"
@@ -67,8 +67,8 @@ def _interface() -> Iterator[Finding]:
 
 
 def _requirements() -> Iterator[tuple[str, str, str]]:
-    """Name, least version and condition of each package that ours asks for."""
-    if version_of(PACKAGE) is None:  # run from its source, without having been installed
+    """Yields name, minimum version and condition of each package that ours requires."""
+    if version_of(PACKAGE) is None:  # it runs from its source tree and is not installed
         return
     for text in metadata.requires(PACKAGE) or ():
         match = _REQUIREMENT.match(text)
@@ -76,7 +76,7 @@ def _requirements() -> Iterator[tuple[str, str, str]]:
             yield match["name"], match["least"] or "0", match["marker"] or ""
 
 
-def _needed(name: str, least: str = "0") -> Finding:
+def _package_finding(name: str, least: str = "0") -> Finding:
     version = version_of(name)
     if version is None:
         return Finding(name, "not installed", State.FAILED)
@@ -86,7 +86,7 @@ def _needed(name: str, least: str = "0") -> Finding:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release without its suffix, so that 2.0.0rc1 counts as 2.0.0."""
+    """Returns the release without its suffix, so that 2.0.0rc1 counts as 2.0.0."""
     release = re.match(r"\d+(\.\d+)*", version)
     numbers = [int(number) for number in release[0].split(".")] if release else []
     while numbers and numbers[-1] == 0:  # 1.0 and 1 are the same release

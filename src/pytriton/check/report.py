@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found, as text for a person and as JSON for a machine."""
+"""The findings of a check, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 class State(enum.Enum):
-    """What a finding means."""
+    """The meaning of a finding."""
 
     FACT = "fact"
     OK = "ok"
-    NOTE = "note"  # worth a look, and no reason not to serve
+    NOTE = "note"  # of interest, but no obstacle to serving
     FAILED = "failed"
 
 
@@ -35,19 +35,19 @@ class Finding:
 
     @classmethod
     def of_error(cls, name: str, error: BaseException) -> Finding:
-        """What is said where looking or trying ended with an error."""
+        """Make the finding for a check that ended with an error."""
         text = f"Error occurred in command: {type(error).__name__}: {error}"
         return cls(name, text, State.FAILED)
 
     def to_text(self) -> str:
-        """The line for a person; further lines of the value are indented under it."""
+        """Returns the line as text; further lines of the value are indented."""
         line = f"  {_MARKS[self.state]}{self.name}"
         if self.value:
             line += ": " + self.value.replace("\n", "\n      ")
         return line if self.took_ms is None else f"{line} ({self.took_ms:.1f} ms)"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as a document."""
+        """Returns the line as a JSON document."""
         return dataclasses.asdict(self) | {"state": self.state.value}
 
 
@@ -60,7 +60,7 @@ class Section:
 
 
 class Report:
-    """Everything that was found; each line is shown and logged as soon as it is known.
+    """All findings; each line is shown and logged when it is added.
 
     Args:
         show: called with each line.
@@ -73,33 +73,33 @@ class Report:
     def begin(self, title: str) -> None:
         """Begin a section."""
         self.sections.append(Section(title))
-        self._tell(title)
+        self._show_line(title)
 
     def add(self, finding: Finding) -> None:
         """Add a line to the last section."""
         self.sections[-1].findings.append(finding)
-        self._tell(finding.to_text())
+        self._show_line(finding.to_text())
 
     def count(self, state: State) -> int:
-        """How many findings are of that state."""
+        """Returns the number of findings with that state."""
         return sum(
             finding.state is state for section in self.sections for finding in section.findings
         )
 
     def to_text(self) -> str:
-        """All lines."""
+        """Returns all lines."""
         lines = []
         for section in self.sections:
             lines += [section.title, *(finding.to_text() for finding in section.findings)]
         return "\n".join(lines)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The sections as documents."""
+        """Returns the sections as JSON documents."""
         return [
             {"title": section.title, "findings": [found.to_json() for found in section.findings]}
             for section in self.sections
         ]
 
-    def _tell(self, line: str) -> None:
+    def _show_line(self, line: str) -> None:
         self._show(line)
         logger.info("%s", line)

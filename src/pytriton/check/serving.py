@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether serving works here: a server starts, answers what it is asked, and ends."""
+"""Checks whether serving works on this machine: a server starts, answers requests, and stops."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from functools import partial
 from http import HTTPStatus
 
 from pytriton.check.add_sub_server import ADD_SUB, COUNTDOWN, Ports, bind_models
-from pytriton.check.questions import (
-    Question,
-    all_questions,
-    answers,
+from pytriton.check.client_checks import (
+    ClientCheck,
+    all_client_checks,
     bind_remotely,
-    model_client_questions,
+    model_client_checks,
+    responds_ok,
     status_of,
 )
 from pytriton.check.report import Finding, Report, State
@@ -35,30 +35,30 @@ from pytriton.triton import Triton, TritonSecurityConfig
 logger = logging.getLogger(__name__)
 
 _PROCESS_LIMIT_S = 120.0  # for the start of a server and for its end
-_STEP_LIMIT_S = 30.0  # above what the clients allow themselves: for those that do not keep to it
+_STEP_LIMIT_S = 30.0  # longer than the clients' own timeouts, in case these do not work
 _SHOWN_LINES = 10
 _REPOSITORY = pathlib.Path(__file__).with_name("model_repository")
 
 
 def example_add_sub(folder: pathlib.Path, report: Report) -> None:
-    """Serve from this process and ask; the server's log is left in the folder."""
+    """Serve from this process and send requests; the folder gets the server's log."""
     ports, token = Ports.free(), secrets.token_urlsafe()
-    questions = all_questions(ports) | {"RemoteTriton": lambda: bind_remotely(ports, token)}
+    checks = all_client_checks(ports) | {"RemoteTriton": lambda: bind_remotely(ports, token)}
     report.begin("Checking a server in this process")
-    _check(report, ports, _server_here(ports, token, folder / "server_log.txt"), questions)
+    _check(report, ports, _server_here(ports, token, folder / "server_log.txt"), checks)
 
 
 def example_add_sub_script(folder: pathlib.Path, report: Report) -> None:
-    """Serve from a script in a process of its own and ask; what it prints is logged."""
+    """Serve from a script in another process and send requests; its output is logged."""
     ports = Ports.free()
     numbers = (str(port) for port in (ports.http, ports.grpc, ports.metrics))
     command = _child("pytriton.check.add_sub_server", *numbers)
     report.begin("Checking a server in a script")
-    _check(report, ports, _server_in_script(command, ports, folder), all_questions(ports))
+    _check(report, ports, _server_in_script(command, ports, folder), all_client_checks(ports))
 
 
 def example_repository(folder: pathlib.Path, report: Report) -> None:
-    """Serve a model repository and ask; what the server prints is logged."""
+    """Serve a model repository and send requests; the server's output is logged."""
     ports = Ports.free()
     settings: dict[str, object] = {"model-repository": _REPOSITORY}
     for name in ("http", "grpc", "metrics"):
@@ -67,11 +67,11 @@ def example_repository(folder: pathlib.Path, report: Report) -> None:
     command = _child("pytriton.server.tritonserver", *options)
     report.begin("Checking tritonserver with a model repository")
     serving = _server_in_script(command, ports, folder, ADD_SUB)
-    _check(report, ports, serving, model_client_questions(ports))
+    _check(report, ports, serving, model_client_checks(ports))
 
 
 def _child(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module for as long as this process lives."""
+    """Returns the command that runs a module until this process ends."""
     return [sys.executable, "-m", "pytriton.check.child", str(os.getpid()), module, *arguments]
 
 
@@ -79,19 +79,19 @@ def _check(
     report: Report,
     ports: Ports,
     serving: AbstractContextManager[None],
-    questions: dict[str, Question],
+    checks: dict[str, ClientCheck],
 ) -> None:
     with contextlib.ExitStack() as stack, _no_proxy():
         if not _attempt(report, "server starts", partial(_start, stack, serving, ports)):
             return
-        if _attempt(report, "server answers", partial(_ask_health, ports)):
-            for name, ask in questions.items():
-                _attempt(report, name, partial(_within_limit, ask))
+        if _attempt(report, "server answers", partial(_check_health, ports)):
+            for name, check in checks.items():
+                _attempt(report, name, partial(_within_limit, check))
         _attempt(report, "server stops", partial(_stop, stack, ports))
 
 
 def _attempt(report: Report, name: str, action: Callable[[], str]) -> bool:
-    """Report what came of an action; gives whether it worked."""
+    """Run an action and report its result; returns whether it succeeded."""
     started_s = time.perf_counter()
     try:
         text = action()
@@ -104,14 +104,14 @@ def _attempt(report: Report, name: str, action: Callable[[], str]) -> bool:
     return True
 
 
-def _within_limit(ask: Question) -> str:
-    """Ask in a thread that is left behind where it hangs, so that the rest is told all the same."""
+def _within_limit(check: ClientCheck) -> str:
+    """Run a check in a thread, so that a check that hangs does not stop the others."""
     answer: Future[str] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+            answer.set_result(check())
+        except BaseException as error:  # noqa: BLE001  raised by `answer.result()`
             answer.set_exception(error)
 
     thread = threading.Thread(target=run, name="pytriton-check", daemon=True)
@@ -124,7 +124,7 @@ def _within_limit(ask: Question) -> str:
 
 @contextlib.contextmanager
 def _no_proxy() -> Iterator[None]:
-    """Let gRPC clients, which would take a proxy even to this machine, reach the server itself."""
+    """Let gRPC clients connect without a proxy, which they would use even on this machine."""
     before = os.environ.get("no_proxy")
     os.environ["no_proxy"] = TRITON_LOCAL_IP
     try:
@@ -168,7 +168,7 @@ def _interrupt(script: ScriptThread) -> None:
 
 def _wait_ready(ports: Ports, script: ScriptThread, model_name: str) -> None:
     deadline_s = time.monotonic() + _PROCESS_LIMIT_S
-    while not answers(ports, f"/v2/models/{model_name}/ready"):
+    while not responds_ok(ports, f"/v2/models/{model_name}/ready"):
         if script.process is None:
             raise RuntimeError(f"The server ended before it was ready:\n{_last_lines(script)}")
         if time.monotonic() > deadline_s:
@@ -177,7 +177,7 @@ def _wait_ready(ports: Ports, script: ScriptThread, model_name: str) -> None:
 
 
 def _last_lines(script: ScriptThread) -> str:
-    """Where the reason is; the log has the rest."""
+    """Returns the last lines of the output, which have the reason; the log has all lines."""
     return "\n".join(script.output.splitlines()[-_SHOWN_LINES:])
 
 
@@ -186,7 +186,7 @@ def _start(stack: contextlib.ExitStack, serving: AbstractContextManager[None], p
     return str(ports)
 
 
-def _ask_health(ports: Ports) -> str:
+def _check_health(ports: Ports) -> str:
     path = "/v2/health/ready"
     status = status_of(ports, path)
     if status != HTTPStatus.OK:
@@ -196,6 +196,6 @@ def _ask_health(ports: Ports) -> str:
 
 def _stop(stack: contextlib.ExitStack, ports: Ports) -> str:
     stack.close()
-    if answers(ports, "/v2/health/live"):
+    if responds_ok(ports, "/v2/health/live"):
         raise RuntimeError(f"Expected that the server ended, but port {ports.http} answers")
     return "nothing listens any more"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of programs that serve models need: a script in a process, a port, a log search."""
+"""Helpers for tests of programs that serve models: running scripts, free ports, log searches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def find_free_port() -> int:
     """Ask the system for a port.
 
     Returns:
-        A port that nobody listens on.
+        A free port.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
@@ -69,14 +69,14 @@ def get_current_container_version() -> str | None:
 def verify_docker_image_in_readme_same_as_tested(
     readme_path: str | pathlib.Path, image_name_with_version: str
 ) -> None:
-    """Check that a README shows the framework image that was tested, wherever it shows one.
+    """Check that a README names only the tested framework image.
 
     Args:
         readme_path: file to read.
         image_name_with_version: image as in `docker run`, with its tag.
 
     Raises:
-        AssertionError: where the README names an image of that framework from another registry or
+        AssertionError: if the README names an image of that framework from another registry or
             with another tag.
     """
     framework = image_name_with_version.rpartition(":")[0].rpartition("/")[2]
@@ -89,26 +89,26 @@ def verify_docker_image_in_readme_same_as_tested(
 
 
 def search_warning_on_too_verbose_log_level(logs: str) -> re.Match[str] | None:
-    """Search a log for the warning that verbose logging costs performance.
+    """Search a log for the warning that verbose logging reduces performance.
 
     Args:
         logs: text of the log.
 
     Returns:
-        Where it is, or None.
+        The match, or None.
     """
     return _VERBOSE_LOG_WARNING.search(logs)
 
 
 class ScriptThread(threading.Thread):
-    """Runs a command and collects what it prints; a context manager that waits for its end.
+    """Runs a command and collects its output; a context manager that waits for its end.
 
     Args:
         cmd: command and arguments.
-        workdir: folder to run it in; default is the present one.
+        workdir: folder to run it in; by default the current one.
         group: as in `threading.Thread`.
         target: as in `threading.Thread`.
-        name: name of the thread, and of the logger that takes the lines.
+        name: name of the thread, and of the logger for the lines.
         args: as in `threading.Thread`.
         kwargs: as in `threading.Thread`.
     """
@@ -136,7 +136,7 @@ class ScriptThread(threading.Thread):
         """Start the command.
 
         Args:
-            flag: set once the process is there, or could not be started.
+            flag: set when the process has started, or could not be started.
         """
         self._spawned = flag or self._spawned
         super().start()
@@ -159,16 +159,16 @@ class ScriptThread(threading.Thread):
 
     @property
     def process(self) -> psutil.Popen | None:
-        """The process while it runs."""
+        """The process; None if it is not running."""
         return self._process
 
     @property
     def output(self) -> str:
-        """What the command printed so far, on both of its outputs."""
+        """The output of the command so far, stdout and stderr together."""
         return "\n".join(self._lines)
 
     def stop(self) -> None:
-        """Say that the process is to end by itself; who wants it to end sends it a signal first."""
+        """Announce that the process will end; this sends no signal, the caller has to do that."""
         logging.getLogger(self.name).info("Waiting for the end of %s", self.cmd)
 
     def run(self) -> None:

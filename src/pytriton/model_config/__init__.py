@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user says of a model when binding it: its tensors, its batching, its warm-up."""
+"""The configuration of a bound model: its tensors, its batching, its warm-up."""
 
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, QueuePolicy, TimeoutAction
 from pytriton.model_config.model_config import ModelConfig

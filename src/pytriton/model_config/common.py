@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batching, queueing and warm-up as users configure them, and the data that a warm-up sends."""
+"""The users' settings of batching, queueing and warm-up, and the data of warm-up requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.model_config.tensor import triton_datatype
 
 
 class DeviceKind(enum.Enum):
-    """Where the server places the instances of a model."""
+    """The kind of device for the instances of a model."""
 
     KIND_AUTO = "KIND_AUTO"
     KIND_CPU = "KIND_CPU"
@@ -27,7 +27,7 @@ class DeviceKind(enum.Enum):
 
 
 class TimeoutAction(enum.Enum):
-    """What happens to a request that waited too long in its queue."""
+    """What happens to a request whose queue timeout has expired."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -35,13 +35,13 @@ class TimeoutAction(enum.Enum):
 
 @dataclasses.dataclass
 class QueuePolicy:
-    """How a queue of the dynamic batcher treats its requests.
+    """The policy of a queue of the dynamic batcher.
 
     Args:
-        timeout_action: what happens to a request that waited too long.
-        default_timeout_microseconds: how long a request may wait; 0 is for ever.
-        allow_timeout_override: whether a request may bring a shorter timeout of its own.
-        max_queue_size: number of requests that may wait; 0 is any number.
+        timeout_action: what happens to a request whose timeout has expired.
+        default_timeout_microseconds: how long a request may wait; 0 means no limit.
+        allow_timeout_override: whether a request may set a shorter timeout.
+        max_queue_size: number of requests that may wait; 0 means no limit.
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
@@ -52,15 +52,15 @@ class QueuePolicy:
 
 @dataclasses.dataclass
 class DynamicBatcher:
-    """How the server joins requests to batches.
+    """How the server combines requests to batches.
 
     Args:
         max_queue_delay_microseconds: how long a request may wait for others to join it.
         preferred_batch_size: sizes at which a batch does not wait any longer.
-        preserve_ordering: whether responses leave in the order in which requests came.
-        priority_levels: number of priority levels, 1 the highest; 0 is no priorities.
-        default_priority_level: level of a request that names none.
-        default_queue_policy: policy of the queues that `priority_queue_policy` does not name.
+        preserve_ordering: whether responses are sent in the order in which requests arrived.
+        priority_levels: number of priority levels, 1 is the highest; 0 means no priorities.
+        default_priority_level: level of a request without a priority.
+        default_queue_policy: policy of the levels that are not in `priority_queue_policy`.
         priority_queue_policy: policies by priority level.
     """
 
@@ -75,14 +75,14 @@ class DynamicBatcher:
 
 @dataclasses.dataclass
 class WarmupInput:
-    """The data of one input of a warm-up request; the first source that is set is taken.
+    """The data of one input of a warm-up request, from the first source that is set.
 
     Args:
         dtype: type of the elements, as in `Tensor`.
         shape: dimensions without the batch dimension.
         zero_data: send zeros, and empty byte strings.
         random_data: send random values, the same in every run.
-        input_data_file: send what a .npy file holds; this source goes first.
+        input_data_file: send the contents of a .npy file; this source comes first.
     """
 
     dtype: Any
@@ -117,18 +117,18 @@ _CHARACTERS = string.ascii_lowercase + string.digits
 def generate_warmup_data(
     warmup_input: WarmupInput, batch_size: int, rng: np.random.Generator | None = None
 ) -> NDArray[Any]:
-    """Make the array that a warm-up request carries for one input.
+    """Make the array of one input of a warm-up request.
 
     Args:
         warmup_input: type, shape and source of the data.
         batch_size: number of rows; 0 leaves the batch dimension out.
-        rng: source of random data; by default one that starts the same in every call.
+        rng: source of random data; by default one with the same seed in every call.
 
     Returns:
-        An array as a request to the model would bring it: byte strings are objects.
+        An array as in a request to the model: byte strings are objects.
 
     Raises:
-        PyTritonBadParameterError: where no source is set or the file's shape does not fit.
+        PyTritonBadParameterError: if no source is set or the file's shape does not fit.
     """
     datatype = triton_datatype(warmup_input.dtype)
     row_shape = tuple(warmup_input.shape)
@@ -154,14 +154,14 @@ def generate_warmup_requests(
 
     Args:
         model_warmup: warm-ups in the order in which they run.
-        input_specs: inputs of the model; where given, a warm-up may name no others.
+        input_specs: inputs of the model; if given, a warm-up may name no others.
         outputs_specs: outputs of the model.
 
     Returns:
         The arrays by input, for each request.
 
     Raises:
-        PyTritonBadParameterError: where an input is not the model's or has no source of data.
+        PyTritonBadParameterError: if the model has no such input, or an input has no source.
     """
     rng = np.random.default_rng(_SEED)
     requests = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's configuration as the server takes it: the fields of Triton's ModelConfig message.
+"""Makes a model's configuration for the server: the fields of Triton's ModelConfig message.
 
-The keys are the message's own, so that protobuf's JSON reader takes the result as it is, but
-nothing here needs protobuf: the process that binds models stays light.
+The keys are those of the message, so that protobuf's JSON parser can read the result. This module
+does not import protobuf, to save memory in the process that binds models.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class ModelConfigGenerator:
         self._config = config
 
     def get_config(self) -> dict[str, Any]:
-        """The ModelConfig as a dictionary, with the field names of the message.
+        """Make the ModelConfig as a dictionary, with the field names of the message.
 
         Returns:
-            What protobuf's JSON reader takes; fields with their default value are left out.
+            The input of protobuf's JSON parser; fields with their default value are left out.
 
         Raises:
-            PyTritonBadParameterError: where a value contradicts another or is out of range.
+            PyTritonBadParameterError: if a value contradicts another or is out of range.
         """
         config = self._config
         message: dict[str, Any] = {"name": config.model_name, "backend": config.backend}
@@ -66,7 +66,7 @@ class ModelConfigGenerator:
         """Write the configuration as a config.pbtxt file.
 
         Args:
-            config_path: file to write; its folder is made where it is missing.
+            config_path: file to write; its folder is made if it is missing.
 
         Returns:
             The text that was written.
@@ -142,7 +142,7 @@ def _priority_queue_policy(policies: dict[int, QueuePolicy], levels: int) -> dic
             raise PyTritonBadParameterError(
                 f"Invalid `priority`={level} provided. The value must be between 1 and {levels}."
             )
-    # Keys of JSON objects are text, whatever the key of the map is.
+    # Keys of JSON objects are text, also if the keys of the map are numbers.
     return {str(level): _queue_policy(policy) for level, policy in policies.items()}
 
 
@@ -170,7 +170,7 @@ def _warmup_input(data: WarmupInput) -> dict[str, Any]:
         "data_type": triton_datatype(data.dtype).config_name,
         "dims": list(data.shape),
     }
-    # The message holds one source only; the order is that of generate_warmup_data.
+    # The message has one source only; the order is that of generate_warmup_data.
     if data.input_data_file:
         message["input_data_file"] = data.input_data_file
     elif data.zero_data:

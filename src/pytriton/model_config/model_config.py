@@ -13,9 +13,9 @@ class ModelConfig:
     """How a bound model is served.
 
     Args:
-        batching: whether tensors have a leading batch dimension and requests may be joined.
-        max_batch_size: largest number of rows that the model takes at once.
-        batcher: how requests are joined; None executes each request alone.
+        batching: whether tensors have a leading batch dimension and requests may be combined.
+        max_batch_size: maximum number of rows of a batch.
+        batcher: how requests are combined; None executes each request alone.
         response_cache: whether equal requests are answered from the cache; the server needs a cache
             configured too.
         decoupled: whether the model sends any number of responses to a request.

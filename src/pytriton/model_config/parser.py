@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `TritonModelConfig` from what a server says of a model, or from a config.pbtxt file."""
+"""Reads a `TritonModelConfig` from a server's response or from a config.pbtxt file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class ModelConfigParser:
             model_config_dict: values by the message's field names; numbers may be text.
 
         Returns:
-            The configuration; its version is 1, as the message does not hold it.
+            The configuration; its version is 1, because the message has no version.
 
         Raises:
-            PyTritonModelConfigError: where the name or something of an input or output is missing
+            PyTritonModelConfigError: if the name or a property of an input or output is missing
                 or unknown.
         """
         message = model_config_dict
@@ -74,7 +74,7 @@ class ModelConfigParser:
             The configuration.
 
         Raises:
-            PyTritonModelConfigError: as `from_dict`, and where the file is not protobuf text.
+            PyTritonModelConfigError: as `from_dict`, and if the file is not protobuf text.
         """
         text = pathlib.Path(config_path).read_text(encoding="utf-8")
         try:
@@ -96,7 +96,7 @@ class ModelConfigParser:
             The tensor.
 
         Raises:
-            PyTritonModelConfigError: where its name, type or dimensions are missing or unknown.
+            PyTritonModelConfigError: if its name, type or dimensions are missing or unknown.
         """
         name = item.get("name")
         if not name:

@@ -22,13 +22,12 @@ class Tensor:
         shape: dimensions without the batch dimension; -1 is a dimension of any size.
         dtype: type of the elements: a numpy dtype, its type, or a name such as "float32". bytes,
             str and object declare tensors of byte strings.
-        name: name of the tensor; without it the tensor is called INPUT_n or OUTPUT_n after its
-            position, counted from 1.
+        name: name of the tensor; by default INPUT_n or OUTPUT_n with its position, counted from 1.
         optional: whether a request may leave the tensor out; inputs only.
 
     Raises:
-        PyTritonValidationError: for a dtype that the protocol has no type for, or for a shape that
-            is not a sequence of positive sizes and -1.
+        PyTritonValidationError: if the protocol has no type for the dtype, or the shape is not a
+            sequence of positive sizes and -1.
     """
 
     shape: tuple[int, ...]
@@ -37,27 +36,27 @@ class Tensor:
     optional: bool | None = False
 
     def __post_init__(self) -> None:
-        # A frozen dataclass stores what it normalised this way only.
+        # A frozen dataclass can be changed in this way only.
         object.__setattr__(self, "dtype", _scalar_type(self.dtype))
         object.__setattr__(self, "shape", _dimensions(self.shape))
 
 
 def triton_datatype(dtype: Any) -> dtypes.DataType:
-    """The protocol's type for what users write as a dtype.
+    """Returns the protocol's type of a user's dtype.
 
     Args:
-        dtype: anything that `numpy.dtype` takes, or "bfloat16".
+        dtype: anything that `numpy.dtype` accepts, or "bfloat16".
 
     Returns:
         A row of the table of datatypes.
 
     Raises:
-        PyTritonValidationError: where the protocol has no such type.
+        PyTritonValidationError: if the protocol has no such type.
     """
     datatype = None
     if dtype == "bfloat16":
         return dtypes.BF16
-    if dtype is not None:  # which numpy takes for float64
+    if dtype is not None:  # for numpy, None means float64
         try:
             datatype = dtypes.from_numpy(np.dtype(dtype))
         except TypeError as error:

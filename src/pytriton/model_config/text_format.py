@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ModelConfig as protobuf text, written and read without protobuf.
+"""Writes and reads ModelConfig as protobuf text, without protobuf.
 
-Text does not tell whether a field repeats, is a map or holds an enumerator: three tables say so for
+The text does not show whether a field is repeated, a map or an enum; three tables contain this for
 the fields that a bound model uses. Servers read any config.pbtxt with protobuf itself.
 """
 
@@ -35,7 +35,7 @@ def dumps(message: dict[str, Any]) -> str:
     """Write a message.
 
     Args:
-        message: values by field, as `ModelConfigGenerator.get_config` gives them.
+        message: values by field, as returned by `ModelConfigGenerator.get_config`.
 
     Returns:
         The message as protobuf text.
@@ -76,16 +76,16 @@ def loads(text: str) -> dict[str, Any]:
         text: a message as protobuf text.
 
     Returns:
-        Values by field, in the shape that `dumps` takes; enumerators are their names.
+        Values by field, in the form that `dumps` takes; enum values are their names.
 
     Raises:
-        ValueError: where the text is not well formed.
+        ValueError: if the text is not well formed.
     """
     return _read_message(_tokens(text), "")
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """The words, strings and marks of a text, then an empty one for its end."""
+    """Yields the words, strings and punctuation of a text, then an empty token for its end."""
     at = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
@@ -127,7 +127,7 @@ def _read_value(tokens: Iterator[str], first: str) -> Any:
     if first in _CLOSING:
         return _read_message(tokens, _CLOSING[first])
     if first.startswith(('"', "'")):
-        # Escapes stand for bytes: three of them may make one character.
+        # An escape is one byte, and a character may have several bytes.
         return _ESCAPE.sub(_unescaped, first[1:-1].encode()).decode()
     if _NUMBER.fullmatch(first):
         return int(first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's whole configuration: what a server serves, a client reads and the context holds."""
+"""A model's whole configuration, as servers, clients and the context of a request have it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResponseCache:
     """Whether responses of the model are cached.
 
     Args:
-        enable: whether they are.
+        enable: whether to cache them.
     """
 
     enable: bool
@@ -54,10 +54,10 @@ class TritonModelConfig:
     Args:
         model_name: name of the model.
         model_version: version of the model.
-        max_batch_size: largest number of rows that the model takes at once.
+        max_batch_size: maximum number of rows of a batch.
         batching: whether tensors have a leading batch dimension.
-        batcher: how requests are joined; None executes each request alone.
-        instance_group: number of instances by kind of device; None leaves it to the server.
+        batcher: how requests are combined; None executes each request alone.
+        instance_group: number of instances by kind of device; None lets the server choose.
         decoupled: whether the model sends any number of responses to a request.
         backend_parameters: parameters for the model's backend.
         inputs: inputs of the model.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import paths of PyTriton that its users' own tests rely on."""
+"""Import paths of PyTriton that tests of its users need."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of OpenTelemetry around inference callables.
+"""OpenTelemetry spans around inference callables.
 
-OpenTelemetry is optional and loaded only once a trace configuration or a tracer asks for it:
-without a tracer every function here does nothing, at the cost of one comparison.
+OpenTelemetry is optional and is imported only if there is a trace configuration or a tracer.
+Without a tracer every function here returns after one comparison.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def raise_if_no_telemetry() -> None:
     """Check that OpenTelemetry is installed.
 
     Raises:
-        ImportError: where it is not; the text says what to install.
+        ImportError: if it is not; the message says what to install.
     """
     for module in (
         "trace",
@@ -54,16 +54,16 @@ def set_telemetry_tracer(tracer: Any) -> None:
         tracer: an OpenTelemetry tracer.
 
     Raises:
-        ValueError: where a tracer is set already.
+        ValueError: if a tracer is set already.
     """
-    global _tracer  # noqa: PLW0603  one tracer for a process is OpenTelemetry's own rule
+    global _tracer  # noqa: PLW0603  OpenTelemetry has one tracer per process
     if _tracer is not None:
         raise ValueError("Telemetry tracer is already set")
     _tracer = tracer
 
 
 def get_telemetry_tracer() -> Any:
-    """The tracer of this process.
+    """Get the tracer of this process.
 
     Returns:
         The tracer that was set, or None.
@@ -72,16 +72,16 @@ def get_telemetry_tracer() -> Any:
 
 
 def parse_trace_config(trace_config_list: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Read what a trace configuration says of OpenTelemetry.
+    """Read the OpenTelemetry settings of a trace configuration.
 
     Args:
-        trace_config_list: settings as `TritonConfig.trace_config` holds them.
+        trace_config_list: settings as in `TritonConfig.trace_config`.
 
     Returns:
-        The URL that spans go to, and the attributes of the resource that they describe.
+        The URL to which spans are sent, and the resource attributes.
 
     Raises:
-        ValueError: where the mode is another one or the URL is missing.
+        ValueError: if the mode is not OpenTelemetry or the URL is missing.
     """
     config = read_trace_config(trace_config_list)
     if not config.is_opentelemetry:
@@ -92,17 +92,17 @@ def parse_trace_config(trace_config_list: Sequence[str]) -> tuple[str, dict[str,
 
 
 def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:
-    """Make a tracer that exports over OTLP as a trace configuration says.
+    """Make a tracer that exports over OTLP, from a trace configuration.
 
     Args:
-        trace_config: settings as `TritonConfig.trace_config` holds them.
+        trace_config: settings as in `TritonConfig.trace_config`.
 
     Returns:
         An OpenTelemetry tracer.
 
     Raises:
-        ValueError: where the configuration is not one for OpenTelemetry.
-        ImportError: where OpenTelemetry is not installed.
+        ValueError: if the configuration is not one for OpenTelemetry.
+        ImportError: if OpenTelemetry is not installed.
     """
     url, attributes = parse_trace_config(trace_config)
     raise_if_no_telemetry()
@@ -118,15 +118,15 @@ def build_proxy_tracer_from_triton_config(trace_config: Sequence[str]) -> Any:
 
 
 def _send_rest_at_exit(provider: Any) -> None:
-    """Have the last spans sent when the process ends, if anybody takes them soon."""
+    """Send the last spans when the process ends, if the receiver takes them in time."""
     is_ending, is_sent = threading.Event(), threading.Event()
 
     def send() -> None:
         is_ending.wait()
-        provider.shutdown()  # waits as long as the receiver lets it
+        provider.shutdown()  # a slow receiver can block this for any time
         is_sent.set()
 
-    # It runs from now on, as no thread can be started once the interpreter ends.
+    # The thread is started now, because no thread can be started while the interpreter exits.
     sender = threading.Thread(target=send, name="span export", daemon=True)
     sender.start()
 
@@ -139,15 +139,15 @@ def _send_rest_at_exit(provider: Any) -> None:
 
 
 def trace_with(trace_config: Sequence[str]) -> None:
-    """Set up this process's tracer where a configuration asks for OpenTelemetry and there is none.
+    """Set up this process's tracer if the mode is OpenTelemetry and no tracer is set.
 
     Args:
-        trace_config: settings as `TritonConfig.trace_config` holds them; any other mode than
-            OpenTelemetry's is the server's own business.
+        trace_config: settings as in `TritonConfig.trace_config`; other modes concern only the
+            server.
 
     Raises:
-        ValueError: where it does not say where spans go.
-        ImportError: where OpenTelemetry is not installed.
+        ValueError: if the URL for spans is missing.
+        ImportError: if OpenTelemetry is not installed.
     """
     if _tracer is None and "mode=opentelemetry" in trace_config:
         set_telemetry_tracer(build_proxy_tracer_from_triton_config(trace_config))
@@ -157,7 +157,7 @@ def traced_span(request: Any, span_name: str, **kwargs: Any) -> AbstractContextM
     """Open a span under the span of a request.
 
     Args:
-        request: anything with a `span`; None there means that it is not traced.
+        request: an object with a `span`, which is None if it is not traced.
         span_name: name of the new span.
         **kwargs: passed on to the tracer.
 
@@ -181,7 +181,7 @@ def start_span_from_span(span: Any, name: str) -> Any:
     """Start a span under another one.
 
     Args:
-        span: the parent; None where there is none.
+        span: the parent; None if there is none.
         name: name of the new span.
 
     Returns:
@@ -194,7 +194,7 @@ def start_span_from_span(span: Any, name: str) -> Any:
 
 
 def get_span_dict(span: Any) -> dict[str, str]:
-    """Describe a span to another process.
+    """Describe a span for another process.
 
     Args:
         span: a span, or None.
@@ -210,10 +210,10 @@ def get_span_dict(span: Any) -> dict[str, str]:
 
 
 def start_span_from_remote(span_dict: Mapping[str, str] | None, name: str) -> Any:
-    """Start a span under one of another process.
+    """Start a span under a span of another process.
 
     Args:
-        span_dict: what `get_span_dict` gave there.
+        span_dict: the result of `get_span_dict` in that process.
         name: name of the new span.
 
     Returns:
@@ -232,8 +232,8 @@ def end_span(span: Any, error: object = None) -> None:
     """End a span with its outcome.
 
     Args:
-        span: a span, or None for nothing to do.
-        error: what went wrong, if anything.
+        span: a span; with None this does nothing.
+        error: the error, if there was one.
     """
     if span is None:
         return
@@ -249,10 +249,10 @@ class TracableModel:
     """A model of the Python backend that opens a span for each of its requests."""
 
     def configure_tracing(self, trace_config: Sequence[str] | None) -> None:
-        """Set up this process's tracer, unless there is one or nothing to trace.
+        """Set up this process's tracer, unless one is set or nothing is traced.
 
         Args:
-            trace_config: settings as `TritonConfig.trace_config` holds them.
+            trace_config: settings as in `TritonConfig.trace_config`.
         """
         if trace_config and _tracer is None:
             set_telemetry_tracer(build_proxy_tracer_from_triton_config(trace_config))
@@ -275,8 +275,8 @@ class TracableModel:
         """End the spans of a batch.
 
         Args:
-            spans: what `start_requests_spans` gave.
-            triton_responses_or_error: the responses, or the error that they all failed with.
+            spans: the result of `start_requests_spans`.
+            triton_responses_or_error: the responses, or the error with which all requests failed.
         """
         failed = isinstance(triton_responses_or_error, Exception)
         for span in spans:
@@ -284,5 +284,5 @@ class TracableModel:
 
 
 def _headers(context: str | None) -> dict[str, str]:
-    """The W3C headers in the JSON text that the Python backend gives as a trace's context."""
+    """Returns the W3C headers in the JSON text that is a trace's context in the Python backend."""
     return dict(json.loads(context)) if context else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses as an inference callable sees them."""
+"""The requests and responses of inference callables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ParameterValue = str | int | bool | float
 
 
 class _TensorMapping(MutableMapping[str, NDArray[Any]]):
-    """Tensors by name; the fast half of the mapping's methods, the slow half is inherited."""
+    """Tensors by name. Only the methods that must be fast are here; the others are inherited."""
 
     data: dict[str, NDArray[Any]]
 
@@ -50,13 +50,13 @@ class _TensorMapping(MutableMapping[str, NDArray[Any]]):
 
 @dataclasses.dataclass
 class Request(_TensorMapping):
-    """One request of a batch: a mapping of its inputs, and what else came with it.
+    """One request of a batch: a mapping of its inputs, with its parameters.
 
     Args:
         data: inputs by name.
         parameters: parameters and forwarded headers by name.
-        span: OpenTelemetry span of the request; None where it is not traced.
-        requested_output_names: outputs that the client asked for; None where it asked for all.
+        span: OpenTelemetry span of the request; None if it is not traced.
+        requested_output_names: outputs that the client wants; None if it wants all.
     """
 
     data: dict[str, NDArray[Any]]
@@ -65,7 +65,7 @@ class Request(_TensorMapping):
     requested_output_names: list[str] | None = None
 
     def traced_span(self, span_name: str) -> AbstractContextManager[None]:
-        """Open a span under the request's own; does nothing where the request is not traced.
+        """Open a span under the request's span; does nothing if the request is not traced.
 
         Args:
             span_name: name of the new span.

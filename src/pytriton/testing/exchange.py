@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's end of a request: takes its responses and plays the client that gives up."""
+"""The server's side of a request: receives its responses, and simulates a client that cancels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Exchange:
     """One request, from the call of `execute` to its last response.
 
     Args:
-        request: what the client wants.
-        output_names: what it gets of a response; None for all that there is.
+        request: the client's request.
+        output_names: the outputs that the client gets; None for all.
     """
 
     def __init__(self, request: Request, output_names: Sequence[str] | None) -> None:
@@ -28,29 +28,29 @@ class Exchange:
         self.responses: list[Response] = []
         self._output_names = output_names
         self._is_over = False
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Take a response, the bare end of them, or both."""
-        with self._news:
+        """Receive a response, the end of the responses, or both."""
+        with self._changed:
             if response is not None:
                 self.responses.append(self._as_received(response))
             self._is_over = is_final
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def is_cancelled(self) -> bool:
-        """Whether the client has as many responses as it waits for."""
+        """Whether the client has got the number of responses after which it cancels."""
         cancel_after = self.request.cancel_after
         return cancel_after is not None and len(self.responses) >= cancel_after
 
     def wait(self, timeout_s: float) -> list[Response]:
-        """All responses, once the last one is there.
+        """Wait for the last response and return all.
 
         Raises:
-            TimeoutError: the model did not say in time which one is the last.
+            TimeoutError: the model did not send the last one in time.
         """
-        with self._news:
-            if not self._news.wait_for(lambda: self._is_over, timeout_s):
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_over, timeout_s):
                 raise TimeoutError(
                     f"expected the final response to request '{self.request.id}' within"
                     f" {timeout_s:g} s, got {len(self.responses)} responses and no"

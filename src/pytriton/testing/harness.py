@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model in the test's own process, by the rules of a server."""
+"""Runs a model in the test's process, with the rules of a server."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from pytriton.testing.targets import Target
 class ModelHarness:
     """A model in a test: no server, no port, no other process.
 
-    Entering it loads the model and calls `initialize`; leaving it calls `finalize`. What the model
-    raises reaches the test as it is. One model at a time can be in the hands of a harness, unless
+    Entering the context loads the model and calls `initialize`; leaving it calls `finalize`. The
+    test gets the model's exceptions unchanged. Only one model at a time can be in a harness, unless
     one calls the other.
 
     Args:
         model: the model's file, or its class.
-        config: its configuration, as the file or as a dict in its JSON form; without it the
+        config: its configuration, as a file or as a dict in its JSON form; by default the
             `config.pbtxt` of the model's folder, if there is one. `auto_complete_config` completes
-            it. Where none declares inputs or outputs, requests are not checked.
-        models: functions in the place of the models that this one calls: from a dict of arrays to
-            a dict of arrays or to a `TritonError`; decoupled ones are generators.
-        timeout_s: how long responses that are sent after `execute` returned may take.
+            it. If no inputs or outputs are declared, requests are not checked.
+        models: functions that replace the models that this one calls: from a dict of arrays to a
+            dict of arrays or to a `TritonError`; functions for decoupled models are generators.
+        timeout_s: time limit for responses that are sent after `execute` returned.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ModelHarness:
     def __enter__(self) -> ModelHarness:  # noqa: PYI034  typing.Self needs Python 3.11
         with ExitStack() as undo:
             self._source = ModelSource.find(self._origin)
-            undo.callback(self._source.forget)
+            undo.callback(self._source.undo_import)
             config = self._source.read_config(self._given_config)
             self._config = config_to_json(config)
             self._spec = spec_from_config(config, int(self._source.version))
@@ -69,7 +69,7 @@ class ModelHarness:
                 str(self._source.version_directory),
                 self._models,
             )
-            undo.enter_context(self._in_place())
+            undo.enter_context(self._runtime_set())
             self.model = self._source.model_class()
             if hasattr(self.model, "initialize"):
                 self.model.initialize(self._arguments())
@@ -87,28 +87,28 @@ class ModelHarness:
         self._coroutines.stop()
         with self._undo:
             if hasattr(self.model, "finalize"):
-                with self._in_place():
+                with self._runtime_set():
                     self.model.finalize()
 
     @property
     def config(self) -> dict[str, Any]:
-        """The whole configuration, with what `auto_complete_config` and the server fill in."""
+        """The whole configuration, with the values that `auto_complete_config` and a server set."""
         config: dict[str, Any] = orjson.loads(self._config)
         return config
 
     @property
     def logs(self) -> list[LogLine]:
-        """What the model logged so far."""
+        """The lines that the model has logged so far."""
         return self._runtime.logs
 
     @property
     def calls(self) -> list[InferenceRequest]:
-        """The requests that the model made to other models so far."""
+        """The requests that the model has sent to other models so far."""
         return self._runtime.calls
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The model's own metrics, by name and labels as the metrics page writes them."""
+        """The model's own metrics, by name and labels as on the metrics page."""
         return self._runtime.metrics()
 
     def execute(self, inputs: Mapping[str, Any], **details: Any) -> Response:
@@ -119,13 +119,13 @@ class ModelHarness:
             **details: the other fields of `Request`.
 
         Returns:
-            The response; its `error` is set where the model answered with one.
+            The response; its `error` is set if the model returned one.
 
         Raises:
             InvalidArgumentError: the request does not fit the configuration.
-            RuleError: `execute` returned what it must not, or the model is decoupled.
+            RuleError: `execute` returned something invalid, or the model is decoupled.
             TimeoutError: no response came in time.
-            Exception: whatever the model raises.
+            Exception: the exception that the model raised.
         """
         if self._spec.decoupled:
             raise RuleError(
@@ -135,7 +135,7 @@ class ModelHarness:
         return self.execute_batch([Request(inputs, **details)])[0][0]
 
     def stream(self, inputs: Mapping[str, Any], **details: Any) -> list[Response]:
-        """Like `execute`, but for models that send any number of responses; waits for the last."""
+        """Like `execute`, for models that send any number of responses; waits for the last one."""
         return self.execute_batch([Request(inputs, **details)])[0]
 
     def execute_batch(self, requests: Sequence[Request]) -> list[list[Response]]:
@@ -145,28 +145,28 @@ class ModelHarness:
             requests: in the order in which the model gets them.
 
         Returns:
-            The responses to each of them: one, or any number from a decoupled model.
+            The responses to each request: one, or any number from a decoupled model.
 
         Raises:
             Exception: as for `execute`.
         """
-        exchanges = [Exchange(request, self._wanted(request)) for request in requests]
+        exchanges = [Exchange(request, self._output_names(request)) for request in requests]
         received = [(exchange, self._receive(exchange)) for exchange in exchanges]
-        with self._in_place():
+        with self._runtime_set():
             while received:
                 received = self._run(received)
             return [exchange.wait(self._timeout_s) for exchange in exchanges]
 
     def is_ready(self) -> bool:
-        """What the model's `is_ready` says; True where it has none.
+        """Returns the result of the model's `is_ready`; True if it has none.
 
         Raises:
-            RuleError: it returned something else than a bool.
+            RuleError: its result is not a bool.
         """
         if not hasattr(self.model, "is_ready"):
             return True
-        with self._in_place():
-            answer = self._awaited(self.model.is_ready())
+        with self._runtime_set():
+            answer = self._run_if_coroutine(self.model.is_ready())
         if not isinstance(answer, bool):
             raise RuleError(f"is_ready() must return a boolean value, got {type(answer)}")
         return answer
@@ -183,8 +183,8 @@ class ModelHarness:
         }
 
     @contextmanager
-    def _in_place(self) -> Iterator[None]:
-        """Let the model find its surroundings; those of a model that calls it come back after."""
+    def _runtime_set(self) -> Iterator[None]:
+        """Set the runtime that the model uses, and restore that of a calling model afterwards."""
         before = current_runtime()
         set_runtime(self._runtime)
         try:
@@ -192,8 +192,8 @@ class ModelHarness:
         finally:
             set_runtime(before)
 
-    def _wanted(self, request: Request) -> Sequence[str] | None:
-        """The outputs that a request's client gets; None for all, where none are configured."""
+    def _output_names(self, request: Request) -> Sequence[str] | None:
+        """Returns the outputs that a request's client gets; None for all if none are configured."""
         if request.outputs is not None:
             return request.outputs
         return list(self._spec.outputs) or None
@@ -202,7 +202,7 @@ class ModelHarness:
         request = exchange.request
         return InferenceRequest.received(
             make_tensors(request, self._spec),
-            self._wanted(request) or (),
+            self._output_names(request) or (),
             request.id,
             request.correlation_id,
             request.flags if flags is None else flags,
@@ -216,7 +216,7 @@ class ModelHarness:
     def _run(
         self, received: list[tuple[Exchange, InferenceRequest]]
     ) -> list[tuple[Exchange, InferenceRequest]]:
-        """Call `execute`; gives the requests that the model wants to get once more."""
+        """Call `execute`; returns the requests that the model wants to get again."""
         requests = [request for _, request in received]
         try:
             responses = self._responses(requests)
@@ -237,13 +237,13 @@ class ModelHarness:
     def _responses(
         self, requests: Sequence[InferenceRequest]
     ) -> Sequence[InferenceResponse | None]:
-        result = self._awaited(self.model.execute(requests))
+        result = self._run_if_coroutine(self.model.execute(requests))
         if not self._spec.decoupled:
             return answers.returned_responses(result, requests)
         answers.check_decoupled_return(result, self._runtime.instance_name)
         return [None] * len(requests)
 
-    def _awaited(self, result: Any) -> Any:
+    def _run_if_coroutine(self, result: Any) -> Any:
         return self._coroutines.run(result) if isinstance(result, Coroutine) else result
 
     def _check_iterative(self) -> None:

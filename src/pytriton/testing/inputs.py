@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a test gives to the tensors that a model gets: its own, checked as a server does."""
+"""Makes a model's input tensors from a test's values, and checks them as a server does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pytriton.testing.records import Request
 
 
 def make_tensors(request: Request, spec: ModelSpec) -> list[Tensor]:
-    """The request's inputs.
+    """Make the tensors of a request's inputs.
 
     Raises:
         InvalidArgumentError: they do not fit the configuration, if that declares any tensor.
-        TritonModelException: numpy makes arrays of a type from them that the protocol lacks.
+        TritonModelException: the protocol does not have the type of the array.
     """
     tensors = [
         _tensor(name, value, spec.inputs.get(name)) for name, value in request.inputs.items()
@@ -55,7 +55,7 @@ def _check(request: Request, tensors: list[Tensor], spec: ModelSpec) -> None:
     message = InferRequest(
         spec.name,
         inputs,
-        None,  # type: ignore[arg-type]  # nothing is sent, only the tensors are looked at
+        None,  # type: ignore[arg-type]  # nothing is sent, only the tensors are read
         id=request.id,
         outputs=outputs,
     )

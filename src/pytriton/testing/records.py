@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests give to a harness and get from it."""
+"""The records that tests pass to a harness and get from it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Request:
     """One request of a client.
 
     Attributes:
-        inputs: arrays by name, or what numpy makes arrays of the configured type from.
-        parameters: of the request.
-        id: of the request.
-        outputs: names of the outputs that the client asks for; None for all.
-        correlation_id: of the sequence that the request belongs to.
-        flags: 1 for the first request of a sequence, 2 for its last, added up.
-        timeout_us: what the client allows the request to wait.
-        cancel_after: the client gives the request up once it got so many responses; 0 before the
-            model sees it, None never.
+        inputs: arrays by name, or values that numpy can convert to the configured type.
+        parameters: parameters of the request.
+        id: id of the request.
+        outputs: names of the outputs that the client wants; None for all.
+        correlation_id: id of the sequence that the request belongs to.
+        flags: 1 for the first request of a sequence, 2 for the last, 3 for both.
+        timeout_us: how long the request may wait in the queue.
+        cancel_after: the client cancels the request after this number of responses; with 0 before
+            the model gets it, with None never.
     """
 
     inputs: Mapping[str, Any]
@@ -44,9 +44,9 @@ class Response:
     """One response, as a client gets it.
 
     Attributes:
-        outputs: arrays by name; BYTES tensors hold `bytes`.
-        parameters: of the response.
-        error: in the place of outputs, where the model answered with one.
+        outputs: arrays by name; BYTES tensors contain `bytes`.
+        parameters: parameters of the response.
+        error: the model's error instead of outputs, if it returned one.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -54,10 +54,10 @@ class Response:
     error: TritonError | None = None
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The output of that name.
+        """Returns the output of that name.
 
         Raises:
-            KeyError: there is none, perhaps because the response is an error.
+            KeyError: there is no such output, perhaps because the response is an error.
         """
         if self.error is not None:
             raise KeyError(f"{name}: the response is the error '{self.error.message()}'")

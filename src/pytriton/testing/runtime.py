@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model in a harness can reach: functions for models, its logs, and its metrics."""
+"""The runtime of a model in a harness: functions for other models, logs, and metrics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytriton.testing.targets import Target, TargetCall
 
 
 class HarnessRuntime:
-    """The surroundings of a model in a test; notes what it does."""
+    """The runtime of a model in a test, which records the model's calls."""
 
     def __init__(
         self, instance_name: str, model_directory: str, models: Mapping[str, Target]
     ) -> None:
         self.instance_name = instance_name
         self.model_directory = model_directory
-        self.can_infer = False  # between the end of `initialize` and the beginning of `finalize`
+        self.can_infer = False  # True between `initialize` and `finalize`
         self.logs: list[LogLine] = []
         self.calls: list[InferenceRequest] = []
         self._models = dict(models)
@@ -70,7 +70,7 @@ class HarnessRuntime:
         self.logs.append(LogLine(level, message, file, line))
 
     def metrics(self) -> dict[str, float]:
-        """All values, by name and labels as the metrics page writes them."""
+        """Returns all values, by name and labels as on the metrics page."""
         return {
             f"{family.name}{suffix}{_label_text(labels)}": value
             for family in self._metrics.families()

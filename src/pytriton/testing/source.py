@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a model under test comes from: its class, its folder and its configuration."""
+"""The source of a model under test: its class, its folder and its configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONFIG_NAME = "config.pbtxt"
 
 @dataclass
 class ModelSource:
-    """A model's class and the folders that a server would know it by."""
+    """A model's class and its folders, as in a repository."""
 
     model_class: type[Any]
     version_directory: Path
@@ -40,16 +40,16 @@ class ModelSource:
 
     @classmethod
     def find(cls, model: str | Path | type[Any]) -> ModelSource:
-        """A model's file, imported as a server does, or its class.
+        """Import a model's file as a server does, or use its class.
 
         Raises:
-            RuleError: there is no such file, or it is no Python file.
+            RuleError: there is no such file, or it is not a Python file.
             AttributeError: the file has no class `TritonPythonModel`.
         """
         if isinstance(model, type):
             try:
                 directory = Path(inspect.getfile(model)).resolve().parent
-            except (OSError, TypeError):  # it was typed into a prompt or a notebook
+            except (OSError, TypeError):  # it was defined in a prompt or a notebook
                 directory = Path.cwd()
             return cls(model, directory, directory)
         path = Path(model).resolve()
@@ -65,8 +65,8 @@ class ModelSource:
             return cls(model_class, directory, directory.parent, directory.name, modules, places)
         return cls(model_class, directory, directory, "1", modules, places)
 
-    def forget(self) -> None:
-        """Undo the import, so that the next model finds its own files."""
+    def undo_import(self) -> None:
+        """Undo the import, so that the next model imports its own files."""
         if not self._path_before:
             return
         sys.path[:] = self._path_before
@@ -78,11 +78,11 @@ class ModelSource:
                 del sys.modules[name]
 
     def read_config(self, config: Mapping[str, Any] | str | Path | None) -> Any:
-        """The configuration that a server would run the model by; None where there is none.
+        """Returns the configuration with which a server would run the model; None if none exists.
 
         Raises:
             InvalidArgumentError: it is not valid.
-            RuleError: `auto_complete_config` returned something else than a configuration.
+            RuleError: the result of `auto_complete_config` is not a configuration.
         """
         file = self.model_directory / _CONFIG_NAME if config is None else config
         if isinstance(file, Mapping):

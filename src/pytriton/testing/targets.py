@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions in the place of the models that a model calls."""
+"""Functions that replace the models that a model calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend.answers import failure_text
 
 Outputs: TypeAlias = Mapping[str, NDArray[Any]]
-# Gets the inputs and gives outputs, an error, or, as a decoupled model, an iterator over outputs.
+# Takes the inputs and returns outputs, an error or, for a decoupled model, an iterator over those.
 Target: TypeAlias = Callable[
     [dict[str, NDArray[Any]]], Outputs | TritonError | Iterator[Outputs | TritonError]
 ]
@@ -29,7 +29,7 @@ _NEEDS_DECOUPLED = (
 
 
 class TargetCall:
-    """A call of such a function, as `pytriton.pb_utils.runtime.InferenceCall` wants it."""
+    """A call of such a function; implements `pytriton.pb_utils.runtime.InferenceCall`."""
 
     def __init__(
         self, request: InferenceRequest, target: Target | None, *, decoupled: bool
@@ -40,22 +40,22 @@ class TargetCall:
         self._responses = self._run(request, target, decoupled=decoupled)
 
     def receive(self) -> InferenceResponse | None:
-        """The next response; None after the last one."""
+        """Returns the next response; None after the last one."""
         response = next(self._responses, None)
         self.is_over = response is None
         return response
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """The function runs where it is called, and nobody waits for it."""
+        """Do nothing: the function runs in `receive`, so no response arrives later."""
         wake()
 
     def cancel(self) -> None:
-        """End the function where it stands; the empty response that ends all is still there."""
+        """Close the generator; only the empty final response is left to receive."""
         self._responses.close()
         self._responses = (InferenceResponse() for _ in range(1))
 
     def abandon(self) -> None:
-        """End the function where it stands."""
+        """Close the generator."""
         self._responses.close()
 
     def _run(
@@ -65,7 +65,7 @@ class TargetCall:
             return self._refused(f"Request for unknown model: '{self._name}' is not found")
         try:
             result = target({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
-        except Exception as error:  # noqa: BLE001  as a server answers for a model that raises
+        except Exception as error:  # noqa: BLE001  it becomes an error response, as in a server
             return self._failed(error)
         if not isinstance(result, Iterator):
             return (self._response(each) for each in (result,))
@@ -82,7 +82,7 @@ class TargetCall:
         except Exception as error:  # noqa: BLE001  as in `_run`
             yield from self._failed(error)
         else:
-            yield InferenceResponse()  # decoupled models usually say alone that it is the end
+            yield InferenceResponse()  # decoupled models usually end with an empty response
 
     def _response(self, result: Outputs | TritonError) -> InferenceResponse:
         if isinstance(result, TritonError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataclasses that refuse positional arguments in words a user understands."""
+"""Dataclasses that refuse positional arguments with a clear message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 def kwonly_dataclass(cls: type[T]) -> type[T]:
     """Make the constructor of a dataclass take keyword arguments only.
 
-    The class itself is returned, so `isinstance` and `dataclasses.is_dataclass` hold as before.
+    The class itself is returned, so `isinstance` and `dataclasses.is_dataclass` work as before.
     """
     generated_init = cls.__init__
 
@@ -23,6 +23,6 @@ def kwonly_dataclass(cls: type[T]) -> type[T]:
             raise TypeError(message)
         generated_init(self, **kwargs)
 
-    # Replacing the constructor is the point, whatever its type.
+    # The constructor is replaced on purpose, although its type differs.
     cls.__init__ = keyword_only_init  # type: ignore[assignment, method-assign]
     return cls

@@ -11,12 +11,12 @@ _DISTRIBUTION_NAME = "pytriton"
 
 
 def get_root_module_path() -> pathlib.Path:
-    """The folder of the `pytriton` package."""
+    """Returns the folder of the `pytriton` package."""
     return pathlib.Path(__file__).resolve().parent.parent
 
 
 def is_editable_install() -> bool:
-    """Whether the package runs from a source tree instead of from an installed copy."""
+    """Returns whether the package runs from a source tree instead of an installed copy."""
     try:
         distribution = importlib.metadata.distribution(_DISTRIBUTION_NAME)
     except importlib.metadata.PackageNotFoundError:

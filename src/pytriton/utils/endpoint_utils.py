@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address under which the process that started a server reaches it."""
+"""The address of a server for the process that started it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytriton.constants import (
 if TYPE_CHECKING:
     from pytriton.triton_config import TritonConfig
 
-# An address of zeros only, however many: the server listens everywhere, so loopback reaches it.
+# Addresses of zeros only: the server listens on all interfaces, so loopback works.
 _ANY_ADDRESS = re.compile(r"(0+\.){3}0+|0+|::")
 
 
 def get_endpoint(config: TritonConfig, endpoint: Literal["http", "grpc", "metrics"]) -> str:
-    """The URL of one of the server's endpoints as seen from the same machine.
+    """Returns the URL of one of the server's endpoints for clients on the same machine.
 
     Args:
         config: configuration the server was started with.

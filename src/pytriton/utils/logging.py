@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quieter logs of the libraries underneath."""
+"""Fewer log lines of third-party libraries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _TALKATIVE_LOGGERS = ("asyncio", "geventhttpclient", "grpc", "urllib3")
 
 
 def silence_3rd_party_loggers() -> None:
-    """Let the libraries underneath log warnings and errors only."""
+    """Let third-party libraries log warnings and errors only."""
     for name in _TALKATIVE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `trace_config` and `--trace-config` say, read once for the server and for tracers."""
+"""Parses `trace_config` and `--trace-config`, for the server and for tracers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 OPENTELEMETRY = "opentelemetry"
 OFF = "OFF"
 TIMESTAMPS = "TIMESTAMPS"
-_URL = "http://localhost:4318/v1/traces"  # where Triton sends spans if it is not told
+_URL = "http://localhost:4318/v1/traces"  # Triton's default
 INSTALL_HINT = (
     "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
     "opentelemetry-exporter-otlp-proto-http"
 )
 _PREFIX = f"{OPENTELEMETRY},"
-# What Triton takes for a level, in any case.
+# The levels that Triton accepts, in upper or lower case.
 _LEVELS = {
     **dict.fromkeys(("OFF", "FALSE"), OFF),
     **dict.fromkeys(("TIMESTAMPS", "TRUE", "ON", "MIN", "MAX"), TIMESTAMPS),
@@ -26,36 +26,36 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class TraceConfig:
-    """Settings of traces; those of another mode than OpenTelemetry's are not kept."""
+    """Settings of traces; those of other modes than OpenTelemetry are dropped."""
 
     mode: str = ""
     levels: tuple[str, ...] = ()
-    rate: int = 1000  # one request of so many; 0: only those of clients that trace
-    count: int = -1  # how many in all; -1: without limit
-    options: dict[str, str] = field(default_factory=dict)  # of OpenTelemetry, but the resource
-    resource: dict[str, str] = field(default_factory=dict)  # attributes of what is traced
+    rate: int = 1000  # one of this many requests; 0: only those with trace headers
+    count: int = -1  # total number of traces; -1: no limit
+    options: dict[str, str] = field(default_factory=dict)  # of OpenTelemetry, without resource
+    resource: dict[str, str] = field(default_factory=dict)  # resource attributes
 
     @property
     def is_opentelemetry(self) -> bool:
-        """Whether spans are to be made."""
+        """Whether the mode is OpenTelemetry."""
         return self.mode == OPENTELEMETRY
 
     @property
     def url(self) -> str:
-        """Where spans go; empty where that is not said."""
+        """The URL for spans; empty if none is given."""
         return self.options.get("url", "")
 
     @property
     def endpoint(self) -> str:
-        """Where the server sends spans."""
+        """The URL to which the server sends spans."""
         return self.url or _URL
 
     @property
     def batching(self) -> dict[str, Any]:
-        """How spans are sent, as arguments of OpenTelemetry's `BatchSpanProcessor`.
+        """The arguments of OpenTelemetry's `BatchSpanProcessor`.
 
         Raises:
-            ValueError: a number is none.
+            ValueError: a value that must be a number is not.
         """
         queue_size = self._option("bsp_max_queue_size", 2048)
         batch_size = self._option("bsp_max_export_batch_size", 512)
@@ -73,7 +73,7 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
     """Read settings `<name>=<value>` and `<mode>,<name>=<value>`; the last one of a name counts.
 
     Raises:
-        ValueError: a number is none, or a level or a mode is unknown.
+        ValueError: a value that must be a number is not, or a level or a mode is unknown.
     """
     values: dict[str, str] = {}
     levels: list[str] = []

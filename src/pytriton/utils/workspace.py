@@ -17,14 +17,14 @@ class CleanupWarning(UserWarning):
 
 
 class Workspace:
-    """A folder with room for a model store, removed by `clean`.
+    """A folder that can contain a model store; `clean` removes it.
 
     Args:
-        workspace_path: folder to create; it must not exist yet. Without it a folder with a random
+        workspace_path: folder to create; it must not exist yet. By default a folder with a random
             name is made under `PYTRITON_HOME` and removed with the object.
 
     Raises:
-        FileExistsError: where `workspace_path` exists.
+        FileExistsError: if `workspace_path` exists.
     """
 
     def __init__(self, workspace_path: str | pathlib.Path | None = None) -> None:
@@ -45,21 +45,21 @@ class Workspace:
 
     @property
     def model_store_path(self) -> pathlib.Path:
-        """Where the models of the workspace are kept."""
+        """The folder of the workspace's models."""
         return self._path / "model-store"
 
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """Returns whether the folder exists."""
         return self._path.exists()
 
     def is_empty(self) -> bool:
-        """Whether the folder is missing or holds hidden entries only."""
+        """Returns whether the folder is missing or contains hidden entries only."""
         if not self.exists():
             return True
         return all(entry.name.startswith(".") for entry in self._path.iterdir())
 
     def clean(self) -> None:
-        """Remove the folder and all it holds; what cannot be removed gives a `CleanupWarning`."""
+        """Remove the folder and its contents; warns with `CleanupWarning` if that fails."""
         _remove(self._path)
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the check asks a server: one request by each client over each protocol, and more."""
+"""The requests that the check sends to a server: with each client over each protocol, and more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytriton.client import (
 from pytriton.constants import TRITON_LOCAL_IP
 from pytriton.triton import RemoteTriton
 
-Question = Callable[[], str]  # gives what came, and raises where it is not what was expected
+ClientCheck = Callable[[], str]  # returns the result as text, raises if it is not as expected
 
 _TIMEOUT_S = 10.0
 _LIMITS: dict[str, Any] = {"init_timeout_s": _TIMEOUT_S, "inference_timeout_s": _TIMEOUT_S}
@@ -31,23 +31,23 @@ _STREAM = [3, 2, 1]
 _REMOTE = "RemoteAddSub"
 
 
-def model_client_questions(ports: Ports) -> dict[str, Question]:
-    """Both protocols, with the plain client."""
+def model_client_checks(ports: Ports) -> dict[str, ClientCheck]:
+    """Returns the checks of the plain client over both protocols."""
     http_url, grpc_url = _urls(ports)
     return {
-        "ModelClient over HTTP": lambda: _ask(http_url),
-        "ModelClient over gRPC": lambda: _ask(grpc_url),
+        "ModelClient over HTTP": lambda: _infer(http_url),
+        "ModelClient over gRPC": lambda: _infer(grpc_url),
     }
 
 
-def all_questions(ports: Ports) -> dict[str, Question]:
-    """Every client over every protocol that it speaks, the stream over HTTP, and the metrics."""
+def all_client_checks(ports: Ports) -> dict[str, ClientCheck]:
+    """Returns the checks of all clients and their protocols, the HTTP stream, and the metrics."""
     http_url, grpc_url = _urls(ports)
-    return model_client_questions(ports) | {
-        "FuturesModelClient over HTTP": lambda: _ask_later(http_url),
-        "FuturesModelClient over gRPC": lambda: _ask_later(grpc_url),
-        "AsyncioModelClient over HTTP": lambda: asyncio.run(_ask_async(http_url)),
-        "AsyncioModelClient over gRPC": lambda: asyncio.run(_ask_async(grpc_url)),
+    return model_client_checks(ports) | {
+        "FuturesModelClient over HTTP": lambda: _infer_with_future(http_url),
+        "FuturesModelClient over gRPC": lambda: _infer_with_future(grpc_url),
+        "AsyncioModelClient over HTTP": lambda: asyncio.run(_infer_async(http_url)),
+        "AsyncioModelClient over gRPC": lambda: asyncio.run(_infer_async(grpc_url)),
         "DecoupledModelClient over gRPC": lambda: _read_stream(grpc_url),
         "AsyncioDecoupledModelClient over gRPC": lambda: asyncio.run(_read_stream_async(grpc_url)),
         "generate_stream over HTTP": lambda: _read_events(ports),
@@ -56,18 +56,18 @@ def all_questions(ports: Ports) -> dict[str, Question]:
 
 
 def bind_remotely(ports: Ports, access_token: str) -> str:
-    """Bind a model into the server as another process would, ask it, and take it away."""
+    """Bind a model to the server as another process would, call it, and unbind it."""
     url, _ = _urls(ports)
     with RemoteTriton(url, access_token=access_token) as remote:
         bind_add_sub(remote, _REMOTE)
-        text = _ask(url, _REMOTE)
-    if answers(ports, f"/v2/models/{_REMOTE}/ready"):
+        text = _infer(url, _REMOTE)
+    if responds_ok(ports, f"/v2/models/{_REMOTE}/ready"):
         raise ValueError(f"Expected that {_REMOTE} goes with its binder, but it is ready")
     return text
 
 
-def answers(ports: Ports, path: str) -> bool:
-    """Whether the server says 200 to a GET."""
+def responds_ok(ports: Ports, path: str) -> bool:
+    """Returns whether the server answers a GET request with 200."""
     try:
         return status_of(ports, path) == http.client.OK
     except OSError:
@@ -75,7 +75,7 @@ def answers(ports: Ports, path: str) -> bool:
 
 
 def status_of(ports: Ports, path: str) -> int:
-    """What the server says to a GET."""
+    """Returns the status of the server's response to a GET request."""
     return _http(ports.http, "GET", path)[0]
 
 
@@ -83,17 +83,17 @@ def _urls(ports: Ports) -> tuple[str, str]:
     return f"http://{TRITON_LOCAL_IP}:{ports.http}", f"grpc://{TRITON_LOCAL_IP}:{ports.grpc}"
 
 
-def _ask(url: str, model_name: str = ADD_SUB) -> str:
+def _infer(url: str, model_name: str = ADD_SUB) -> str:
     with ModelClient(url, model_name, **_LIMITS) as client:
         return _checked_sums(client.infer_batch(a=_ONES, b=_ONES))
 
 
-def _ask_later(url: str) -> str:
+def _infer_with_future(url: str) -> str:
     with FuturesModelClient(url, ADD_SUB, **_LIMITS) as client:
         return _checked_sums(client.infer_batch(a=_ONES, b=_ONES).result(_TIMEOUT_S))
 
 
-async def _ask_async(url: str) -> str:
+async def _infer_async(url: str) -> str:
     async with AsyncioModelClient(url, ADD_SUB, **_LIMITS) as client:
         return _checked_sums(await client.infer_batch(a=_ONES, b=_ONES))
 
