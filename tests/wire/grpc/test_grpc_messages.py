@@ -123,7 +123,7 @@ class Memory:
 
 def test_message_in_parts_is_put_into_the_memory_for_it():
     memory = Memory()
-    assembler = MessageAssembler(LIMIT, find_memory=memory.find)
+    assembler = MessageAssembler(LIMIT, allocate=memory.find)
 
     assert assembler.feed(framed(b"whole") + framed(b"begins and ends")[:11]) == [b"whole"]
     (message,) = assembler.feed(b" and ends")
@@ -134,40 +134,40 @@ def test_message_in_parts_is_put_into_the_memory_for_it():
 
 
 def test_rest_of_a_message_can_be_written_to_its_memory():
-    assembler = MessageAssembler(LIMIT, find_memory=Memory().find)
+    assembler = MessageAssembler(LIMIT, allocate=Memory().find)
     assembler.feed(framed(b"0123456789")[:8])
 
-    assembler.room[:3] = b"345"
-    assert assembler.fill(3) is None
+    assembler.buffer[:3] = b"345"
+    assert assembler.buffer_updated(3) is None
     assert not assembler.is_between_messages
-    assembler.room[:] = b"6789"
+    assembler.buffer[:] = b"6789"
 
-    assert assembler.fill(4) == b"0123456789"
+    assert assembler.buffer_updated(4) == b"0123456789"
     assert assembler.is_between_messages
-    assert assembler.room is None
+    assert assembler.buffer is None
 
 
 def test_memory_is_asked_for_once_a_message_shows_its_beginning():
     memory = Memory()
-    assembler = MessageAssembler(LIMIT, find_memory=memory.find)
+    assembler = MessageAssembler(LIMIT, allocate=memory.find)
 
     assembler.feed(message_prefix(10))
-    assert assembler.room is None
+    assert assembler.buffer is None
     assembler.feed(b"012")
     assembler.feed(b"345")
 
     assert memory.asked == [(10, b"012")]
-    assert len(assembler.room) == 4
+    assert len(assembler.buffer) == 4
 
 
 def test_message_without_memory_grows_as_it_comes():
     asked = []
-    assembler = MessageAssembler(LIMIT, find_memory=lambda *start: asked.append(start))
+    assembler = MessageAssembler(LIMIT, allocate=lambda *start: asked.append(start))
 
     assert collect(assembler, *(framed(b"0123456789")[at : at + 1] for at in range(15))) == [
         b"0123456789"
     ]
-    assert assembler.room is None
+    assert assembler.buffer is None
     assert len(asked) == 1
 
 

@@ -61,11 +61,11 @@ class FrameClient:
     def deliver(self, data: bytes) -> Iterator[list[Event]]:
         """Do what a transport does that reads into memory: what was lent is used again at once."""
         while data:
-            room = self.connection.room()
-            if room is not None:
-                size = min(len(room), len(data))
-                room[:size] = data[:size]
-                events = self.connection.fill(size, self.now_ns)
+            buffer = self.connection.get_buffer()
+            if buffer is not None:
+                size = min(len(buffer), len(data))
+                buffer[:size] = data[:size]
+                events = self.connection.buffer_updated(size, self.now_ns)
             else:
                 size = len(data)
                 buffer = bytearray(data)

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.wire.http2 import (
     ConnectionTerminated,
-    DataPlaced,
+    DataBuffered,
     DataReceived,
     ErrorCode,
     Limits,
@@ -66,7 +66,7 @@ def test_memory_that_was_lent_is_not_kept():
 def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes):
     client = opened()
     memory = memoryview(bytearray(len(BODY)))
-    client.connection.place(1, memory)
+    client.connection.set_buffer(1, memory)
     wire = cut(BODY, frame_bytes)
 
     events = []
@@ -74,57 +74,60 @@ def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes):
         events += client.send(wire[start : start + chunk_bytes])
 
     assert memory == BODY
-    assert all(isinstance(event, DataPlaced) for event in events)
+    assert all(isinstance(event, DataBuffered) for event in events)
     assert sum(event.size for event in events) == len(BODY)
 
 
 def test_frames_of_one_read_share_an_event():
     client = opened()
-    client.connection.place(1, memoryview(bytearray(len(BODY))))
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
 
-    assert client.send(cut(BODY, 16_384)) == [DataPlaced(1, len(BODY), end_stream=False)]
+    assert client.send(cut(BODY, 16_384)) == [DataBuffered(1, len(BODY), end_stream=False)]
 
 
 def test_what_the_memory_has_no_room_for_is_received():
     client = opened()
     memory = memoryview(bytearray(7))
-    client.connection.place(1, memory)
+    client.connection.set_buffer(1, memory)
 
     events = client.send(data(1, b"0123456789", end_stream=True))
 
     assert memory == b"0123456"
-    assert events == [DataPlaced(1, 7, end_stream=False), DataReceived(1, b"789", end_stream=True)]
+    assert events == [
+        DataBuffered(1, 7, end_stream=False),
+        DataReceived(1, b"789", end_stream=True),
+    ]
 
 
 def test_large_frames_beyond_the_memory_are_received():
     client = opened()
     memory = memoryview(bytearray(20_000))
-    client.connection.place(1, memory)
+    client.connection.set_buffer(1, memory)
 
     placed, received = client.send(cut(BODY[:60_000], 15_000))
 
-    assert placed == DataPlaced(1, 20_000, end_stream=False)
+    assert placed == DataBuffered(1, 20_000, end_stream=False)
     assert memory.tobytes() + received.data == BODY[:60_000]
 
 
 def test_other_streams_do_not_get_into_the_memory():
     client = opened()
     memory = memoryview(bytearray(4))
-    client.connection.place(1, memory)
+    client.connection.set_buffer(1, memory)
 
     events = client.send(data(1, b"ab"), data(3, b"other"), data(1, b"cd", end_stream=True))
 
     assert memory == b"abcd"
     assert events == [
-        DataPlaced(1, 2, end_stream=False),
+        DataBuffered(1, 2, end_stream=False),
         DataReceived(3, b"other", end_stream=False),
-        DataPlaced(1, 2, end_stream=True),
+        DataBuffered(1, 2, end_stream=True),
     ]
 
 
 def test_end_without_data_is_received():
     client = opened()
-    client.connection.place(1, memoryview(bytearray(4)))
+    client.connection.set_buffer(1, memoryview(bytearray(4)))
 
     assert client.send(data(1, b"", end_stream=True)) == [DataReceived(1, b"", end_stream=True)]
 
@@ -133,46 +136,46 @@ def test_closed_stream_takes_no_memory():
     client = opened()
     client.send(rst_stream(1))
 
-    client.connection.place(1, memoryview(bytearray(4)))
+    client.connection.set_buffer(1, memoryview(bytearray(4)))
 
-    assert client.connection.room() is None
+    assert client.connection.get_buffer() is None
 
 
 def test_rest_of_a_large_frame_has_room_in_the_memory():
     client = opened()
     memory = memoryview(bytearray(len(BODY)))
-    client.connection.place(1, memory)
+    client.connection.set_buffer(1, memory)
     wire = data(1, BODY, end_stream=True)
     client.send(wire[:1009])
 
-    room = client.connection.room()
-    room[:] = BODY[1000:]
-    events = client.connection.fill(len(room), client.now_ns)
+    buffer = client.connection.get_buffer()
+    buffer[:] = BODY[1000:]
+    events = client.connection.buffer_updated(len(buffer), client.now_ns)
 
     assert memory == BODY
-    assert events == [DataPlaced(1, len(BODY) - 1000, end_stream=True)]
-    assert client.connection.room() is None
+    assert events == [DataBuffered(1, len(BODY) - 1000, end_stream=True)]
+    assert client.connection.get_buffer() is None
 
 
 def test_room_ends_with_the_frame_or_with_the_memory():
     client = opened()
     header = frames.pack_header(200_000 << 8 | frames.DATA, 0, 1)
-    client.connection.place(1, memoryview(bytearray(300_000)))
+    client.connection.set_buffer(1, memoryview(bytearray(300_000)))
     client.send(header)
-    assert len(client.connection.room()) == 200_000
+    assert len(client.connection.get_buffer()) == 200_000
 
-    client.connection.place(1, memoryview(bytearray(100_000)))
+    client.connection.set_buffer(1, memoryview(bytearray(100_000)))
 
-    assert len(client.connection.room()) == 100_000
+    assert len(client.connection.get_buffer()) == 100_000
 
 
 def test_room_is_only_for_much_data():
     client = opened()
-    client.connection.place(1, memoryview(bytearray(300_000)))
+    client.connection.set_buffer(1, memoryview(bytearray(300_000)))
 
     client.send(data(1, bytes(50_000))[:-1])
 
-    assert client.connection.room() is None
+    assert client.connection.get_buffer() is None
 
 
 def test_stream_without_memory_has_no_room():
@@ -180,15 +183,15 @@ def test_stream_without_memory_has_no_room():
 
     client.send(data(1, BODY)[:1000])
 
-    assert client.connection.room() is None
+    assert client.connection.get_buffer() is None
 
 
 def test_data_inside_a_header_block_has_no_room():
     client = opened()
-    client.connection.place(1, memoryview(bytearray(len(BODY))))
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(frame(frames.HEADERS, 0, 5, client.block()), data(1, BODY)[:9])
 
-    assert client.connection.room() is None
+    assert client.connection.get_buffer() is None
     (event,) = client.send(b"x")
     assert isinstance(event, ConnectionTerminated)
 
@@ -196,12 +199,12 @@ def test_data_inside_a_header_block_has_no_room():
 def test_stream_that_is_reset_gives_its_room_up():
     client = opened()
     memory = memoryview(bytearray(len(BODY)))
-    client.connection.place(1, memory)
+    client.connection.set_buffer(1, memory)
     client.send(data(1, BODY)[:1009])
     client.connection.reset(1)
 
-    assert client.connection.room() is None
-    assert client.connection.fill(1000, client.now_ns) == []
+    assert client.connection.get_buffer() is None
+    assert client.connection.buffer_updated(1000, client.now_ns) == []
     assert client.send(data(1, BODY)[2009:], data(3, b"next")) == [
         DataReceived(3, b"next", end_stream=False)
     ]
@@ -209,30 +212,30 @@ def test_stream_that_is_reset_gives_its_room_up():
 
 def test_window_of_the_stream_holds_for_its_memory():
     client = opened(Limits(stream_window_bytes=100_000))
-    client.connection.place(1, memoryview(bytearray(len(BODY))))
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(data(1, BODY)[:9])
 
-    assert client.connection.fill(100_000, client.now_ns) == [
-        DataPlaced(1, 100_000, end_stream=False)
+    assert client.connection.buffer_updated(100_000, client.now_ns) == [
+        DataBuffered(1, 100_000, end_stream=False)
     ]
-    (event,) = client.connection.fill(1, client.now_ns)
+    (event,) = client.connection.buffer_updated(1, client.now_ns)
     assert event.code is ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_window_of_the_connection_holds_for_memory():
     client = opened(Limits(stream_window_bytes=1 << 20, connection_window_bytes=70_000))
-    client.connection.place(1, memoryview(bytearray(len(BODY))))
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(data(1, BODY)[:9])
 
-    (event,) = client.connection.fill(70_001, client.now_ns)
+    (event,) = client.connection.buffer_updated(70_001, client.now_ns)
 
     assert event.code is ErrorCode.FLOW_CONTROL_ERROR
-    assert client.connection.fill(1, client.now_ns) == []
+    assert client.connection.buffer_updated(1, client.now_ns) == []
 
 
 def test_placed_data_is_acknowledged_like_any_other():
     client = opened(Limits(stream_window_bytes=100_000))
-    client.connection.place(1, memoryview(bytearray(len(BODY))))
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(cut(BODY[:100_000], 16_384))
 
     client.connection.acknowledge(1, 100_000)

@@ -19,7 +19,7 @@ from pytriton.wire.grpc import GrpcError, MessageAssembler, message_prefix, pars
 from pytriton.wire.http2 import (
     Connection,
     ConnectionTerminated,
-    DataPlaced,
+    DataBuffered,
     DataReceived,
     Limits,
     RequestReceived,
@@ -153,12 +153,12 @@ class EchoServer:
             if isinstance(event, RequestReceived):
                 parse_call(event.head)
                 self.assemblers[event.stream_id] = MessageAssembler(
-                    MAX_MESSAGE_BYTES, "gzip", self.find_memory
+                    MAX_MESSAGE_BYTES, "gzip", self.allocate
                 )
             elif isinstance(event, DataReceived):
                 self.feed(event)
-            elif isinstance(event, DataPlaced):
-                self.assemblers[event.stream_id].fill(event.size)
+            elif isinstance(event, DataBuffered):
+                self.assemblers[event.stream_id].buffer_updated(event.size)
                 self.connection.acknowledge(event.stream_id, event.size)
         for stream_id in list(self.assemblers):
             if not self.connection.is_open(stream_id):
@@ -167,7 +167,7 @@ class EchoServer:
                 self.answer(stream_id)
         return True
 
-    def find_memory(self, size: int, start: memoryview) -> memoryview | None:
+    def allocate(self, size: int, start: memoryview) -> memoryview | None:
         return memoryview(bytearray(size)) if self.random.random() < 0.5 else None
 
     def feed(self, event: DataReceived) -> None:
@@ -176,7 +176,7 @@ class EchoServer:
             assembler.feed(event.data)
         except GrpcError:
             self.connection.reset(event.stream_id)
-        self.connection.place(event.stream_id, assembler.room)
+        self.connection.set_buffer(event.stream_id, assembler.buffer)
         if self.random.random() < 0.9:
             self.connection.acknowledge(event.stream_id, len(event.data))
 

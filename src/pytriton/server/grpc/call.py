@@ -22,7 +22,7 @@ from pytriton.wire.grpc import (
     message_prefix,
 )
 from pytriton.wire.grpc.messages import PREFIX_BYTES, Message, pack_prefix
-from pytriton.wire.http2 import ErrorCode, Unfinished
+from pytriton.wire.http2 import ErrorCode, IncompleteInput
 from pytriton.wire.kserve_pb_response import message_size
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class CallConnection(Protocol):
     max_small_bytes: int  # of methods without tensors or files
     work: CallWork
 
-    def place(self, stream_id: int, memory: memoryview | None) -> None:
+    def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
         """Have what comes next of a large message put into its memory, if it has some."""
 
     def forget(self, call: Call) -> None:
@@ -124,7 +124,7 @@ class Call:
                     self._held = HeldData(rest, is_ended=end_stream)
                     self.acknowledge(len(data) - len(rest))
                     return self._held
-        self.connection.place(self.stream_id, assembler.room)
+        self.connection.set_buffer(self.stream_id, assembler.buffer)
         self._end_part(assembler, len(data), end_stream=end_stream)
         return None
 
@@ -146,11 +146,11 @@ class Call:
         if self.connection.http2.has_output:
             self.connection.flush_soon()
 
-    def on_placed(self, size: int, *, end_stream: bool) -> None:
+    def on_buffered(self, size: int, *, end_stream: bool) -> None:
         """Take a part of what the client sends that is in its place already."""
         assembler = self._assembler
         assert assembler is not None
-        message = assembler.fill(size)
+        message = assembler.buffer_updated(size)
         if message is not None and self.is_open:
             self._accept(message)
             if self.is_full or self.is_busy:
@@ -176,12 +176,12 @@ class Call:
         else:
             self.on_message(message)
 
-    def unfinished(self) -> Unfinished | None:
+    def incomplete_input(self) -> IncompleteInput | None:
         """What the client has begun to send and not ended."""
         assembler = self._assembler
         if self._held is not None or assembler is None or assembler.is_between_messages:
             return None
-        return Unfinished("a message", assembler.begun, assembler.left)
+        return IncompleteInput("a message", assembler.partial_messages, assembler.left)
 
     def acknowledge(self, size: int) -> None:
         """Let the client send as much more."""
@@ -312,9 +312,9 @@ class UnaryCall(Call):
         else:
             super().on_data(data, end_stream=end_stream)
 
-    def unfinished(self) -> Unfinished | None:
+    def incomplete_input(self) -> IncompleteInput | None:
         """What lacks of the request: at least its end."""
-        return super().unfinished() or Unfinished("a request", 0, 1)
+        return super().incomplete_input() or IncompleteInput("a request", 0, 1)
 
     def on_message(self, message: Buffer) -> None:
         """Keep the message until the client has said that it is the only one."""

@@ -21,7 +21,7 @@ from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
     Connection,
     ConnectionTerminated,
-    DataPlaced,
+    DataBuffered,
     DataReceived,
     ErrorCode,
     RequestReceived,
@@ -119,7 +119,7 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes | memoryview) -> None:
         """Called by the transport when something was read."""
         now_ns = _monotonic_ns()
-        if len(data) > _START_BYTES and not self.http2.has_places:
+        if len(data) > _START_BYTES and not self.http2.has_buffers:
             view = memoryview(data)
             self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
             data = view[_START_BYTES:]
@@ -136,13 +136,13 @@ class GrpcConnection(asyncio.Protocol):
 
     # Large messages
 
-    def place(self, stream_id: int, memory: memoryview | None) -> None:
+    def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
         """Have what comes next of a large message put into its memory, if it has some."""
         if memory is not None and self._large_reader is None:
             self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
             self._transport.set_protocol(self._large_reader)
         if self._large_reader is not None:
-            self.http2.place(stream_id, memory)
+            self.http2.set_buffer(stream_id, memory)
 
     def end_large_reads(self) -> None:
         """Read as before, for no large message comes any more."""
@@ -161,8 +161,8 @@ class GrpcConnection(asyncio.Protocol):
                 self._on_data(event)
             elif event.__class__ is RequestReceived:
                 self._on_request(event)
-            elif event.__class__ is DataPlaced:
-                self._on_placed(event)
+            elif event.__class__ is DataBuffered:
+                self._on_buffered(event)
             else:
                 self._on_event(event)
         if self.http2.has_output and not self._is_flush_due:
@@ -190,12 +190,12 @@ class GrpcConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  the client hears of it
             self.fail_call(call, error)
 
-    def _on_placed(self, event: DataPlaced) -> None:
+    def _on_buffered(self, event: DataBuffered) -> None:
         call = self._calls.get(event.stream_id)
         if call is None:
             return
         try:
-            call.on_placed(event.size, end_stream=event.end_stream)
+            call.on_buffered(event.size, end_stream=event.end_stream)
         except Exception as error:  # noqa: BLE001  the client hears of it
             self.fail_call(call, error)
 
@@ -276,7 +276,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._is_closing or self._transport.is_closing():
             return
         if self._is_writing_paused:
-            if self._is_clogged():
+            if self._is_output_full():
                 self._pause_reading()
             return
         while output := http2.take_output():
@@ -287,14 +287,14 @@ class GrpcConnection(asyncio.Protocol):
                 break
         if http2.should_close and not self._is_writing_paused:
             self.close()
-        elif self._is_reading_paused and not self._is_clogged():
+        elif self._is_reading_paused and not self._is_output_full():
             self._is_reading_paused = False
             self._transport.resume_reading()
 
-    def _is_clogged(self) -> bool:
+    def _is_output_full(self) -> bool:
         """Whether much waits for the transport."""
         # What waits for the client's windows is no reason to stop reading, which opens them.
-        return self._is_writing_paused and self.http2.is_clogged
+        return self._is_writing_paused and self.http2.is_output_full
 
     def _pause_reading(self) -> None:
         """Let a client wait that asks for more and takes no answers."""
@@ -338,16 +338,16 @@ class GrpcConnection(asyncio.Protocol):
         """End what the client begins and does not go on with, unless it waits for us."""
         http2 = self.http2
         calls = {} if self._is_reading_paused else self._calls
-        unfinished = None if self._is_reading_paused else http2.unfinished()
-        if self._progress.is_stuck(now_ns, unfinished) and unfinished is not None:
-            http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{unfinished.what} came too slowly")
+        incomplete = None if self._is_reading_paused else http2.incomplete_input()
+        if self._progress.is_stuck(now_ns, incomplete) and incomplete is not None:
+            http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly")
         awaited = {
             stream_id: part
             for stream_id, call in calls.items()
-            if (part := call.unfinished()) is not None and http2.is_awaited(stream_id)
+            if (part := call.incomplete_input()) is not None and http2.can_peer_send(stream_id)
         }
         for stream_id in self._progress.stuck_streams(now_ns, awaited):
-            text = f"{awaited[stream_id].what} came too slowly"
+            text = f"{awaited[stream_id].description} came too slowly"
             self._end(self._calls[stream_id], Status.DEADLINE_EXCEEDED, text)
 
     def _check_life(self, now_ns: int) -> None:

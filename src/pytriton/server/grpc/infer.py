@@ -52,9 +52,9 @@ class InferService:
 
     def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
         """What puts the request messages of a call together, large ones where they can stay."""
-        return MessageAssembler(max_bytes, head.encoding, self._find_memory)
+        return MessageAssembler(max_bytes, head.encoding, self._allocate_buffer)
 
-    def _find_memory(self, size: int, start: memoryview) -> memoryview | None:
+    def _allocate_buffer(self, size: int, start: memoryview) -> memoryview | None:
         """Memory of the model that a large message is for, such that its first tensor is aligned.
 
         From there an instance can read it; from anywhere else it has to be copied.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytriton.server.options.server_options import Limits
-    from pytriton.wire.http2 import Unfinished
+    from pytriton.wire.http2 import IncompleteInput
 
 _SECOND_NS = 1_000_000_000
 
@@ -49,16 +49,16 @@ class Progress:
         self._unsent_bytes = unsent_bytes
         return self._writing.stalled_s(now_s) > self._limits.write_stall_timeout_s
 
-    def is_stuck(self, now_ns: int, unfinished: Unfinished | None) -> bool:
+    def is_stuck(self, now_ns: int, incomplete: IncompleteInput | None) -> bool:
         """Whether the client has not ended for too long what it began on its connection."""
-        return self._frames.is_overdue(now_ns / _SECOND_NS, unfinished)
+        return self._frames.is_overdue(now_ns / _SECOND_NS, incomplete)
 
-    def stuck_streams(self, now_ns: int, unfinished: Mapping[int, Unfinished]) -> list[int]:
-        """The streams among those with an unfinished request where it is so for too long."""
+    def stuck_streams(self, now_ns: int, incomplete: Mapping[int, IncompleteInput]) -> list[int]:
+        """The streams among those with an incomplete request where it is so for too long."""
         now_s = now_ns / _SECOND_NS
         last, self._calls = self._calls, {}
         stuck = []
-        for stream_id, part in unfinished.items():
+        for stream_id, part in incomplete.items():
             ending = self._calls[stream_id] = last.get(stream_id) or _Ending(self._limits)
             if ending.is_overdue(now_s, part):
                 stuck.append(stream_id)
@@ -72,17 +72,17 @@ class _Ending:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._last: Unfinished | None = None
+        self._last: IncompleteInput | None = None
         self._pace = Pace()
 
-    def is_overdue(self, now_s: float, unfinished: Unfinished | None) -> bool:
-        last, self._last = self._last, unfinished
-        if unfinished is None:
+    def is_overdue(self, now_s: float, incomplete: IncompleteInput | None) -> bool:
+        last, self._last = self._last, incomplete
+        if incomplete is None:
             return False
-        if last is None or (unfinished.what, unfinished.mark) != (last.what, last.mark):
+        if last is None or incomplete[:2] != last[:2]:
             self._pace.restart(now_s)
             return False
-        if not unfinished.data_left:  # more of a head wins no time
+        if not incomplete.data_left:  # more of a head wins no time
             return self._pace.stalled_s(now_s) > self._limits.header_timeout_s
-        self._pace.advance(max(0, last.data_left - unfinished.data_left), now_s)
+        self._pace.advance(max(0, last.data_left - incomplete.data_left), now_s)
         return self._pace.stalled_s(now_s) > self._limits.body_stall_timeout_s

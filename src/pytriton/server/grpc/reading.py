@@ -54,7 +54,7 @@ class LargeMessageReader(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the transport: where to read to."""
-        room = self._connection.http2.room()
+        room = self._connection.http2.get_buffer()
         self._is_filling = room is not None
         return self._read_buffer if room is None else room
 
@@ -63,11 +63,11 @@ class LargeMessageReader(asyncio.BufferedProtocol):
         connection = self._connection
         if self._is_filling:
             now_ns = time.monotonic_ns()
-            connection.handle(connection.http2.fill(nbytes, now_ns), now_ns)
+            connection.handle(connection.http2.buffer_updated(nbytes, now_ns), now_ns)
             return
-        had_places = connection.http2.has_places
+        had_buffers = connection.http2.has_buffers
         connection.data_received(self._read_buffer[:nbytes])
-        if not had_places and not connection.http2.has_places:
+        if not had_buffers and not connection.http2.has_buffers:
             connection.end_large_reads()
 
     # What does not concern reading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the head of an HTTP/2 request says about a gRPC call."""
+"""Parses the head of a gRPC call from the head of an HTTP/2 request."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _UNIT_NS = {
 
 
 class CallHead(msgspec.Struct, frozen=True, gc=False):
-    """A call before its first message. Calls with equal header blocks share one.
+    """The head of a call; calls with equal header blocks may share an object.
 
-    At most one of `http_status` and `error` says that the call cannot be served.
+    If the call cannot be served, either `http_status` or `error` is set.
     """
 
     path: str  # /package.Service/Method
@@ -37,12 +37,12 @@ class CallHead(msgspec.Struct, frozen=True, gc=False):
     encoding: str = IDENTITY  # of the request's messages
     accepted_encodings: tuple[str, ...] = ()  # for the response's messages
     metadata: Metadata = ()
-    http_status: int | None = None  # the request is not gRPC at all
+    http_status: int | None = None  # the answer if the request is not gRPC
     error: GrpcError | None = None
 
 
 def parse_call(head: RequestHead) -> CallHead:
-    """The call that a request makes; parsed once for every head."""
+    """Returns the head of a call; it is parsed once for every request head."""
     call: CallHead | None = head.memo
     if call is None:
         call = head.memo = _parse(head)
@@ -65,8 +65,8 @@ def _parse(head: RequestHead) -> CallHead:
             metadata=parse_metadata(head.fields),
         )
     except GrpcError as error:
-        # Not the one that was raised: its traceback leads to `head`, which will refer to it, and
-        # the garbage collector does not follow such records.
+        # A new exception without a traceback: that would refer to `head`, which refers to the
+        # result. The garbage collector cannot free this cycle because these records have gc=False.
         return CallHead(head.path, error=GrpcError(error.status, error.message))
 
 
@@ -89,7 +89,7 @@ def _accepted_encodings(field: bytes) -> tuple[str, ...]:
 
 
 def parse_timeout_ns(field: bytes) -> int:
-    """The nanoseconds that a client gives a call; GrpcError where the field is malformed."""
+    """Returns the nanoseconds of a grpc-timeout field; GrpcError if it is malformed."""
     match = _TIMEOUT.fullmatch(field)
     if match is None:
         message = f"expected grpc-timeout of 1 to 8 digits and a unit (HMSmun), got {field[:32]!r}"

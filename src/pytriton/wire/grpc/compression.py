@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message compression: gzip and deflate (which in gRPC is the zlib format), both with bounds."""
+"""Message compression: gzip and deflate (which is the zlib format in gRPC), with size limits."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ IDENTITY = "identity"
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 SUPPORTED = (IDENTITY, *_WINDOW_BITS)
 
-# What compressed messages may come to: some kilobytes inflate to a thousand times as much.
+# The largest inflated size of a message: a few kilobytes can inflate to a thousand times as much.
 MAX_INFLATED_BYTES = 256 << 20
-# So much is inflated at once, in some 0.1 ms: one read may bring hundreds of such messages.
+# Up to this size, messages are inflated at once, in about 0.1 ms; one read may bring hundreds.
 SMALL_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
 _SOURCE_BYTES = 16 << 10
 
 
 class CompressionLevel(enum.Enum):
-    """How hard a server tries to make responses small, as its command line names it."""
+    """How much responses are compressed; the values are those of the command line."""
 
     NONE = "none"
     LOW = "low"
@@ -36,7 +36,7 @@ class CompressionLevel(enum.Enum):
 
 
 def encoding_for_level(level: CompressionLevel, accepted: Collection[str]) -> str:
-    """What gRPC's C core picks for a level among the encodings that a client accepts."""
+    """Returns the encoding that gRPC's C core chooses for a level and a client's encodings."""
     usable = [encoding for encoding in _WINDOW_BITS if encoding in accepted]
     if level is CompressionLevel.NONE or not usable:
         return IDENTITY
@@ -46,9 +46,9 @@ def encoding_for_level(level: CompressionLevel, accepted: Collection[str]) -> st
 
 
 def compress(parts: Sequence[Buffer], encoding: str) -> list[Buffer]:
-    """The bytes of `parts` in an encoding other than identity.
+    """Compress `parts` with an encoding other than identity.
 
-    They are taken piece by piece, as joining them would hold all other threads.
+    This works piece by piece, because joining the parts would block all other threads.
     """
     compressor = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
     compressed: list[Buffer] = []
@@ -63,7 +63,7 @@ def compress(parts: Sequence[Buffer], encoding: str) -> list[Buffer]:
 
 
 class Inflation:
-    """A compressed message, inflated in pieces: at once as far as that is little work."""
+    """Decompresses one message in pieces: a small one at once, the rest of a large one later."""
 
     __slots__ = ("_at", "_data", "_decompressor", "_encoding", "_max_bytes", "_plain")
 
@@ -75,11 +75,11 @@ class Inflation:
         self._encoding = encoding
         self._max_bytes = min(max_bytes, MAX_INFLATED_BYTES)
         self._decompressor = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
-        self._at = 0  # in the data
+        self._at = 0  # offset in `_data`
         self._plain = bytearray()
 
     def begin(self) -> bytearray | None:
-        """The message, if it is a small one; None where `finish` has to be called."""
+        """Returns the message if it is small; None if `finish` has to be called."""
         while not self._decompressor.eof and self._has_input:
             if self._at + len(self._plain) >= SMALL_BYTES:
                 return None
@@ -87,10 +87,10 @@ class Inflation:
         return self._end()
 
     def finish(self) -> bytearray:
-        """The message. This may take long; other threads run meanwhile.
+        """Returns the message. This may take long, but does not block other threads.
 
         Raises:
-            GrpcError: It is damaged, or longer than it may be.
+            GrpcError: The message is damaged or too long.
         """
         while not self._decompressor.eof and self._has_input:
             self._step(PIECE_BYTES)
@@ -101,7 +101,7 @@ class Inflation:
         return self._at < len(self._data) or bool(self._decompressor.unconsumed_tail)
 
     def _step(self, most: int) -> None:
-        """Inflate a piece: little at a time of both, as what is not used is copied."""
+        """Inflate a piece; input is passed in pieces, too, because zlib copies what it leaves."""
         source: Buffer = self._decompressor.unconsumed_tail
         if not source:
             source = self._data[self._at : self._at + _SOURCE_BYTES]

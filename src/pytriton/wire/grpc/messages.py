@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC's length-prefixed messages: cut from the data of a stream, and prefixed for one."""
+"""gRPC's length-prefixed messages: splits received data into messages, and makes prefixes."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from pytriton.wire.grpc.compression import IDENTITY, Inflation
 from pytriton.wire.grpc.status import GrpcError, Status
 
 Buffer = bytes | bytearray | memoryview
-Message = Buffer | Inflation  # the second where a message has to be inflated, which takes long
-# The memory for a message of so many bytes that begins like this; None where there is none.
-FindMemory = Callable[[int, memoryview], "memoryview | None"]
+Message = Buffer | Inflation  # an Inflation if decompressing the message takes long
+# Returns memory for a message, given its size and its first bytes; None to use a plain buffer.
+AllocateBuffer = Callable[[int, memoryview], "memoryview | None"]
 
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")  # compressed flag, length
 _unpack_prefix = _PREFIX.unpack_from
 pack_prefix = _PREFIX.pack
 
-# A smaller message is copied out of the chunk it came in, which it would otherwise keep alive.
+# Smaller messages are copied, because a view would keep all the received data alive.
 _MIN_VIEW_BYTES = 64 << 10
 
 
 def message_prefix(size: int, *, is_compressed: bool = False) -> bytes:
-    """What precedes a message of `size` bytes."""
+    """Returns the prefix of a message of `size` bytes."""
     return pack_prefix(is_compressed, size)
 
 
 class MessageAssembler:
-    """Puts the messages of one stream together.
+    """Assembles the messages of one stream.
 
-    A message that comes in parts is copied once: into the memory that `find_memory` knows for it,
-    else into a buffer that grows as they come. A declared size alone makes nobody touch memory.
+    A message that comes in parts is copied once: into the memory that `allocate` returns, or
+    into a buffer that grows with the parts. No memory is used because of a declared size alone.
     """
 
     __slots__ = (
+        "_allocate",
         "_encoding",
-        "_find_memory",
         "_is_compressed",
         "_left",
         "_max_bytes",
         "_memory",
         "_message",
         "_prefix",
-        "begun",
+        "partial_messages",
     )
 
     def __init__(
-        self, max_bytes: int, encoding: str = IDENTITY, find_memory: FindMemory | None = None
+        self, max_bytes: int, encoding: str = IDENTITY, allocate: AllocateBuffer | None = None
     ) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
-        self._find_memory = find_memory
-        self._prefix = b""  # the part that has come of one
-        self._message: bytearray | None = None  # the part that has come of one
-        self._memory: memoryview | None = None  # of all of it, where it was found
-        self._left = 0  # of it
+        self._allocate = allocate
+        self._prefix = b""  # the received part of an incomplete prefix
+        self._message: bytearray | None = None  # the received part of an incomplete message
+        self._memory: memoryview | None = None  # used instead of `_message` if it was allocated
+        self._left = 0  # missing bytes of the message
         self._is_compressed = False
-        self.begun = 0  # messages that came in parts
+        self.partial_messages = 0  # counts the messages that came in parts
 
     @property
     def is_between_messages(self) -> bool:
@@ -67,22 +67,22 @@ class MessageAssembler:
 
     @property
     def left(self) -> int:
-        """How many bytes of a message are still to come, as far as that is known; 0: none."""
+        """The number of bytes that an incomplete message or its prefix lacks; 0: none."""
         return self._left or (PREFIX_BYTES - len(self._prefix) if self._prefix else 0)
 
     @property
-    def room(self) -> memoryview | None:
-        """Where the rest of a message belongs, if that is known; see `fill`."""
+    def buffer(self) -> memoryview | None:
+        """The rest of the memory from `allocate`, if the message has some; see `buffer_updated`."""
         memory = self._memory
         return None if memory is None else memory[len(memory) - self._left :]
 
-    def fill(self, size: int) -> Message | None:
-        """So many bytes were written to `room`; the message, if it is complete."""
+    def buffer_updated(self, size: int) -> Message | None:
+        """Count `size` bytes that were written to `buffer`; returns the message if complete."""
         self._left -= size
         return None if self._left else self._end_message()
 
     def feed(self, data: Buffer) -> list[Message]:
-        """The messages that `data` completes; raises as `take` does."""
+        """Returns the messages that `data` completes; raises like `take`."""
         messages = []
         while data:
             message, data = self.take(data)
@@ -91,17 +91,17 @@ class MessageAssembler:
         return messages
 
     def take(self, data: Buffer) -> tuple[Message | None, Buffer]:
-        """The first message that `data` completes, if it does, and the data after it.
+        """Returns the first message that `data` completes, if any, and the remaining data.
 
         Raises:
-            GrpcError: If a message is too large, before any of it is kept, or is damaged.
+            GrpcError: A message is damaged, or too large; none of its bytes is stored then.
         """
         if self._message is None and not self._prefix and len(data) >= PREFIX_BYTES:
             is_compressed, size = _unpack_prefix(data)
             if size == len(data) - PREFIX_BYTES <= self._max_bytes and not is_compressed:
-                # A unary call, nearly always.
+                # Nearly always, this is the only message of a unary call.
                 whole = memoryview(data) if size >= _MIN_VIEW_BYTES else data
-                return _own(whole[PREFIX_BYTES:]), b""
+                return _copy_small(whole[PREFIX_BYTES:]), b""
         view = memoryview(data)
         message: Message | None = None
         while view and message is None:
@@ -116,7 +116,7 @@ class MessageAssembler:
         return message, view
 
     def _begin_message(self, view: memoryview) -> tuple[Message | None, memoryview]:
-        """Read a prefix, and the message if all of it is there; the other one is what follows."""
+        """Read a prefix; returns the message if `view` has all of it, and the remaining data."""
         taken = PREFIX_BYTES - len(self._prefix)
         self._prefix += view[:taken]
         view = view[taken:]
@@ -132,16 +132,16 @@ class MessageAssembler:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, message)
         self._is_compressed = bool(flag)
         if size <= len(view):
-            return self._decode(_own(view[:size])), view[size:]
+            return self._decode(_copy_small(view[:size])), view[size:]
         self._left = size
-        self.begun += 1
+        self.partial_messages += 1
         self._message = bytearray()
         return None, view
 
     def _take_part(self, message: bytearray, part: memoryview) -> None:
         if not message and self._memory is None and not self._is_compressed:
-            # Its first part.
-            self._memory = self._find_memory(self._left, part) if self._find_memory else None
+            # This is the first part.
+            self._memory = self._allocate(self._left, part) if self._allocate else None
         if self._memory is None:
             message += part
         else:
@@ -163,8 +163,8 @@ class MessageAssembler:
         return inflation if plain is None else plain
 
 
-def _own(message: Buffer) -> Buffer:
-    """A message that may be kept: small ones do not hold on to the chunk around them."""
+def _copy_small(message: Buffer) -> Buffer:
+    """Copy a small message, so that it does not keep all the received data alive."""
     if isinstance(message, memoryview) and len(message) < _MIN_VIEW_BYTES:
         return bytes(message)
     return message

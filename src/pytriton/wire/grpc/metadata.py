@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom metadata: the header fields that belong to the application. Keys in `-bin` carry bytes."""
+"""Custom metadata: the header fields of the application. Keys that end in `-bin` have bytes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _is_ascii_value = re.compile(r"[ -~]*").fullmatch
 
 
 def parse_metadata(fields: Iterable[Field]) -> Metadata:
-    """The metadata of a request, in order; GrpcError where a binary value is no base64."""
+    """Returns the metadata of a request in order; GrpcError if a binary value is not base64."""
     metadata: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name in _PROTOCOL_FIELDS:
             continue
         key = name.decode("ascii")
         if key.endswith(_BINARY_SUFFIX):
-            # Values of one key may have been joined with commas on the way.
+            # A proxy may have joined the values of one key with commas.
             metadata.extend((key, _decode_binary(key, part)) for part in value.split(b","))
         else:
             metadata.append((key, value.decode("latin-1")))
@@ -49,7 +49,7 @@ def parse_metadata(fields: Iterable[Field]) -> Metadata:
 
 
 def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> list[Field]:
-    """The header fields of metadata that a server sends; ValueError where it cannot be sent."""
+    """Returns the header fields of metadata to send; ValueError if it cannot be sent."""
     return [(key.encode(), _encode_value(key, value)) for key, value in metadata]
 
 

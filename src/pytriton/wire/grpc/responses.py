@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header blocks of gRPC responses. They fit any connection: the usual ones are made at import."""
+"""Header blocks of gRPC responses. They suit any connection, so common ones are made at import."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _HEAD: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _ACCEPT_ENCODING: Field = (b"grpc-accept-encoding", ", ".join(SUPPORTED).encode())
-# gRPC's C core may refuse metadata of more than 8 KiB, and with it the whole status.
+# gRPC's C core may reject metadata of more than 8 KiB, and then loses the status, too.
 _MAX_MESSAGE_BYTES = 7 << 10
 
 
 def encode_response_head(encoding: str = IDENTITY, metadata: Entries = ()) -> bytes:
-    """The head of a response whose messages come in `encoding`."""
+    """Returns the head of a response with messages in `encoding`."""
     fields = [*_HEAD, *encode_metadata(metadata)]
     if encoding != IDENTITY:
         fields.append((b"grpc-encoding", encoding.encode()))
@@ -32,22 +32,22 @@ def encode_response_head(encoding: str = IDENTITY, metadata: Entries = ()) -> by
 
 
 def encode_trailers(status: Status, message: str = "", metadata: Entries = ()) -> bytes:
-    """What ends a response; a very long message is cut."""
+    """Returns the trailers of a response; a very long message is truncated."""
     if not message and not metadata:
         return _BARE_TRAILERS[status]
     return encode_header_block(_trailer_fields(status, message, metadata))
 
 
 def encode_trailers_only(status: Status, message: str = "", metadata: Entries = ()) -> bytes:
-    """A response without any message, to be sent as HEADERS with END_STREAM."""
+    """Returns a response without any message, to be sent as HEADERS with END_STREAM."""
     fields = [*_HEAD, *_trailer_fields(status, message, metadata)]
     if status is Status.UNIMPLEMENTED:
-        fields.append(_ACCEPT_ENCODING)  # tells a client whose encoding was the reason what to use
+        fields.append(_ACCEPT_ENCODING)  # the reason may be the client's encoding
     return encode_header_block(fields)
 
 
 def encode_http_error(http_status: int) -> bytes:
-    """The answer to a request that is not gRPC, to be sent as HEADERS with END_STREAM."""
+    """Returns the response to a request that is not gRPC, to be sent like the one above."""
     fields = [(b":status", str(http_status).encode())]
     if http_status == 405:
         fields.append((b"allow", b"POST"))

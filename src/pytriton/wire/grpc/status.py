@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC's status codes, the error that carries one, and how its message is written."""
+"""gRPC's status codes, the exception that has one, and the encoding of its message."""
 
 from __future__ import annotations
 
 import enum
 import re
 
-_UNSAFE = re.compile(rb"[^ -$&-~]")  # all but printable ASCII, and the percent sign itself
+_UNSAFE = re.compile(rb"[^ -$&-~]")  # anything but printable ASCII, and the percent sign
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
@@ -33,7 +33,7 @@ class Status(enum.IntEnum):
 
 
 class GrpcError(Exception):
-    """A call ends with this status."""
+    """An error that ends a call with a status."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -42,8 +42,8 @@ class GrpcError(Exception):
 
 
 def percent_encode(message: str, max_bytes: int | None = None) -> bytes:
-    """A status message as `grpc-message` has it, cut where it is longer than `max_bytes`."""
-    raw = message[:max_bytes].encode("utf-8", "replace")  # a client may make it very long
+    """Returns a status message for `grpc-message`, truncated to `max_bytes`."""
+    raw = message[:max_bytes].encode("utf-8", "replace")  # a client can cause very long texts
     encoded = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], raw)
     if max_bytes is None or len(encoded) <= max_bytes:
         return encoded
@@ -53,6 +53,6 @@ def percent_encode(message: str, max_bytes: int | None = None) -> bytes:
 
 
 def percent_decode(field: bytes) -> str:
-    """The message in a `grpc-message` field; what is no valid escape stays as it is."""
+    """Returns the message in a `grpc-message` field; invalid escapes are left unchanged."""
     raw = _ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), field)
     return raw.decode("utf-8", "replace")

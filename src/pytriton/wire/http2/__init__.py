@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 (RFC 9113) as a gRPC server needs it, without I/O: bytes in, events and bytes out."""
+"""The parts of HTTP/2 (RFC 9113) that a gRPC server needs, without I/O.
+
+It takes received bytes and returns events and the bytes to send.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pytriton.wire.http2.connection import Connection
 from pytriton.wire.http2.errors import ErrorCode, LocalProtocolError
 from pytriton.wire.http2.events import (
     ConnectionTerminated,
-    DataPlaced,
+    DataBuffered,
     DataReceived,
     Event,
     GoAwayReceived,
@@ -20,16 +23,17 @@ from pytriton.wire.http2.events import (
 from pytriton.wire.http2.header_encoding import encode_header_block
 from pytriton.wire.http2.header_rules import RequestHead
 from pytriton.wire.http2.limits import Limits
-from pytriton.wire.http2.receiving import Unfinished
+from pytriton.wire.http2.receiving import IncompleteInput
 
 __all__ = [
     "Connection",
     "ConnectionTerminated",
-    "DataPlaced",
+    "DataBuffered",
     "DataReceived",
     "ErrorCode",
     "Event",
     "GoAwayReceived",
+    "IncompleteInput",
     "Limits",
     "LocalProtocolError",
     "PingAcknowledged",
@@ -37,7 +41,6 @@ __all__ = [
     "RequestReceived",
     "StreamReset",
     "TrailersReceived",
-    "Unfinished",
     "WriteResumed",
     "encode_header_block",
 ]

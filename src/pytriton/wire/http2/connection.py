@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's side of an HTTP/2 connection.
 
-Nothing here waits, reads a clock or calls back: the owner passes the time and does the I/O.
+Nothing here waits, reads a clock or has callbacks: the owner passes the time and does the I/O.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.core import SHUTDOWN_PING, ConnectionCore
-from pytriton.wire.http2.data import MIN_ROOM_BYTES
+from pytriton.wire.http2.data import MIN_DIRECT_READ_BYTES
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, LocalProtocolError
 from pytriton.wire.http2.events import WriteResumed
 from pytriton.wire.http2.limits import Limits
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.wire.http2.events import Event
     from pytriton.wire.http2.outbox import Buffer
-    from pytriton.wire.http2.receiving import Unfinished
+    from pytriton.wire.http2.receiving import IncompleteInput
     from pytriton.wire.http2.settings import PeerSettings
     from pytriton.wire.http2.streams import Stream
 
@@ -33,10 +33,10 @@ _DEFAULT_LIMITS = Limits()
 class Connection:
     """One client's connection.
 
-    The owner calls `receive` with what it read, acts on the events, and after any call writes what
-    `take_output` returns. Header blocks are bytes from `encode_header_block`. Sending on a stream
-    that is gone does nothing, as the client may leave at any time; sending what HTTP/2 forbids
-    raises `LocalProtocolError`.
+    The owner calls `receive` with the bytes that it read, handles the events, and after any call
+    writes the buffers that `take_output` returns. Header blocks are bytes from
+    `encode_header_block`. Sending on a closed stream does nothing, because the client may reset it
+    at any time; sending frames that HTTP/2 forbids raises `LocalProtocolError`.
     """
 
     __slots__ = ("_core", "_receiver")
@@ -53,17 +53,17 @@ class Connection:
 
     @property
     def peer_settings(self) -> PeerSettings:
-        """What the client asks of us."""
+        """The client's settings."""
         return self._core.peer
 
     @property
     def open_streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return len(self._core.streams.open)
 
     @property
     def activity(self) -> int:
-        """A count that grows with every HEADERS and DATA frame that is sent."""
+        """A counter that grows whenever HEADERS or DATA are sent."""
         return self._core.outbox.activity
 
     @property
@@ -73,10 +73,11 @@ class Connection:
         return bool(outbox.frames or (outbox.turns and outbox.window > 0))
 
     @property
-    def is_clogged(self) -> bool:
-        """Whether so much waits to be written that a client which takes none of it is not read on.
+    def is_output_full(self) -> bool:
+        """Whether so much output waits that the owner should stop reading from the client.
 
-        Only where the transport takes nothing, either: reading is what opens the client's windows.
+        It should do so only while the transport accepts no output, either: the client's
+        WINDOW_UPDATE frames have to be read before queued data can be sent.
         """
         outbox, limits = self._core.outbox, self._core.limits
         return (
@@ -86,29 +87,29 @@ class Connection:
 
     @property
     def should_close(self) -> bool:
-        """Whether the transport is to be closed once the output is written."""
+        """Whether the transport has to be closed once the output is written."""
         core = self._core
         return core.is_terminated or (core.is_refusing and not core.streams.open)
 
     def is_open(self, stream_id: int) -> bool:
-        """Whether an answer on this stream can still reach the client."""
+        """Returns whether a response on this stream can still reach the client."""
         return stream_id in self._core.streams.open
 
     def queued_bytes(self, stream_id: int) -> int:
-        """How much of what was sent on a stream waits for the client."""
+        """Returns how many bytes of a stream's data are queued and not yet written."""
         stream = self._core.streams.open.get(stream_id)
         return 0 if stream is None else stream.queued_bytes
 
     def receive(self, data: bytes | memoryview, now_ns: int) -> list[Event]:
-        """Take bytes of the client.
+        """Process bytes from the client.
 
         Args:
-            data: What came, cut anywhere. Events may hold views of bytes, but never of a
-                memoryview: the memory behind it may be used again at once.
-            now_ns: The time, of a clock that never goes back.
+            data: The received bytes; frames may be cut anywhere. Events may refer to `data` if it
+                is bytes, but never if it is a memoryview: its memory may be reused at once.
+            now_ns: The time of a monotonic clock.
 
         Returns:
-            What happened. A client that broke the protocol is told here too: its last event is
+            The events. If the client violated the protocol, GOAWAY is queued and the last event is
             `ConnectionTerminated`.
         """
         core = self._core
@@ -121,61 +122,61 @@ class Connection:
             core.terminate(violation.code, violation.message)
         return self.take_events()
 
-    def place(self, stream_id: int, memory: memoryview | None) -> None:
-        """Have the data that comes next on a stream put into `memory` until that is full.
+    def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
+        """Write the next data of a stream into `memory` until it is full.
 
-        It is announced by `DataPlaced`; what comes after it, by `DataReceived` again. Data that
-        events have announced already has come: with each of them, the place may be another.
+        Events are `DataBuffered` until then, and `DataReceived` again afterwards. This does not
+        affect data that was received before; the buffer may be changed after each event.
         """
         stream = self._core.streams.open.get(stream_id)
         if stream is not None:
-            stream.place = memory or None
+            stream.buffer = memory or None
 
     @property
-    def has_places(self) -> bool:
-        """Whether there is memory for what comes next on any stream."""
-        return any(stream.place is not None for stream in self._core.streams.open.values())
+    def has_buffers(self) -> bool:
+        """Whether any stream has a buffer for its next data."""
+        return any(stream.buffer is not None for stream in self._core.streams.open.values())
 
-    def unfinished(self) -> Unfinished | None:
-        """What the client has begun and not ended: its preface, a header block or a frame."""
-        return self._receiver.unfinished()
+    def incomplete_input(self) -> IncompleteInput | None:
+        """Returns the preface, header block or frame that has been received in part, if any."""
+        return self._receiver.incomplete_input()
 
-    def is_awaited(self, stream_id: int) -> bool:
-        """Whether the client has more to send on a stream, and may."""
+    def can_peer_send(self, stream_id: int) -> bool:
+        """Returns whether the client may send more on a stream: it is open and has a window."""
         stream = self._core.streams.open.get(stream_id)
-        return stream is not None and self._core.inflow.is_open(stream)
+        return stream is not None and self._core.receive_windows.is_open(stream)
 
-    def room(self) -> memoryview | None:
-        """The memory that the bytes which come next belong in, where there is such: see `fill`."""
+    def get_buffer(self) -> memoryview | None:
+        """Returns the memory that the owner should read into, if any; see `buffer_updated`."""
         receiver = self._receiver
-        # Asked before every read, and answered with None nearly always.
-        return receiver.room() if receiver.reader.data_left >= MIN_ROOM_BYTES else None
+        # This is called before every read, and returns None nearly always.
+        return receiver.get_buffer() if receiver.reader.data_left >= MIN_DIRECT_READ_BYTES else None
 
-    def fill(self, size: int, now_ns: int) -> list[Event]:
-        """Like `receive`, for `size` bytes of the client that were written to `room` instead."""
+    def buffer_updated(self, size: int, now_ns: int) -> list[Event]:
+        """Process `size` bytes that were read into the buffer from `get_buffer`; see `receive`."""
         core = self._core
         if core.is_terminated:
             return []
         core.now_ns = now_ns
         try:
-            self._receiver.fill(size)
+            self._receiver.buffer_updated(size)
         except ConnectionViolation as violation:
             core.terminate(violation.code, violation.message)
         return self.take_events()
 
     def take_events(self) -> list[Event]:
-        """The events since the last call; `take_output` can add some."""
+        """Returns the events since the last call; `take_output` can add some."""
         core = self._core
         events = core.events
         core.events = []
         return events
 
     def take_output(self, max_bytes: int = 4 << 20) -> list[Buffer]:
-        """The buffers to write now, in order, for one gathering write.
+        """Returns the buffers to write now, in order, for one gathering write.
 
         Args:
-            max_bytes: How much queued data to release at most. Call again until `has_output` is
-                false, unless the transport asks for a pause.
+            max_bytes: The largest amount of queued data to return. Call again until `has_output`
+                is false, unless the transport pauses writing.
         """
         core = self._core
         outbox = core.outbox
@@ -190,18 +191,18 @@ class Connection:
         return output
 
     def acknowledge(self, stream_id: int, size: int) -> None:
-        """Say that `size` bytes of a stream's data were used: the client may send as many more.
+        """Mark `size` bytes of a stream's data as consumed: the client may send as many more.
 
-        What a closed stream never acknowledged is given back by itself.
+        Bytes that were not acknowledged when a stream was closed are released automatically.
         """
         stream = self._core.streams.open.get(stream_id)
         if stream is not None:
-            self._core.inflow.acknowledge(stream, size)
+            self._core.receive_windows.acknowledge(stream, size)
 
     def send_response(
         self, stream_id: int, head: bytes, body: Sequence[Buffer], trailers: bytes
     ) -> None:
-        """Send a whole response: one buffer if it is small, else as the calls below would."""
+        """Send a whole response: in one buffer if it is small, else with the methods below."""
         core = self._core
         stream = core.streams.open.get(stream_id)
         if (
@@ -217,7 +218,7 @@ class Connection:
         self.send_trailers(stream_id, trailers)
 
     def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
-        """Send the head of a response, alone or as all of it."""
+        """Send the head of a response; with `end_stream`, it is the whole response."""
         stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
         if stream is None:
             return
@@ -232,10 +233,10 @@ class Connection:
     def send_data(self, stream_id: int, data: Buffer, *, end_stream: bool = False) -> bool:
         """Send data as the client's windows allow.
 
-        A large buffer is never copied: views of it are written, so it must not change until then.
+        A large buffer is not copied, so it must not change until it is written.
 
         Returns:
-            False where so much waits already that the caller should pause until `WriteResumed`.
+            False if so much is queued that the caller should pause until `WriteResumed`.
         """
         stream = self._sendable(stream_id, StreamInput.SEND_DATA)
         if stream is None:
@@ -254,11 +255,11 @@ class Connection:
         core.outbox.enqueue(stream, data)
         stream.is_end_queued = end_stream
         if stream.queued_bytes >= core.limits.high_water_bytes:
-            stream.is_paused = True  # until `WriteResumed`, whatever is sent before it
+            stream.is_paused = True  # until `WriteResumed`, even if more data is sent before it
         return not stream.is_paused
 
     def send_trailers(self, stream_id: int, block: bytes) -> None:
-        """End a response; the trailers follow all of its data."""
+        """End a response; the trailers are sent after all of its data."""
         stream = self._sendable(stream_id, StreamInput.SEND_DATA)
         if stream is None:
             return
@@ -274,23 +275,23 @@ class Connection:
             core.end_sent(stream)
 
     def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """Give a stream up; what it has queued is dropped."""
+        """Reset a stream; its queued data is dropped."""
         if stream_id in self._core.streams.open:
             self._core.outbox.add(frames.rst_stream(stream_id, code))
             self._core.close(stream_id, StreamState.RESET_BY_US)
 
     def ping(self, payload: bytes) -> None:
-        """Ask the client for a sign of life: `PingAcknowledged` with these 8 bytes."""
+        """Send a PING of 8 bytes; the client's answer is the event `PingAcknowledged`."""
         if len(payload) != len(SHUTDOWN_PING) or payload == SHUTDOWN_PING:
             message = f"expected a ping of 8 bytes other than {SHUTDOWN_PING!r}, got {payload!r}"
             raise LocalProtocolError(message)
         self._core.outbox.add(frames.ping(payload))
 
     def begin_shutdown(self) -> None:
-        """Ask the client to open no more streams; those on their way are still served.
+        """Ask the client to open no more streams; those that it has already sent are still served.
 
-        The last word follows by itself one round trip later, or with `finish_shutdown` for a client
-        that does not answer. `should_close` becomes true once the open streams are done.
+        The final GOAWAY is sent automatically one round trip later, or by `finish_shutdown` if the
+        client does not answer. `should_close` becomes true once the open streams have ended.
         """
         self._core.begin_shutdown()
 
@@ -303,9 +304,9 @@ class Connection:
         self._core.terminate(code, message)
 
     def stalled_streams(self, now_ns: int) -> list[int]:
-        """The streams whose queued data made no progress for too long; to be asked now and then.
+        """Returns the streams whose queued data made no progress for `max_stall_ns`.
 
-        A stall is counted from the first call that saw it.
+        Has to be called periodically: a stall is timed from the first call that notices it.
         """
         limits = self._core.limits
         stalled = []
@@ -319,7 +320,7 @@ class Connection:
         return stalled
 
     def _sendable(self, stream_id: int, event: StreamInput) -> Stream | None:
-        """The stream to send on; None where the client is gone."""
+        """Returns the stream to send on; None if it is closed."""
         stream = self._core.streams.open.get(stream_id)
         if stream is None:
             if self._core.streams.state_of(stream_id) is StreamState.IDLE:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frames of the peer do to the connection as a whole: SETTINGS, PING and GOAWAY."""
+"""Handles received frames that concern the whole connection: SETTINGS, PING and GOAWAY."""
 
 from __future__ import annotations
 
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.core import SHUTDOWN_PING, ConnectionCore
-from pytriton.wire.http2.defences import PingPolicy
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
 from pytriton.wire.http2.events import GoAwayReceived, PingAcknowledged
+from pytriton.wire.http2.rate_limits import PingPolicy
 from pytriton.wire.http2.settings import Setting, parse_settings
 
 _PING_BYTES = 8
@@ -15,7 +15,7 @@ _MIN_GOAWAY_BYTES = 8
 
 
 class ControlFrames:
-    """Applies the frames of stream 0."""
+    """Handles the frames of stream 0."""
 
     __slots__ = ("_core", "_pings")
 
@@ -75,7 +75,7 @@ class ControlFrames:
 
 
 def check_length(name: str, payload: bytes, expected: int) -> None:
-    """Refuse a frame of another length than its type has."""
+    """Raise ConnectionViolation if a frame does not have the length of its type."""
     if len(payload) != expected:
         message = f"expected {name} of {expected} bytes, got {len(payload)}"
         raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)

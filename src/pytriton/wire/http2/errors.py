@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 error codes (RFC 9113, section 7) and what a violation by the peer, or by us, raises."""
+"""HTTP/2 error codes (RFC 9113, section 7), and exceptions for violations by the peer or by us."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionViolation(Exception):  # noqa: N818  named after what the peer did
-    """The peer broke a rule of the connection: it ends with GOAWAY."""
+    """A violation by the peer that ends the connection with GOAWAY."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class ConnectionViolation(Exception):  # noqa: N818  named after what the peer d
 
 
 class StreamViolation(Exception):  # noqa: N818  named after what the peer did
-    """The peer broke a rule of one stream: it ends with RST_STREAM, the connection goes on."""
+    """A violation by the peer that ends one stream with RST_STREAM; the connection stays open."""
 
     def __init__(self, stream_id: int, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -45,4 +45,4 @@ class StreamViolation(Exception):  # noqa: N818  named after what the peer did
 
 
 class LocalProtocolError(Exception):
-    """Our own code asked the connection for something that HTTP/2 does not allow."""
+    """Our own code tried to send what HTTP/2 does not allow."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection tells its owner, in the order in which it happened."""
+"""The events that a connection returns to its owner, in order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class RequestReceived(msgspec.Struct, gc=False):
 
 
 class DataReceived(msgspec.Struct, gc=False):
-    """A part of a request's body, to be given back with `Connection.acknowledge` once used.
+    """A part of a request's body; call `Connection.acknowledge` once it is consumed.
 
-    Frames in a row of one `receive` may share one. A memoryview keeps what `receive` got alive.
+    Consecutive frames in one `receive` may share an event. If `data` is a memoryview, it keeps all
+    the bytes that were passed to `receive` alive.
     """
 
     stream_id: int
@@ -28,8 +29,11 @@ class DataReceived(msgspec.Struct, gc=False):
     end_stream: bool
 
 
-class DataPlaced(msgspec.Struct, gc=False):
-    """A part of a request's body is in the memory that `Connection.place` gave; else as above."""
+class DataBuffered(msgspec.Struct, gc=False):
+    """A part of a request's body was written to the buffer that `Connection.set_buffer` set.
+
+    It has to be acknowledged like `DataReceived`.
+    """
 
     stream_id: int
     size: int
@@ -44,7 +48,7 @@ class TrailersReceived(msgspec.Struct, gc=False):
 
 
 class StreamReset(msgspec.Struct, gc=False):
-    """An open stream is gone: the peer reset it, or we did because the peer broke a rule of it."""
+    """An open stream was reset, by the peer or by us because of a violation by the peer."""
 
     stream_id: int
     code: int
@@ -53,7 +57,7 @@ class StreamReset(msgspec.Struct, gc=False):
 
 
 class WriteResumed(msgspec.Struct, gc=False):
-    """The queue of a stream whose `send_data` asked for a pause has drained."""
+    """The queue of a stream is short again after `send_data` returned False."""
 
     stream_id: int
 
@@ -65,7 +69,7 @@ class PingAcknowledged(msgspec.Struct, gc=False):
 
 
 class GoAwayReceived(msgspec.Struct, gc=False):
-    """The peer is going to leave; its open streams go on."""
+    """The peer is going to close the connection; its open streams continue."""
 
     last_stream_id: int
     code: int
@@ -73,7 +77,10 @@ class GoAwayReceived(msgspec.Struct, gc=False):
 
 
 class ConnectionTerminated(msgspec.Struct, gc=False):
-    """The connection ended with our GOAWAY: write what is left, then close. No event follows."""
+    """We ended the connection with GOAWAY: write the rest of the output, then close.
+
+    No event follows.
+    """
 
     code: ErrorCode
     message: str
@@ -82,7 +89,7 @@ class ConnectionTerminated(msgspec.Struct, gc=False):
 Event = (
     RequestReceived
     | DataReceived
-    | DataPlaced
+    | DataBuffered
     | TrailersReceived
     | StreamReset
     | WriteResumed

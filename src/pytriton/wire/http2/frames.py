@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of frames (RFC 9113, sections 4 and 6), and builders for those a server sends."""
+"""The layout of frames (RFC 9113, sections 4 and 6), and functions that build frames to send."""
 
 from __future__ import annotations
 
 import struct
 from typing import Final
 
-# Plain integers: an IntEnum member costs a lookup and a comparison in Python for every frame.
+# Plain integers, because an IntEnum would add a slow lookup and comparison to every frame.
 DATA: Final = 0x0
 HEADERS: Final = 0x1
 PRIORITY: Final = 0x2
@@ -43,12 +43,12 @@ SETTINGS_ACK: Final = pack_header(SETTINGS, ACK, 0)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """A whole frame."""
+    """Returns a whole frame."""
     return pack_header(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def header_frames(stream_id: int, block: bytes, flags: int, max_frame: int) -> bytes:
-    """HEADERS with as many CONTINUATION frames as the peer's frame size asks for."""
+    """Returns HEADERS and, if the block exceeds `max_frame`, CONTINUATION frames."""
     if len(block) <= max_frame:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
     parts = [frame(HEADERS, flags, stream_id, block[:max_frame])]
@@ -60,26 +60,26 @@ def header_frames(stream_id: int, block: bytes, flags: int, max_frame: int) -> b
 
 
 def ping(payload: bytes, flags: int = 0) -> bytes:
-    """PING, or with `ACK` the answer to one."""
+    """Returns a PING frame, or with the flag `ACK` the answer to one."""
     return frame(PING, flags, 0, payload)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """WINDOW_UPDATE for a stream, or for the connection where the id is 0."""
+    """Returns a WINDOW_UPDATE frame for a stream, or for the connection if the id is 0."""
     return frame(WINDOW_UPDATE, 0, stream_id, _U32.pack(increment))
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """RST_STREAM."""
+    """Returns a RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, _U32.pack(code))
 
 
 def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
-    """GOAWAY; `debug` is text for whoever reads the peer's log."""
+    """Returns a GOAWAY frame; `debug` is a text for the peer's log."""
     return frame(GOAWAY, 0, 0, _GOAWAY.pack(last_stream_id, code) + debug)
 
 
 def parse_goaway(payload: bytes) -> tuple[int, int, bytes]:
-    """The last stream id, the error code and the debug text of a GOAWAY of at least 8 bytes."""
+    """Returns the last stream id, error code and debug text of a payload of at least 8 bytes."""
     last_stream_id, code = _GOAWAY.unpack_from(payload)
     return last_stream_id & MAX_STREAM_ID, code, payload[_GOAWAY.size :]

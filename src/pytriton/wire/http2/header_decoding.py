@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes header blocks (RFC 7541) over the tables and the Huffman code of the `hpack` package.
+"""Decodes header blocks (RFC 7541) with the tables and the Huffman code of the `hpack` package.
 
-The loop is our own because misses of the cache are common (every new grpc-timeout is one): 8 fields
-take 6 us here and 36 us in `hpack.Decoder`. Tests compare the two on random blocks.
+The loop is our own because cache misses are common (every new grpc-timeout is one): 8 fields take
+6 us here and 36 us in `hpack.Decoder`. Tests compare the two on random blocks.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _ENTRY_OVERHEAD = 32
 
 
 class HeaderDecoder:
-    """The decoding half of a connection's header compression.
+    """Decodes the header blocks of one connection.
 
-    A block that left the table as it was decodes to the same list again for as long as the table
-    stays so; such blocks are cached (0.1 us a hit), and any change of the table empties the cache.
+    A block that did not change the dynamic table decodes to the same list as long as the table
+    stays the same. Such blocks are cached (0.1 us per hit); any change of the table empties the
+    cache.
     """
 
     __slots__ = ("_heads", "_is_table_changed", "_max_cached", "_max_list_bytes", "_table")
@@ -45,7 +46,7 @@ class HeaderDecoder:
         self._is_table_changed = False
 
     def decode_request(self, block: bytes) -> RequestHead:
-        """The head of a request; ConnectionViolation where the block cannot be decoded."""
+        """Returns the head of a request; ConnectionViolation if the block cannot be decoded."""
         head = self._heads.get(block)
         if head is not None:
             return head
@@ -57,7 +58,7 @@ class HeaderDecoder:
         return head
 
     def decode(self, block: bytes) -> list[Field]:
-        """The fields of a block, in order; ConnectionViolation where it cannot be decoded."""
+        """Returns the fields of a block in order; ConnectionViolation if it cannot be decoded."""
         self._is_table_changed = False
         try:
             fields = self._decode(block)
@@ -70,7 +71,7 @@ class HeaderDecoder:
 
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
-        room = self._max_list_bytes
+        bytes_left = self._max_list_bytes
         at = 0
         end = len(block)
         while at < end:
@@ -95,8 +96,8 @@ class HeaderDecoder:
                     self._table.add(name, value)
                     self._is_table_changed = True
             fields.append(field)
-            room -= len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
-            if room < 0:
+            bytes_left -= len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+            if bytes_left < 0:
                 message = (
                     f"expected a header list of at most {self._max_list_bytes} bytes, got more"
                 )
@@ -120,7 +121,7 @@ class HeaderDecoder:
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
-    """The integer that begins at `at` under the mask `prefix`, and where it ends."""
+    """Returns the integer that begins at `at` with the bits of `prefix`, and its end."""
     number = block[at] & prefix
     at += 1
     if number < prefix:
@@ -139,7 +140,7 @@ def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """The string that begins at `at`, and where it ends."""
+    """Returns the string that begins at `at`, and its end."""
     is_huffman = block[at] & 0x80
     length, start = _integer(block, at, 0x7F)
     stop = start + length

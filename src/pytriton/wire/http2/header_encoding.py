@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes header lists without state: literals that are never put in the peer's table.
+"""Encodes header lists without state: literals are never added to the peer's dynamic table.
 
-A block is therefore the same bytes on every connection, so constant ones are made once, at import.
+A block therefore has the same bytes on every connection, so constant blocks are encoded once, at
+import.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _NAME_INDEX: dict[bytes, int] = {}
 for _index, (_name, _) in enumerate(HeaderTable.STATIC_TABLE, 1):
     _NAME_INDEX.setdefault(_name, _index)
 
-# Tells the peer that our table is empty for good; sent where it allows less than the default.
+# Announces that our dynamic table stays empty; sent if the peer allows less than the default.
 EMPTY_TABLE_UPDATE = b"\x20"
 
 
 def encode_header_block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The header block of `fields`, whose names are in lower case and pseudo-headers first."""
+    """Returns the header block of `fields`; names are in lower case, pseudo-headers come first."""
     return b"".join([_encode_field(name, value) for name, value in fields])
 
 
@@ -41,7 +42,7 @@ def _encode_string(text: bytes) -> bytes:
 
 
 def _encode_integer(number: int, prefix_bits: int) -> bytes:
-    """An integer of RFC 7541, section 5.1, with the bits before the prefix zero."""
+    """Returns an integer as in RFC 7541, section 5.1; the bits before the prefix are zero."""
     largest = (1 << prefix_bits) - 1
     if number < largest:
         return bytes((number,))

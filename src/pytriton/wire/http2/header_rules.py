@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which header lists are well formed (RFC 9113, section 8), and the head of a request they make."""
+"""Checks that header lists are well formed (RFC 9113, section 8), and parses request heads."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _CONNECTION_NAMES = frozenset(
 
 
 class RequestHead(msgspec.Struct, gc=False, eq=False):
-    """The header section of a request. Requests with equal header blocks share one head."""
+    """The header section of a request; requests with equal header blocks may share an object."""
 
     method: str
     path: str
     fields: tuple[Field, ...]  # without pseudo-headers
     authority: str = ""
     content_length: int | None = None
-    violation: str | None = None  # what is wrong with a malformed one
-    memo: Any = None  # what the layer above derived from it, so that it does so once
+    violation: str | None = None  # why the head is malformed
+    memo: Any = None  # a cache for the layer above
 
 
 def parse_request(fields: list[Field]) -> RequestHead:
-    """The head that a decoded header block makes; a malformed one says so in `violation`."""
+    """Returns the head of a request from its decoded fields; `violation` is set if malformed."""
     pseudo: dict[bytes, bytes] = {}
     regular: list[Field] = []
     violation = None
@@ -44,7 +44,7 @@ def parse_request(fields: list[Field]) -> RequestHead:
             pseudo[name] = value
             violation = violation or (None if _is_value(value) else _value_violation(name, value))
         else:
-            # gRPC lets servers strip what its clients send as it was given to them.
+            # gRPC clients send values unchanged, and its specification lets servers strip them.
             value = value.strip(_BLANKS)  # noqa: PLW2901
             violation = violation or field_violation(name, value)
             regular.append((name, value))
@@ -61,7 +61,7 @@ def parse_request(fields: list[Field]) -> RequestHead:
 
 
 def trailers_violation(fields: list[Field]) -> str | None:
-    """What is wrong with the trailers of a request, if anything is."""
+    """Returns why the trailers of a request are malformed; None if they are not."""
     for name, value in fields:
         violation = field_violation(name, value.strip(_BLANKS))
         if violation is not None:
@@ -70,7 +70,7 @@ def trailers_violation(fields: list[Field]) -> str | None:
 
 
 def field_violation(name: bytes, value: bytes) -> str | None:
-    """What is wrong with a field, if anything is."""
+    """Returns why a field is malformed; None if it is not."""
     if not _is_name(name):
         return f"expected a field name in lower case, got {name!r}"
     if not _is_value(value):

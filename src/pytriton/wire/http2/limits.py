@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a peer may make one connection do or hold, in one place."""
+"""All limits on the work and the memory that a peer can cause on one connection."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one connection; the defaults suit a server of tensors, the ping policy is gRPC's.
+    """Limits of one connection; the defaults suit tensors, and the ping policy is gRPC's.
 
     Attributes:
-        max_concurrent_streams: Streams open at once; a further one is refused.
-        stream_window_bytes: What a peer may send on a stream before it is acknowledged.
+        max_concurrent_streams: Open streams; further ones are refused.
+        stream_window_bytes: How much a peer may send on a stream before it is acknowledged.
         connection_window_bytes: The same for all streams together: bounds unread data in memory.
-        max_frame_bytes: The largest DATA frame; other frames end at `max_header_block_bytes`.
-        max_header_block_bytes: A header block as sent, all its CONTINUATION frames included.
-        max_header_list_bytes: A header list as decoded, counted as RFC 7541, section 4.1 does.
+        max_frame_bytes: The largest DATA frame; the limit for other frames is
+            `max_header_block_bytes`, if that is smaller.
+        max_header_block_bytes: An encoded header block, including its CONTINUATION frames.
+        max_header_list_bytes: A decoded header list, counted as in RFC 7541, section 4.1.
         max_continuations: CONTINUATION frames of one header block.
-        cached_header_blocks: Header blocks whose decoded form is kept.
-        reset_burst: Streams that may be reset by or because of the peer at once ...
-        resets_per_second: ... and how quickly that allowance comes back.
-        idle_frame_burst: Frames that do nothing (empty DATA, PRIORITY, unknown ones) at once ...
-        idle_frames_per_second: ... and how quickly that allowance comes back.
-        max_pending_replies: Acknowledgements and resets that wait for the peer to read them.
-        max_closed_streams: Streams whose reset is remembered, to tell late frames from wrong ones.
-        high_water_bytes: A stream with this much queued asks its writer to pause.
+        cached_header_blocks: Header blocks whose decoded form is cached.
+        reset_burst: Streams that may be reset at once, by the peer or because of a violation.
+        resets_per_second: The sustained rate of such resets.
+        idle_frame_burst: Frames without effect (empty DATA, PRIORITY, unknown types) at once.
+        idle_frames_per_second: The sustained rate of such frames.
+        max_pending_replies: Acknowledgements and resets that wait to be written.
+        max_closed_streams: Closed streams whose reset is remembered, so that late frames can be
+            told from invalid ones.
+        high_water_bytes: The writer of a stream is asked to pause if this much is queued.
         low_water_bytes: A paused writer resumes once no more than this is queued.
-        max_queued_bytes: A stream with this much queued takes no more data at all.
-        max_waiting_frame_bytes: Finished frames that wait before a peer is not read on ...
-        max_waiting_data_bytes: ... and queued data of all streams that does.
+        max_queued_bytes: A stream with this much queued accepts no more data.
+        max_waiting_frame_bytes: Reading pauses if finished frames of this size wait to be written,
+        max_waiting_data_bytes: or if all streams together have this much data queued.
         max_stall_ns: How long a stream with queued data may make no progress.
-        min_progress_bytes: What counts as progress; a window opened byte by byte does not.
+        min_progress_bytes: The smallest progress; a window that opens byte by byte is none.
         min_ping_interval_ns: Time between pings while streams are open and no data is sent.
         min_idle_ping_interval_ns: The same while no stream is open.
         max_ping_strikes: Pings that may come too early.

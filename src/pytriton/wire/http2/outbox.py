@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits to be written: finished frames, and data of streams under the peer's flow control.
+"""The output of a connection: finished frames, and queued data under the peer's flow control.
 
-Data stays in its stream's queue until `take` is called: a socket that does not drain makes queues
-grow, and full queues ask their writers to pause.
+Data stays in its stream's queue until `take` is called. If the socket does not drain, the queues
+grow, and the writers of full queues are asked to pause.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview  # a view must be one of bytes: its len() is its size
 
 _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
-# Up to here, a copy into one buffer is cheaper than a second one in the gathering write.
+# Up to this size, copying data behind its frame header is cheaper than writing two buffers.
 _INLINE_BYTES = 64 << 10
-_MAX_INLINE_WAITING = 256 << 10  # beyond this, data is queued so that its stream's queue shows it
-_MAX_TURN_BYTES = 1 << 20  # what a stream may send before it is the next one's turn
+_MAX_INLINE_WAITING = 256 << 10  # above this, data is queued, so that flow control sees it
+_MAX_TURN_BYTES = 1 << 20  # how much a stream may send before it is another one's turn
 
 
 class Outbox:
-    """The sending half of a connection: `frames` goes out first, then the queues by turns."""
+    """The sending half of a connection: `frames` are sent first, then queued data, round-robin."""
 
     __slots__ = (
         "_limits",
@@ -50,15 +50,15 @@ class Outbox:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.frames: list[Buffer] = []  # `add` counts them
-        self.frame_bytes = 0  # in `frames`
+        self.frames: list[Buffer] = []
+        self.frame_bytes = 0  # the size of `frames`
         self.queued_bytes = 0  # in the queues of all streams
-        self.window = frames.DEFAULT_WINDOW  # of the connection
+        self.window = frames.DEFAULT_WINDOW  # the connection's
         self.max_frame = frames.DEFAULT_MAX_FRAME
         self.activity = 0  # counts HEADERS and DATA sent, for the ping policy
         self.turns: deque[Stream] = deque()  # streams with queued data and an open window
-        self.ended: list[Stream] = []  # streams whose last queued frame went out
-        self.resumed: list[Stream] = []  # streams whose writer may go on
+        self.ended: list[Stream] = []  # streams whose last queued frame was taken
+        self.resumed: list[Stream] = []  # streams whose writer may resume
         self._pending_replies = 0
         self._needs_table_update = False
 
@@ -68,7 +68,11 @@ class Outbox:
         self.frame_bytes += len(frame)
 
     def reply(self, frame: bytes) -> None:
-        """Add a frame that the peer made us send; a peer that reads none of them is cut off."""
+        """Add a frame that a frame of the peer requires.
+
+        Raises:
+            ConnectionViolation: The peer sends such frames without reading our replies.
+        """
         self._pending_replies += 1
         if self._pending_replies > self._limits.max_pending_replies:
             message = f"expected replies to be read, got {self._pending_replies} that wait"
@@ -76,7 +80,7 @@ class Outbox:
         self.add(frame)
 
     def limit_header_table(self, size: int) -> None:
-        """Take the peer's HEADER_TABLE_SIZE: we use no table, but must say so if it shrinks."""
+        """Apply the peer's HEADER_TABLE_SIZE: we use no table, but must confirm a smaller size."""
         if size < DEFAULT_HEADER_TABLE_BYTES:
             self._needs_table_update = True
 
@@ -86,7 +90,7 @@ class Outbox:
         self.frame_bytes += len(self.frames[-1])
 
     def add_data(self, stream: Stream, data: Buffer, *, is_end: bool) -> None:
-        """Add DATA that fits inline."""
+        """Add a DATA frame; `fits_inline` must be true."""
         size = len(data)
         flags = frames.END_STREAM if is_end else 0
         header = frames.pack_header(size << 8 | frames.DATA, flags, stream.id)
@@ -99,7 +103,7 @@ class Outbox:
     def add_response(
         self, stream: Stream, head: bytes, body: Sequence[Buffer], size: int, trailers: bytes
     ) -> bool:
-        """Add a whole response as one buffer; False, and nothing done, where it does not fit."""
+        """Add a whole response as one buffer; if it does not fit, return False and add nothing."""
         largest = self.max_frame
         if (
             len(head) > largest
@@ -126,7 +130,7 @@ class Outbox:
         return True
 
     def fits_inline(self, stream: Stream, size: int) -> bool:
-        """Whether a DATA frame of `size` may go out now, in one buffer with its header."""
+        """Returns whether `size` bytes can be sent now, in one buffer with their frame header."""
         if stream.queue:
             return False
         return not size or (
@@ -138,7 +142,7 @@ class Outbox:
         )
 
     def enqueue(self, stream: Stream, data: Buffer) -> None:
-        """Queue data of a stream; the buffer is sent as it is, so it must not change until then."""
+        """Queue data of a stream without copying it: it must not change until it is written."""
         if stream.queued_bytes >= self._limits.max_queued_bytes:
             message = f"stream {stream.id} has {stream.queued_bytes} bytes queued and takes no more"
             raise LocalProtocolError(message)
@@ -156,19 +160,19 @@ class Outbox:
         self.schedule(stream)
 
     def drop(self, stream: Stream) -> None:
-        """Forget what a stream that is gone has queued."""
+        """Drop the queued data of a closed stream."""
         self.queued_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
         stream.queue = None
 
     def schedule(self, stream: Stream) -> None:
-        """Give the stream a turn if it has something to send and may."""
+        """Schedule the stream if it has queued data and an open window."""
         if stream.queue and stream.send_window > 0 and not stream.is_scheduled:
             stream.is_scheduled = True
             self.turns.append(stream)
 
     def take(self, max_bytes: int) -> list[Buffer]:
-        """What to write now: all finished frames, and at most `max_bytes` of queued data."""
+        """Returns what to write now: all finished frames and at most `max_bytes` of queued data."""
         output = self.frames
         self.frames = []
         self._pending_replies = 0
@@ -177,7 +181,7 @@ class Outbox:
         while turns and self.window > 0 and max_bytes > 0:
             stream = turns.popleft()
             stream.is_scheduled = False
-            if stream.queue and stream.send_window > 0:  # unless reset or shrunk meanwhile
+            if stream.queue and stream.send_window > 0:  # it may have been reset or shrunk
                 max_bytes -= self._send_turn(stream, stream.queue, max_bytes, output)
                 self.schedule(stream)
         return output
@@ -185,7 +189,7 @@ class Outbox:
     def _send_turn(
         self, stream: Stream, queue: deque[memoryview], max_bytes: int, output: list[Buffer]
     ) -> int:
-        """Send what a stream may send before it is the next one's turn; returns the bytes."""
+        """Send as much as a stream may send in one turn; returns the number of bytes."""
         size = min(stream.queued_bytes, stream.send_window, self.window, _MAX_TURN_BYTES, max_bytes)
         self.window -= size
         stream.send_window -= size
@@ -213,14 +217,14 @@ class Outbox:
     ) -> None:
         """Move the first `size` bytes of a queue to DATA frames; the last one gets the flags.
 
-        Most clients take 16 KiB a frame: 64 of them for 1 MiB, in a loop that only cuts.
+        Most clients accept frames of 16 KiB, so 1 MiB takes 64 frames: the inner loop only slices.
         """
         largest = self.max_frame
         header = frames.pack_header(largest << 8 | frames.DATA, 0, stream_id)
         while size > largest:
             view = queue[0]
             whole_frames = min(len(view), size - 1) // largest
-            if not whole_frames:  # a frame of several buffers
+            if not whole_frames:  # the next frame needs more than one buffer
                 output.append(header)
                 _move(queue, largest, output)
                 size -= largest
@@ -256,7 +260,7 @@ def _move(queue: deque[memoryview], size: int, output: list[Buffer]) -> None:
 
 
 def _drop(queue: deque[memoryview], size: int) -> None:
-    """Take `size` bytes from the first buffer of a queue."""
+    """Remove `size` bytes from the first buffer of a queue."""
     view = queue[0]
     if len(view) == size:
         queue.popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the received bytes into frames. Large DATA frames are passed on in parts, never gathered."""
+"""Splits received bytes into frames. Large DATA frames are passed on in parts, not collected."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
     from pytriton.wire.http2.limits import Limits
 
-# Type, flags, stream id and payload. Of a DATA frame that comes in parts, only the last one has the
-# flags. A list is the payloads of large DATA frames in a row, with the same header and no flags:
-# most clients send 16 MiB in 1024 of them, which takes a third of the time if handled together.
-# A bare tuple, because one is made for every frame: 0.07 us, a NamedTuple 0.5 us.
+# Type, flags, stream id and payload. If a DATA frame comes in parts, only the last part has the
+# flags. A list contains the payloads of consecutive large DATA frames with the same header and no
+# flags: most clients send 16 MiB in 1024 frames, and handling them together takes a third of the
+# time. This is a plain tuple because one is made for every frame: it takes 0.07 us, a NamedTuple
+# 0.5 us.
 Frame = tuple[int, int, int, Any]  # the payload: bytes, a memoryview or a list of memoryviews
 
-# From this size on a payload is a view of the input, which costs 0.3 us; a copy of 4 KiB as much.
+# Payloads from this size on are views of the input. A view takes 0.3 us, like a copy of 4 KiB.
 VIEW_BYTES = 4096
 
 
@@ -35,30 +36,30 @@ class FrameReader:
         "data_left",
         "data_stream",
         "has_preface",
-        "parts_seen",
+        "partial_frames",
     )
 
     def __init__(self, limits: Limits) -> None:
         self._max_data = limits.max_frame_bytes
         self._max_other = min(limits.max_frame_bytes, limits.max_header_block_bytes)
         self.has_preface = False
-        self._pending = bytearray()  # the beginning of a frame
-        self._needed = 0  # length at which the pending bytes are worth another look
-        self.data_left = 0  # bytes to come of a DATA frame whose header was read
+        self._pending = bytearray()  # the beginning of an incomplete frame
+        self._needed = 0  # length that the pending bytes must have to be read
+        self.data_left = 0  # missing bytes of a DATA frame whose header was read
         self.data_stream = 0
         self._data_flags = 0
-        self.parts_seen = 0  # frames of which only a part had come at some time
+        self.partial_frames = 0  # counts the frames that were not received at once
 
     @property
     def has_pending(self) -> bool:
-        """Whether the beginning of a frame waits for its rest."""
+        """Whether a frame other than DATA has been received in part."""
         return bool(self._pending)
 
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """The frames that `data` completes; to be iterated to the end.
+        """Yields the frames that `data` completes; the caller must iterate to the end.
 
         Raises:
-            ConnectionViolation: At a frame that is too large, or if the peer speaks no HTTP/2.
+            ConnectionViolation: A frame is too large, or the peer does not speak HTTP/2.
         """
         if self._pending or not self.has_preface:
             data = self._join_pending(data)
@@ -78,7 +79,7 @@ class FrameReader:
             stop = start + length
             if stop > end:
                 if kind == frames.DATA and not flags & frames.PADDED:
-                    self.parts_seen += 1
+                    self.partial_frames += 1
                     self.data_left = length
                     self.data_stream = stream_id
                     self._data_flags = flags
@@ -93,17 +94,17 @@ class FrameReader:
                 payload, at = _large_payload(data, at, stop, kind, flags)
                 yield kind, flags, stream_id, payload
         if at < end:
-            self.parts_seen += 1
+            self.partial_frames += 1
             self._pending += data[at:]
             self._needed = self._frame_bytes()
 
-    def pass_data(self, size: int) -> int:
-        """Count so many bytes of a DATA frame as read; the frame's flags if they are its last."""
+    def count_data(self, size: int) -> int:
+        """Count `size` bytes of a DATA frame as read; returns its flags if these are the last."""
         self.data_left -= size
         return 0 if self.data_left else self._data_flags
 
     def _join_pending(self, data: bytes | memoryview) -> bytes:
-        """What there is to read now: nothing until enough has come."""
+        """Append `data` to the pending bytes; returns all of them if they are enough to be read."""
         pending = self._pending
         pending += data
         if not self.has_preface:
@@ -122,13 +123,13 @@ class FrameReader:
         return joined
 
     def _frame_bytes(self) -> int:
-        """The length of the pending frame, as far as it is known."""
+        """Returns the length of the pending frame; that of a frame header if it is not known."""
         if len(self._pending) < frames.HEADER_BYTES:
             return frames.HEADER_BYTES
         return frames.HEADER_BYTES + int.from_bytes(self._pending[:3], "big")
 
     def _data_part(self, data: bytes | memoryview, start: int, stop: int) -> Frame:
-        flags = self.pass_data(stop - start)
+        flags = self.count_data(stop - start)
         return frames.DATA, flags, self.data_stream, memoryview(data)[start:stop]
 
     def _check_size(self, kind: int, length: int) -> None:
@@ -141,7 +142,10 @@ class FrameReader:
 def _large_payload(
     data: bytes | memoryview, at: int, stop: int, kind: int, flags: int
 ) -> tuple[bytes | memoryview | list[memoryview], int]:
-    """The payload of the frame from `at` to `stop`, and where it ends, which a list does later."""
+    """Returns the payload of the frame from `at` to `stop`, and its end.
+
+    For DATA without flags this is a list that includes the following frames with the same header.
+    """
     start = at + frames.HEADER_BYTES
     if kind != frames.DATA:
         return data[start:stop], stop

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frames of the peer do to its streams.
-
-DATA is in `data`, frames for the connection as a whole are in `control`.
-"""
+"""Handles received frames of streams; `data` handles DATA, `control` the frames of stream 0."""
 
 from __future__ import annotations
 
@@ -23,20 +20,20 @@ if TYPE_CHECKING:
     from pytriton.wire.http2.core import ConnectionCore
 
 _PRIORITY_BYTES = 5
-_IDLE = StreamState.IDLE  # naming an enum's member costs 0.16 us on Python 3.11
+_IDLE = StreamState.IDLE  # looking up an enum's member takes 0.16 us on Python 3.11
 _RECV_HEADERS = (StreamInput.RECV_HEADERS, StreamInput.RECV_HEADERS_END)
 
 
-class Unfinished(NamedTuple):
-    """What a peer has begun and not ended."""
+class IncompleteInput(NamedTuple):
+    """Input of a peer that is not complete."""
 
-    what: str
-    mark: int  # another one for another thing
-    data_left: int = 0  # bytes of data to come: only with these a peer may take its time
+    description: str
+    serial: int  # differs for another incomplete input
+    data_left: int = 0  # missing bytes of a DATA frame; only these may come slowly
 
 
 class Receiver:
-    """Applies frames to the state of a connection; violations leave it as exceptions."""
+    """Applies received frames to the state of a connection; violations are raised."""
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
@@ -44,15 +41,15 @@ class Receiver:
         self._decoder = HeaderDecoder(core.limits)
         self._control = ControlFrames(core)
         self._data = DataFrames(core, self.reader)
-        # Only one frame may come next: SETTINGS at first, CONTINUATION inside a header block.
+        # Whether only one type of frame may follow: SETTINGS first, CONTINUATION in header blocks.
         self._is_restricted = True
         self._block_stream = 0
-        self._block: list[bytes] = []  # fragments of an unfinished header block
+        self._block: list[bytes] = []  # fragments of an incomplete header block
         self._block_bytes = 0
         self._block_end_stream = 0
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Apply all that `data` completes; ConnectionViolation ends the connection."""
+        """Handle all frames that `data` completes; ConnectionViolation ends the connection."""
         self._data.is_borrowed = data.__class__ is memoryview
         for kind, flags, stream_id, payload in self.reader.read(data):
             if self._is_restricted:
@@ -63,31 +60,31 @@ class Receiver:
                 elif kind != frames.DATA:
                     self._on_other(kind, flags, stream_id, bytes(payload))
                 elif payload.__class__ is list:
-                    self._data.on_run(stream_id, payload)
+                    self._data.on_data_run(stream_id, payload)
                 else:
                     self._data.on_data(flags, stream_id, payload)
             except StreamViolation as violation:
                 self._core.reset_violated(violation)
 
-    def unfinished(self) -> Unfinished | None:
-        """See `Connection.unfinished`."""
+    def incomplete_input(self) -> IncompleteInput | None:
+        """See `Connection.incomplete_input`."""
         reader = self.reader
         if self._block_stream:
-            return Unfinished("a header block", self._block_stream)
+            return IncompleteInput("a header block", self._block_stream)
         if not reader.has_preface or self._is_restricted:
-            return Unfinished("the connection preface", 0)
+            return IncompleteInput("the connection preface", 0)
         if reader.data_left:
-            return Unfinished("a DATA frame", reader.parts_seen, reader.data_left)
-        return Unfinished("a frame", reader.parts_seen) if reader.has_pending else None
+            return IncompleteInput("a DATA frame", reader.partial_frames, reader.data_left)
+        return IncompleteInput("a frame", reader.partial_frames) if reader.has_pending else None
 
-    def room(self) -> memoryview | None:
-        """See `Connection.room`."""
-        return None if self._is_restricted else self._data.room()
+    def get_buffer(self) -> memoryview | None:
+        """See `Connection.get_buffer`."""
+        return None if self._is_restricted else self._data.get_buffer()
 
-    def fill(self, size: int) -> None:
-        """See `Connection.fill`; ConnectionViolation ends the connection."""
+    def buffer_updated(self, size: int) -> None:
+        """See `Connection.buffer_updated`; ConnectionViolation ends the connection."""
         try:
-            self._data.fill(size)
+            self._data.buffer_updated(size)
         except StreamViolation as violation:
             self._core.reset_violated(violation)
 
@@ -194,7 +191,7 @@ class Receiver:
 
     def _on_trailers(self, stream_id: int, block: bytes, end_stream: int) -> None:
         core = self._core
-        fields = self._decoder.decode(block)  # even where it is ignored: it may change the table
+        fields = self._decoder.decode(block)  # even if it is ignored: it may change the table
         state = next_state(stream_id, core.streams.state_of(stream_id), _RECV_HEADERS[end_stream])
         stream = core.streams.open.get(stream_id)
         if stream is None:
@@ -249,7 +246,7 @@ class Receiver:
 
 
 def _header_fragment(flags: int, payload: bytes) -> bytes:
-    """The fragment in a HEADERS payload, without padding and priority fields."""
+    """Returns the fragment in a HEADERS payload, without padding and priority fields."""
     if flags & frames.PADDED:
         payload = bytes(strip_padding(payload)[0])
     if flags & frames.PRIORITY_FIELDS:

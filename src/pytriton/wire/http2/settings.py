@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SETTINGS (RFC 9113, section 6.5): what the peer may ask of us, and what we tell it."""
+"""SETTINGS (RFC 9113, section 6.5): those of the peer, and those that we send."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Setting(enum.IntEnum):
     MAX_HEADER_LIST_SIZE = 6
 
 
-# Setting -> smallest and largest value, and the error that any other value is.
+# Setting -> smallest and largest value, and the error code for any other value.
 _RANGES = {
     Setting.ENABLE_PUSH: (0, 1, ErrorCode.PROTOCOL_ERROR),
     Setting.INITIAL_WINDOW_SIZE: (0, frames.MAX_WINDOW, ErrorCode.FLOW_CONTROL_ERROR),
@@ -39,7 +39,7 @@ _RANGES = {
 
 @dataclass(slots=True)
 class PeerSettings:
-    """The peer's settings as they stand; what it never sent has the RFC's default."""
+    """The peer's current settings; those that it never sent have the RFC's defaults."""
 
     header_table_bytes: int = DEFAULT_HEADER_TABLE_BYTES
     initial_window: int = frames.DEFAULT_WINDOW
@@ -47,7 +47,7 @@ class PeerSettings:
     max_header_list_bytes: int | None = None
 
     def apply(self, setting: int, value: int) -> None:
-        """Take one validated setting; unknown ones and those for clients change nothing."""
+        """Apply one validated setting; unknown settings and those for clients change nothing."""
         if setting == Setting.HEADER_TABLE_SIZE:
             self.header_table_bytes = value
         elif setting == Setting.INITIAL_WINDOW_SIZE:
@@ -59,7 +59,7 @@ class PeerSettings:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The entries of a SETTINGS payload, in order, all of them in range."""
+    """Returns the entries of a SETTINGS payload in order; ConnectionViolation if one is invalid."""
     if len(payload) % _ENTRY.size:
         message = f"expected SETTINGS in entries of {_ENTRY.size} bytes, got {len(payload)} bytes"
         raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
@@ -76,7 +76,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def server_preface(limits: Limits) -> bytes:
-    """What a server sends first: SETTINGS, and the connection window that no setting can change."""
+    """Returns what a server sends first: SETTINGS, and a WINDOW_UPDATE for the connection."""
     entries = (
         (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
         (Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a stream (RFC 9113, section 5.1) as one table, which the connection asks.
+"""The states of a stream (RFC 9113, section 5.1) as one transition table.
 
-A server of gRPC pushes nothing, so the reserved states do not exist; "closed" is split by who
-closed, which decides how late frames are taken.
+A gRPC server does not push, so there are no reserved states. "Closed" is split by how the stream
+was closed, which decides how late frames are handled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytriton.wire.http2.errors import (
 
 
 class StreamState(enum.IntEnum):
-    """Where a stream stands, seen from the server."""
+    """The state of a stream, seen from the server."""
 
     IDLE = 0
     OPEN = 1
@@ -31,7 +31,7 @@ class StreamState(enum.IntEnum):
 
 
 class StreamInput(enum.IntEnum):
-    """What happens to a stream; `_END` carries END_STREAM."""
+    """A frame that is received or sent on a stream; `_END` stands for END_STREAM."""
 
     RECV_HEADERS = 0
     RECV_HEADERS_END = 1
@@ -53,7 +53,7 @@ class Refusal:
     ends_connection: bool
 
 
-Outcome = StreamState | Refusal | None  # None: our own mistake
+Outcome = StreamState | Refusal | None  # None: an error in our own code
 
 _MISUSE = None
 _IDLE = StreamState.IDLE
@@ -68,9 +68,9 @@ _SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=False)
 _FATAL_BAD = Refusal(ErrorCode.PROTOCOL_ERROR, ends_connection=True)
 _FATAL_SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=True)
 
-# A row for each state; its columns are the inputs in the order of `StreamInput`: six that the peer
-# sends, then four that we send. HEADERS on an open stream are trailers and must carry END_STREAM.
-# A frame that is late but harmless leaves a closed stream as it is.
+# A row for each state; its columns are the inputs in the order of `StreamInput`: six that are
+# received, then four that are sent. HEADERS on an open stream are trailers and must have
+# END_STREAM. A late but harmless frame does not change a closed stream.
 # fmt: off
 _ROWS: dict[StreamState, tuple[Outcome, ...]] = {
     #          HEADERS      HEADERS_END  DATA         DATA_END     WINDOW_UPDATE RESET
@@ -95,12 +95,12 @@ TRANSITIONS = tuple(_ROWS[state] for state in StreamState)
 
 
 def next_state(stream_id: int, state: StreamState, event: StreamInput) -> StreamState:
-    """The state after `event`.
+    """Returns the state after `event`.
 
     Raises:
-        ConnectionViolation: If the peer must not do this, at the cost of the connection.
-        StreamViolation: If the peer must not do this, at the cost of the stream.
-        LocalProtocolError: If we must not do this.
+        ConnectionViolation: The peer must not send this; it ends the connection.
+        StreamViolation: The peer must not send this; it ends the stream.
+        LocalProtocolError: We must not send this.
     """
     outcome = TRANSITIONS[state][event]
     if isinstance(outcome, StreamState):

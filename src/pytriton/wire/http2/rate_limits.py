@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allowances that a peer can use up, for frames that do nothing and for pings."""
+"""Rate limits against abusive peers: for resets, for frames without effect and for pings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 _SECOND_NS = 1_000_000_000
 
 
-class Allowance:
-    """A token bucket: `burst` uses at once, `per_second` of them come back."""
+class TokenBucket:
+    """A token bucket that holds `burst` tokens and gains `per_second`."""
 
     __slots__ = ("_burst", "_left", "_per_second", "_updated_ns")
 
@@ -23,7 +23,7 @@ class Allowance:
         self._updated_ns = 0
 
     def use(self, now_ns: int) -> bool:
-        """Take one; False where none is left."""
+        """Take a token; False if none is left."""
         regained = (now_ns - self._updated_ns) * self._per_second / _SECOND_NS
         self._left = min(float(self._burst), self._left + max(0.0, regained))
         self._updated_ns = now_ns
@@ -34,7 +34,7 @@ class Allowance:
 
 
 class PingPolicy:
-    """gRPC's rule for pings that come too soon; sending HEADERS or DATA forgives earlier ones."""
+    """gRPC's limit on pings that come too early; sending HEADERS or DATA restarts the count."""
 
     __slots__ = ("_activity", "_last_ns", "_limits", "_strikes")
 
@@ -45,11 +45,11 @@ class PingPolicy:
         self._activity = 0
 
     def allows(self, now_ns: int, activity: int, *, is_idle: bool) -> bool:
-        """Take a ping of the peer; False where it is one too many.
+        """Count a ping of the peer; False if it exceeds the limit.
 
         Args:
-            now_ns: When it came.
-            activity: A count of the HEADERS and DATA sent so far; a new value forgives.
+            now_ns: When the ping was received.
+            activity: A counter of the HEADERS and DATA sent; a new value restarts the count.
             is_idle: Whether no stream is open.
         """
         if activity != self._activity:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow control of what the peer sends: windows shrink as data comes, grow as it is used."""
+"""Flow control of received data: windows shrink as data comes and grow as it is consumed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 
-class Inflow:
-    """The receive windows, given back in halves so that few WINDOW_UPDATE frames are sent."""
+class ReceiveWindows:
+    """The receive windows of a connection and its streams.
+
+    WINDOW_UPDATE is sent when half a window has been consumed, so that few of them are needed.
+    """
 
     __slots__ = ("_connection_step", "_credit", "_outbox", "_stream_step", "_window")
 
@@ -35,7 +38,7 @@ class Inflow:
         self._credit = 0
 
     def take(self, stream: Stream, size: int, padding: int) -> None:
-        """Book DATA of an open stream; its padding is given back at once."""
+        """Count received DATA of an open stream; its padding is released at once."""
         total = size + padding
         stream.unacknowledged += total
         stream.receive_window -= total
@@ -49,18 +52,18 @@ class Inflow:
             self.acknowledge(stream, padding)
 
     def is_open(self, stream: Stream) -> bool:
-        """Whether the peer may send more on a stream."""
+        """Returns whether the peer may send more on a stream."""
         return stream.state in _RECEIVING and stream.receive_window > 0 and self._window > 0
 
     def take_unread(self, size: int) -> None:
-        """Book DATA that no open stream takes, and give it back at once."""
+        """Count received DATA that belongs to no open stream, and release it at once."""
         self._window -= size
         if self._window < 0:
             self._raise_overrun()
         self.discard(size)
 
     def acknowledge(self, stream: Stream, size: int) -> None:
-        """Give back what was used of a stream's data."""
+        """Release `size` consumed bytes of a stream."""
         if not 0 <= size <= stream.unacknowledged:
             message = f"expected to acknowledge up to {stream.unacknowledged} bytes, got {size}"
             raise LocalProtocolError(message)
@@ -73,7 +76,7 @@ class Inflow:
         self.discard(size)
 
     def discard(self, size: int) -> None:
-        """Give back data that no stream holds any more."""
+        """Release `size` bytes of the connection's window."""
         self._credit += size
         if self._credit >= self._connection_step:
             self._outbox.add(frames.window_update(0, self._credit))

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pytriton.wire.grpc import MessageAssembler, message_prefix
-from pytriton.wire.http2 import DataPlaced, DataReceived
+from pytriton.wire.http2 import DataBuffered, DataReceived
 from tests.wire.http2.frame_client import FrameClient, data
 
 LIMIT = 1 << 20
@@ -27,10 +27,10 @@ class Receiver:
 
     def open(self, stream_id: int) -> None:
         self.client.open(stream_id)
-        self.assemblers[stream_id] = MessageAssembler(LIMIT, find_memory=self._find_memory)
+        self.assemblers[stream_id] = MessageAssembler(LIMIT, allocate=self._allocate)
         self.messages[stream_id] = []
 
-    def _find_memory(self, size: int, start: memoryview) -> memoryview | None:
+    def _allocate(self, size: int, start: memoryview) -> memoryview | None:
         return memoryview(bytearray(size)) if self._random.random() < 0.7 else None
 
     def receive(self, chunk: bytes) -> None:
@@ -41,16 +41,16 @@ class Receiver:
     def _take(self, event) -> None:
         assembler = self.assemblers[event.stream_id]
         messages = self.messages[event.stream_id]
-        if isinstance(event, DataPlaced):
+        if isinstance(event, DataBuffered):
             self.placed_bytes += event.size
-            message = assembler.fill(event.size)
+            message = assembler.buffer_updated(event.size)
             messages += [] if message is None else [bytes(message)]
             size = event.size
         else:
             assert isinstance(event, DataReceived)
             messages += [bytes(message) for message in assembler.feed(event.data)]
             size = len(event.data)
-        self.client.connection.place(event.stream_id, assembler.room)
+        self.client.connection.set_buffer(event.stream_id, assembler.buffer)
         self.client.connection.acknowledge(event.stream_id, size)
 
 

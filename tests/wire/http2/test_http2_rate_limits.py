@@ -12,8 +12,8 @@ from pytriton.wire.http2 import (
     Limits,
     frames,
 )
-from pytriton.wire.http2.defences import Allowance, PingPolicy
 from pytriton.wire.http2.frames import frame
+from pytriton.wire.http2.rate_limits import PingPolicy, TokenBucket
 from tests.wire.http2.frame_client import (
     RESPONSE_HEAD,
     FrameClient,
@@ -37,11 +37,11 @@ def is_calmed(events) -> bool:
 
 
 def test_allowance_comes_back_with_time():
-    allowance = Allowance(burst=2, per_second=10)
+    bucket = TokenBucket(burst=2, per_second=10)
 
-    at_once = [allowance.use(SECOND_NS) for _ in range(3)]
-    later = [allowance.use(SECOND_NS + 100_000_000) for _ in range(2)]
-    much_later = [allowance.use(100 * SECOND_NS) for _ in range(3)]
+    at_once = [bucket.use(SECOND_NS) for _ in range(3)]
+    later = [bucket.use(SECOND_NS + 100_000_000) for _ in range(2)]
+    much_later = [bucket.use(100 * SECOND_NS) for _ in range(3)]
 
     assert at_once == [True, True, False]
     assert later == [True, False]
@@ -49,9 +49,9 @@ def test_allowance_comes_back_with_time():
 
 
 def test_allowance_ignores_a_clock_that_goes_back():
-    allowance = Allowance(burst=1, per_second=1)
+    bucket = TokenBucket(burst=1, per_second=1)
 
-    assert [allowance.use(now) for now in (5 * SECOND_NS, SECOND_NS)] == [True, False]
+    assert [bucket.use(now) for now in (5 * SECOND_NS, SECOND_NS)] == [True, False]
 
 
 def test_rapid_reset_ends_the_connection():
