@@ -40,50 +40,48 @@ _APIS = (
     "Known groups: health, metadata, inference, shared-memory, model-config, model-repository, "
     "statistics, trace, logging."
 )
-_REUSE = "Let several servers share the port, each with this option; the system spreads clients."
+_REUSE = "Let servers with this option share the port; the system distributes clients to them."
 
 OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "Server": (
-        Option("help", Takes.NOTHING, "", "Show this page; -h does, too."),
+        Option("help", Takes.NOTHING, "", "Show this help, like -h."),
         Option(
             "version",
             Takes.NOTHING,
             "",
-            "Show the version of this server and of the Triton whose protocols it speaks. Not an "
-            "option of Triton.",
+            "Show the version of this server and of the Triton version that it is compatible with. "
+            "Not an option of Triton.",
         ),
         _text("id", "triton", "Name of the server in its metadata."),
-        _integer(
-            "exit-timeout-secs", "30", "Seconds that requests in flight get to finish on exit."
-        ),
+        _integer("exit-timeout-secs", "30", "Seconds to wait for open requests on exit."),
         Option(
             "exit-grace-secs",
             Takes.NUMBER,
             "0",
-            "Seconds that the server goes on serving after a signal although it reports that it is "
+            "Seconds that the server continues to serve after a signal while it reports that it is "
             "not ready, so that load balancers notice first. Not an option of Triton.",
         ),
     ),
     "Logging": (
-        _integer("log-verbose", "0", "Level of verbose logging; 0 is none."),
-        _switch("log-info", "true", "Log what happens in the normal course."),
+        _integer("log-verbose", "0", "Level of verbose logging; 0 turns it off."),
+        _switch("log-info", "true", "Log information messages."),
         _switch("log-warning", "true", "Log warnings."),
         _switch("log-error", "true", "Log errors."),
         _text(
             "log-format",
             "default",
-            "How a line begins: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L.",
+            "Start of each line: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L.",
             "default|ISO8601",
         ),
-        _path("log-file", "", "File that takes the whole log, in place of the console."),
+        _path("log-file", "", "File for the whole log, instead of the console."),
     ),
     "Model repository": (
         Option(
             "model-repository",
             Takes.PATH,
             "",
-            "Folder with models. Needed; may be repeated. A model that is in two of them is not "
-            "served.",
+            "Folder with models. Required; may be repeated. A model that is in two repositories is "
+            "not served.",
             is_repeatable=True,
         ),
         Option(
@@ -96,52 +94,54 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         _switch("exit-on-error", "true", "End the server if a model cannot be loaded at start."),
         _switch(
-            "strict-readiness", "true", "Be ready only while all models are; else, once it listens."
+            "strict-readiness",
+            "true",
+            "Report ready only while all models are; if false, as soon as it listens.",
         ),
         Option(
             "disable-auto-complete-config",
             Takes.NOTHING,
             "",
-            "Take configurations as they are: each model needs a complete config.pbtxt.",
+            "Do not complete configurations: each model needs a complete config.pbtxt.",
         ),
         _text(
             "model-control-mode",
             "none",
             "none: load all models at start. poll: also follow changes of the repository. "
-            "explicit: load what --load-model names, and what clients ask for.",
+            "explicit: load the models of --load-model, and those that clients request.",
             "none|poll|explicit",
         ),
-        _integer("repository-poll-secs", "15", "Seconds between two looks in mode poll."),
+        _integer("repository-poll-secs", "15", "Seconds between two checks in mode poll."),
         _each(
             "load-model",
             "<model>",
-            "Model to load at start in mode explicit; may be repeated. A single * stands for all.",
+            "Model to load at start in mode explicit; may be repeated. A single * means all.",
         ),
         _text(
-            "model-config-name", "", "Use configs/<name>.pbtxt of a model that has it.", "<name>"
+            "model-config-name", "", "Use configs/<name>.pbtxt of a model if it exists.", "<name>"
         ),
-        _integer("model-load-thread-count", "4", "Models that are loaded at the same time."),
-        _integer("model-load-retry-count", "0", "Further attempts to load a model that fails."),
+        _integer("model-load-thread-count", "4", "Number of models to load at the same time."),
+        _integer("model-load-retry-count", "0", "Number of further attempts if loading fails."),
         Option(
             "model-load-timeout-secs",
             Takes.NUMBER,
             "0",
-            "Seconds that each attempt to load a model version may take, 0 as long as it takes; a "
-            "model's parameter LOAD_TIMEOUT_SECS goes before it. Not an option of Triton.",
+            "Maximum seconds for each attempt to load a model version; 0 means no limit. The "
+            "parameter LOAD_TIMEOUT_SECS of a model takes precedence. Not an option of Triton.",
         ),
         _switch(
             "allow-repository-links",
             "false",
-            "Let models be links to places outside the repositories. Not an option of Triton.",
+            "Allow models that are links out of the repositories. Not an option of Triton.",
         ),
         _switch(
             "model-namespacing",
             "false",
-            "Serve models of one name from several repositories.",
+            "Serve models of the same name from several repositories.",
             has_effect=False,
         ),
         _switch(
-            "enable-peer-access", "true", "Let GPUs reach each other's memory.", has_effect=False
+            "enable-peer-access", "true", "Let GPUs access each other's memory.", has_effect=False
         ),
     ),
     "HTTP": (
@@ -155,19 +155,19 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "",
             "Headers to pass on to models as request parameters.",
         ),
-        _integer("http-max-input-size", "67108864", "Largest body of a request, in bytes."),
+        _integer("http-max-input-size", "67108864", "Maximum size of a request body in bytes."),
         Option(
             "http-idle-timeout-secs",
             Takes.NUMBER,
             "3600",
-            "Seconds after which a connection without requests is ended; 0 keeps it. Not an option "
-            "of Triton.",
+            "Seconds after which a connection without requests is closed; 0 means never. Not an "
+            "option of Triton.",
         ),
-        _integer("http-thread-count", "8", "Threads that serve HTTP.", has_effect=False),
+        _integer("http-thread-count", "8", "Number of threads that serve HTTP.", has_effect=False),
         _each(
             "http-restricted-api",
             "<group>[,<group>...]:<header>=<value>",
-            f"Answer these groups of requests only with the header. May be repeated. {_APIS}",
+            f"Require this header for these groups of requests. May be repeated. {_APIS}",
         ),
     ),
     "gRPC": (
@@ -185,83 +185,86 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "grpc-infer-thread-count",
             Takes.INTEGER,
             "2",
-            "Threads that serve gRPC.",
+            "Number of threads that serve gRPC.",
             has_effect=False,
             range=(2, 128),
         ),
         _integer(
-            "grpc-infer-allocation-pool-size", "8", "Requests kept for reuse.", has_effect=False
+            "grpc-infer-allocation-pool-size",
+            "8",
+            "Number of requests kept for reuse.",
+            has_effect=False,
         ),
         Option(
             "grpc-max-response-pool-size",
             Takes.INTEGER,
             "2147483647",
-            "Responses of a stream that wait for their client.",
+            "Maximum number of responses of a stream that wait for the client.",
             has_effect=False,
             range=(1, 2**31 - 1),
         ),
         _switch("grpc-use-ssl", "false", "Encrypt gRPC; needs a certificate and a key."),
-        _switch("grpc-use-ssl-mutual", "false", "Ask clients for a certificate, too."),
+        _switch("grpc-use-ssl-mutual", "false", "Require a certificate from clients too."),
         _path("grpc-server-cert", "", "PEM file with the server's certificate."),
         _path("grpc-server-key", "", "PEM file with the server's key."),
-        _path("grpc-root-cert", "", "PEM file with the authorities of clients' certificates."),
+        _path("grpc-root-cert", "", "PEM file with the root certificates for client certificates."),
         _text(
             "grpc-infer-response-compression-level",
             "none",
-            "How hard to compress responses.",
+            "Compression level of responses.",
             "none|low|medium|high",
         ),
         _integer("grpc-keepalive-time", "7200000", "Milliseconds between keepalive pings."),
-        _integer("grpc-keepalive-timeout", "20000", "Milliseconds to wait for a ping's answer."),
-        _switch("grpc-keepalive-permit-without-calls", "false", "Ping even when no call is open."),
+        _integer("grpc-keepalive-timeout", "20000", "Milliseconds to wait for a ping reply."),
+        _switch("grpc-keepalive-permit-without-calls", "false", "Ping even if no call is open."),
         _integer(
-            "grpc-http2-max-pings-without-data", "2", "Pings in a row without data; 0 is no limit."
+            "grpc-http2-max-pings-without-data",
+            "2",
+            "Maximum pings without data; 0 means no limit.",
         ),
         _integer(
             "grpc-http2-min-recv-ping-interval-without-data",
             "300000",
-            "Milliseconds that have to lie between a client's pings when it sends nothing else.",
+            "Minimum milliseconds between two pings of a client that sends no data.",
         ),
         _integer(
             "grpc-http2-max-ping-strikes",
             "2",
-            "Pings sent too early before a client is cut off; 0 is no limit.",
+            "Number of early pings before a client is disconnected; 0 means no limit.",
         ),
-        _integer("grpc-max-connection-age", "", "Milliseconds that a connection may last."),
-        _integer(
-            "grpc-max-connection-age-grace", "", "Milliseconds that its calls get after that."
-        ),
+        _integer("grpc-max-connection-age", "", "Maximum age of a connection in milliseconds."),
+        _integer("grpc-max-connection-age-grace", "", "Milliseconds for open calls after that."),
         _each(
             "grpc-restricted-protocol",
             "<group>[,<group>...]:<key>=<value>",
-            "Answer these groups of calls only with the metadata triton-grpc-protocol-<key>. "
-            "May be repeated; groups as for --http-restricted-api.",
+            "Require the metadata triton-grpc-protocol-<key> for these groups of calls. "
+            "May be repeated. The groups are those of --http-restricted-api.",
         ),
     ),
     "Metrics": (
         _switch("allow-metrics", "true", "Serve metrics."),
-        _switch("allow-cpu-metrics", "true", "Have those of the CPU and memory among them."),
-        _switch("allow-gpu-metrics", "true", "Have those of GPUs among them."),
-        _text("metrics-address", "", "Address to listen on; by default that of HTTP.", "<address>"),
+        _switch("allow-cpu-metrics", "true", "Include metrics of the CPU and memory."),
+        _switch("allow-gpu-metrics", "true", "Include metrics of GPUs."),
+        _text("metrics-address", "", "Address to listen on; default: that of HTTP.", "<address>"),
         _integer("metrics-port", "8002", "Port to listen on; 0 takes a free one."),
         Option(
             "metrics-interval-ms",
             Takes.NUMBER,
             "2000",
-            "Milliseconds between two looks at CPU and GPU.",
+            "Milliseconds between two measurements of CPU and GPU.",
         ),
         _each(
             "metrics-config",
             "<setting>=<value>",
-            "counter_latencies=false leaves latencies out. May be repeated.",
+            "counter_latencies=false omits latencies. May be repeated.",
         ),
     ),
     "Tracing": (
         _each(
             "trace-config",
             "[<mode>,]<setting>=<value>",
-            "Settings mode, level, rate and count, and those of a mode. May be repeated. Only "
-            "mode=opentelemetry makes traces here.",
+            "Settings mode, level, rate and count, and the settings of a mode. May be repeated. "
+            "Only mode=opentelemetry creates traces.",
         ),
     ),
     "Backends": (
@@ -271,7 +274,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _each(
             "backend-config",
             "[<backend>,]<setting>=<value>",
-            "Setting of a backend, or of all: default-max-batch-size (4). May be repeated.",
+            "Setting of one backend, or of all: default-max-batch-size (4). May be repeated.",
         ),
         _path(
             "repoagent-directory",
@@ -284,7 +287,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _each(
             "cache-config",
             "<cache>,<setting>=<value>",
-            "local,size=<bytes> keeps responses of models whose configuration allows it.",
+            "local,size=<bytes> caches responses of models whose configuration allows it.",
         ),
         _path(
             "cache-directory",
@@ -297,14 +300,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _text(
             "rate-limit",
             "off",
-            "execution_count: an instance runs when it can have the resources that it names.",
+            "execution_count: an instance runs when the resources that it needs are free.",
             "off|execution_count",
             has_effect=False,
         ),
         _each(
             "rate-limit-resource",
             "<name>:<count>[:<device>]",
-            "How much there is of a resource, on one device or each. May be repeated.",
+            "Available amount of a resource, on one device or on each. May be repeated.",
             has_effect=False,
         ),
     ),
@@ -326,49 +329,57 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _each(
             "cuda-virtual-address-size",
             "<device>:<bytes>",
-            "Largest size of a growable state.",
+            "Maximum size of a growable state.",
             has_effect=False,
         ),
         Option(
             "min-supported-compute-capability",
             Takes.NUMBER,
             "7.5",
-            "Compute capability that a GPU needs; backends are told.",
+            "Minimum compute capability of a GPU; passed on to backends.",
         ),
-        _integer(
-            "buffer-manager-thread-count", "0", "Threads that copy tensors.", has_effect=False
-        ),
+        _integer("buffer-manager-thread-count", "0", "Number of copy threads.", has_effect=False),
         _each(
             "host-policy",
             "<policy>,<setting>=<value>",
-            "Cores or memory node of instances.",
+            "CPU cores or memory node for instances.",
             has_effect=False,
         ),
         _each(
             "model-load-gpu-limit",
             "<device>:<fraction>",
-            "Use of a GPU's memory above which no model is loaded.",
+            "Share of a GPU's memory in use above which no model is loaded.",
             has_effect=False,
         ),
     ),
     "SageMaker and Vertex AI": (
         _switch("allow-sagemaker", "false", "Serve SageMaker requests.", has_effect=False),
-        _integer("sagemaker-port", "8080", "Port for them.", has_effect=False),
+        _integer("sagemaker-port", "8080", "Port for SageMaker requests.", has_effect=False),
         _text(
             "sagemaker-safe-port-range",
             "",
-            "Range that the other ports have to keep to.",
+            "Range that the other ports must be in.",
             "<first>-<last>",
             has_effect=False,
         ),
-        _integer("sagemaker-thread-count", "8", "Threads for them.", has_effect=False),
+        _integer(
+            "sagemaker-thread-count",
+            "8",
+            "Number of threads for SageMaker requests.",
+            has_effect=False,
+        ),
         _switch("allow-vertex-ai", "false", "Serve Vertex AI requests.", has_effect=False),
-        _integer("vertex-ai-port", "8080", "Port for them.", has_effect=False),
-        _integer("vertex-ai-thread-count", "8", "Threads for them.", has_effect=False),
+        _integer("vertex-ai-port", "8080", "Port for Vertex AI requests.", has_effect=False),
+        _integer(
+            "vertex-ai-thread-count",
+            "8",
+            "Number of threads for Vertex AI requests.",
+            has_effect=False,
+        ),
         _text(
             "vertex-ai-default-model",
             "",
-            "Model of a request that names none.",
+            "Model for requests that do not name one.",
             "<model>",
             has_effect=False,
         ),
@@ -378,7 +389,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "strict-model-config",
             Takes.BOOLEAN,
             "",
-            "true is --disable-auto-complete-config.",
+            "true means the same as --disable-auto-complete-config.",
             instead="--disable-auto-complete-config",
         ),
         Option(
@@ -388,12 +399,12 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "Size of the local response cache.",
             instead="--cache-config=local,size=...",
         ),
-        _old_trace("trace-file", Takes.PATH, "triton,file=", "File of traces."),
-        _old_trace("trace-level", Takes.TEXT, "level=", "What is traced."),
-        _old_trace("trace-rate", Takes.INTEGER, "rate=", "One request of so many is traced."),
-        _old_trace("trace-count", Takes.INTEGER, "count=", "How many requests are traced."),
+        _old_trace("trace-file", Takes.PATH, "triton,file=", "File for traces."),
+        _old_trace("trace-level", Takes.TEXT, "level=", "Level of tracing."),
+        _old_trace("trace-rate", Takes.INTEGER, "rate=", "One in this many requests is traced."),
+        _old_trace("trace-count", Takes.INTEGER, "count=", "Maximum number of traced requests."),
         _old_trace(
-            "trace-log-frequency", Takes.INTEGER, "triton,log-frequency=", "Traces in a file."
+            "trace-log-frequency", Takes.INTEGER, "triton,log-frequency=", "Traces per file."
         ),
     ),
 }
