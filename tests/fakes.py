@@ -187,6 +187,11 @@ class FakeInstance:
             self.running.remove(batch)
         self._events.on_outcomes(self, batch, outcomes, (batch.started_ns, batch.started_ns))
 
+    def lose(self) -> None:
+        """Take no more batches; `die` follows."""
+        self.is_lost = True
+        self._events.on_unavailable(self)
+
     def die(self, reason: str = "its process ended") -> None:
         """End: open requests fail first, as the interface promises."""
         if not self._is_open:

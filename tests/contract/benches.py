@@ -131,6 +131,9 @@ class InstanceBench:
             if not outcome.is_final and call.takes:
                 instance.grant(call.inference, 1)
 
+    def on_unavailable(self, instance):
+        assert not instance.free_slots
+
     def on_died(self, instance, reason):
         self.deaths.append(reason)
 

@@ -36,7 +36,7 @@ def test_requests_that_come_while_the_instance_is_busy_form_the_next_batch(scene
 def test_instance_that_takes_nothing_any_more_gets_no_batch(scene):
     two = scene(instances=2)
     lost, other = two.instances
-    lost.is_lost = True
+    lost.lose()
 
     two.submit()
 

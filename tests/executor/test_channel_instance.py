@@ -38,6 +38,9 @@ class Rig:
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         self.events += outcomes
 
+    def on_unavailable(self, instance):
+        assert not instance.free_slots
+
     def on_died(self, instance, reason):
         self.events.append(reason)
 

@@ -80,6 +80,9 @@ class Owner:
             else:
                 sink.on_response(outcome.response, final=outcome.is_final)
 
+    def on_unavailable(self, instance):
+        assert not instance.free_slots
+
     def on_died(self, instance, reason):
         self.deaths.append((instance.name, reason))
 

@@ -100,6 +100,9 @@ class WorkerRig:
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         self.events.append((batch.id, outcomes))
 
+    def on_unavailable(self, instance):
+        assert not instance.free_slots
+
     def on_died(self, instance, reason):
         self.deaths.append(reason)
 

@@ -20,18 +20,19 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
     """Pass an outcome to its sink; if the sink fails, the request ends with an error."""
     if inference.is_over:  # an earlier response could not be delivered
         return
-    sink = inference.end() if outcome.is_final else inference.sink
+    is_final = outcome.is_final
+    sink = inference.end() if is_final else inference.sink
     try:
         if outcome.error is not None:
-            sink.on_error(outcome.error, final=outcome.is_final)
+            sink.on_error(outcome.error, final=is_final)
         else:
-            sink.on_response(outcome.response, final=outcome.is_final)
+            sink.on_response(outcome.response, final=is_final)
     except Exception as error:  # noqa: BLE001  other requests of the batch must get their responses
         if outcome.error is None:
             _fail(sink, inference, error)
         else:
             _log(inference, error)
-        if not outcome.is_final:
+        if not is_final:
             inference.cancel()  # nobody will receive what the model sends after this
             inference.end()
 

@@ -178,7 +178,7 @@ class Model:
             if inference.deadline_ns:
                 self._timer.set(inference.deadline_ns)
             return
-        start = self._start_policy.decide(len(self._scheduler), next(iter(self._free)))
+        start = self._start_policy.decide(self.statistics.pending_count, self._free)
         if start is Start.END_OF_ITERATION:
             self._pump_soon()
         elif start is Start.NOW:
@@ -225,9 +225,6 @@ class Model:
         scheduler = self._scheduler
         wake_ns = 0
         while self._free:
-            if not next(iter(self._free)).free_slots:  # its death is about to be reported
-                del self._free[next(iter(self._free))]
-                continue
             decision = scheduler.next(now_ns, self._free)
             if not isinstance(decision, Dispatch):
                 wake_ns = decision or 0
@@ -301,27 +298,35 @@ class Model:
         """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
         if batch.is_traced:
             record_traces(batch, outcomes, times_ns)
-        passed_on = self._scheduler.finished(batch, outcomes, time.monotonic_ns())
-        rescheduled_count = len(outcomes) - len(passed_on)  # queued again
-        self._running -= rescheduled_count
-        self.statistics.pending_count += rescheduled_count
+        now_ns = time.monotonic_ns()
+        passed_on = self._scheduler.finished(batch, outcomes, now_ns)
+        if len(passed_on) != len(outcomes):
+            self._count_rescheduled(len(outcomes) - len(passed_on))
         if instance.free_slots:
             self._free[instance] = None
-            if len(self._scheduler):
+            if self.statistics.pending_count:
                 self._pump()
-        elif rescheduled_count:
-            self._pump_soon()
         if passed_on:  # it is empty if the instance only reports that it is free
-            self._finish(batch, passed_on, times_ns)
+            self._finish(batch, passed_on, times_ns, now_ns)
+
+    def _count_rescheduled(self, count: int) -> None:
+        """Requests are queued again, to be executed once more."""
+        self._running -= count
+        self.statistics.pending_count += count
+        self._pump_soon()
 
     def _finish(
-        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]
+        self,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+        now_ns: int,
     ) -> None:
         """Count outcomes and deliver them to the sinks of their requests."""
         if self.spec.decoupled:
-            record_responses(self.statistics, batch, outcomes, times_ns)
+            record_responses(self.statistics, batch, outcomes, times_ns, now_ns)
         else:
-            record_answers(self.statistics, batch, outcomes, times_ns)
+            record_answers(self.statistics, batch, outcomes, times_ns, now_ns)
             self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
         if self._order is None:
             for outcome in outcomes:
@@ -343,6 +348,10 @@ class Model:
             inference = batch.inferences[outcome.position]
             for released in order.complete(inference.ticket, (inference, outcome)):
                 self._deliver(*released)
+
+    def on_unavailable(self, instance: Instance) -> None:
+        """Send an instance no more batches; its death will be reported later."""
+        self._free.pop(instance, None)
 
     def on_died(self, instance: Instance, reason: str) -> None:
         """Forget an instance that died. Its requests have failed already."""

@@ -18,11 +18,11 @@ def record_answers(
     batch: RunningBatch,
     outcomes: list[Outcome],
     times_ns: tuple[int, int],
+    now_ns: int,
 ) -> None:
     """Count requests with a final response; with the last one of a batch, count its execution."""
-    end_ns = time.monotonic_ns()
     inferences = batch.inferences
-    record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], end_ns)
+    record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], now_ns)
     for outcome in outcomes:
         inference = inferences[outcome.position]
         rows = inference.request.rows or 1
@@ -30,11 +30,11 @@ def record_answers(
         if outcome.error is None:
             record.succeeded += 1
             record.succeeded_rows += rows
-            record.succeeded_ns += end_ns - inference.request.received_ns
+            record.succeeded_ns += now_ns - inference.request.received_ns
             record.queue_ns += batch.started_ns - inference.queued_ns
         else:
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
-            statistics.record_failures(1, end_ns - inference.request.received_ns, reason)
+            statistics.record_failures(1, now_ns - inference.request.received_ns, reason)
     if record.succeeded or not batch.open_positions:
         statistics.record_batch(record, time.time_ns() // 1_000_000)
 
@@ -44,9 +44,9 @@ def record_responses(
     batch: RunningBatch,
     outcomes: list[Outcome],
     times_ns: tuple[int, int],
+    now_ns: int,
 ) -> None:
     """Count responses of a decoupled model, and the requests that end with them."""
-    now_ns = time.monotonic_ns()
     final = []
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]
@@ -63,7 +63,7 @@ def record_responses(
         if outcome.is_final:
             final.append(outcome)
     if final:
-        record_answers(statistics, batch, final, times_ns)
+        record_answers(statistics, batch, final, times_ns, now_ns)
 
 
 def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]) -> None:

@@ -7,6 +7,8 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.executor.base import Instance
 
@@ -46,9 +48,9 @@ class StartPolicy:
         if count >= _MIN_EARLY_REQUESTS:
             self._request_ns = work_ns // count
 
-    def decide(self, waiting_count: int, instance: Instance) -> Start:
+    def decide(self, waiting_count: int, free: Iterable[Instance]) -> Start:
         """Decide, given the number of waiting requests and the instance that is next."""
-        if self._gathers and not instance.is_idle:
+        if self._gathers and not next(iter(free)).is_idle:
             return Start.AFTER_GATHERING
         if waiting_count >= _MIN_EARLY_REQUESTS:
             work_ns = waiting_count * self._request_ns

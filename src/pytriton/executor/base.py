@@ -53,6 +53,9 @@ class InstanceEvents(Protocol):
     ) -> None:
         """Responses came; `times_ns` is when the model began and ended to compute them."""
 
+    def on_unavailable(self, instance: Instance) -> None:
+        """The instance takes no more batches. `on_died` follows, when the reason is known."""
+
     def on_died(self, instance: Instance, reason: str) -> None:
         """The instance is gone; its open requests were failed before."""
 

@@ -279,6 +279,7 @@ class PythonInstance:
 
     def _on_lost(self, error: Exception) -> None:
         self._is_lost = True
+        self._ledger.events.on_unavailable(self)
         reason = describe_loss(error)
         if reason == PROCESS_ENDED:
             self._channel.read_to_end()
@@ -338,6 +339,9 @@ class _NoOwner:
         times_ns: tuple[int, int],
     ) -> None:
         raise AssertionError(f"{instance.name} answered a batch that it was not given")
+
+    def on_unavailable(self, instance: Instance) -> None:
+        """Do nothing: `on_died` follows."""
 
     def on_died(self, instance: Instance, reason: str) -> None:
         logger.debug("%s ended: %s", instance.name, reason)

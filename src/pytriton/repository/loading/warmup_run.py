@@ -75,6 +75,9 @@ class WarmupRun:
         if self._open <= 0 and not self._done.done():
             self._done.set_result(None)
 
+    def on_unavailable(self, instance: Instance) -> None:
+        """Do nothing: `on_died` follows."""
+
     def on_died(self, instance: Instance, reason: str) -> None:
         """Do nothing: the errors of its requests have ended the warm-up."""
 

@@ -88,7 +88,8 @@ class HttpApi(HttpHandler):
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
         )
-        headers = HeaderUse(options.http_header_forward_pattern, tracing)
+        pattern = options.http_header_forward_pattern
+        headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
         self._service = EngineService(engine, headers, self._bodies)
         repository = RepositoryEndpoints(
             RepositoryService(engine, control), self._bodies, self.serve_later

@@ -63,7 +63,7 @@ class EngineService(NamedTuple):
     """What all exchanges of a port with the engine share."""
 
     engine: Engine
-    headers: HeaderUse
+    headers: HeaderUse | None  # None if no header adds anything to a request
     bodies: Bodies
 
 
@@ -93,9 +93,11 @@ class EngineExchange(Exchange):
         """Hand the request to the engine."""
         service = self._service
         request.model_version = self._version
-        service.headers.forward(head, request)
         request.received_ns = time.monotonic_ns()
-        trace = service.headers.begin_trace(head, request, self._model.spec, self)
+        trace = None
+        if service.headers is not None:
+            service.headers.forward(head, request)
+            trace = service.headers.begin_trace(head, request, self._model.spec, self)
         self._inference = service.engine.infer(request, self if trace is None else trace, trace)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
