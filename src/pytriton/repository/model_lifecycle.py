@@ -292,7 +292,7 @@ class ModelLifecycle:
         try:
             await version.drain_and_stop(timeout_s)
         except Exception:  # no caller gets this error, and the other versions are stopped as well
-            logger.exception("'%s' did not end as it should", self.name)
+            logger.exception("model '%s' could not be stopped properly", self.name)
         finally:
             self._loads.engine.end_draining(version.model)
         number = version.model.spec.version

@@ -89,7 +89,7 @@ class ModelRepositories:
         try:
             places = find_models(self._settings.repositories)
         except ServerError as error:
-            logger.warning("the index has only what was loaded: %s", error.message)
+            logger.warning("the index lists loaded models only: %s", error.message)
             places = {}
         return self._loads.table.rows(places, ready=ready)
 

@@ -53,7 +53,7 @@ async def _load(serving: RepositoryServing, options: ServerOptions) -> None:
     except ServerError as error:
         if options.exit_on_error:
             raise
-        logger.error("%s: %s", error.kind, error.message)  # noqa: TRY400  the text says it all
+        logger.error("%s: %s", error.kind, error.message)  # noqa: TRY400  the message is enough
     finally:
         log_table(logger, model_table(serving.index(), None))
 

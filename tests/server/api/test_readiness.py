@@ -221,7 +221,7 @@ def test_server_names_models_that_say_themselves_that_they_are_not_ready(server)
     server.hook(answering(False))
 
     assert reason_of(server) == (
-        "Server is not ready: model 'double' version 1 says itself that it is not ready"
+        "Server is not ready: model 'double' version 1 reports that it is not ready"
     )
 
 

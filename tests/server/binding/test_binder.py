@@ -331,13 +331,13 @@ def test_end_of_the_binding_process_is_heard_once(server):
     assert server.ends == [False]
 
 
-def test_who_sends_something_else_than_messages_is_given_up(server, caplog):
+def test_process_that_sends_an_invalid_message_is_disconnected(server, caplog):
     server.bind(answering(1))
     server.link.socket.sendall(b"\x05\x00\x00\x00hello")
     assert server.until(lambda: server.ends)
 
     assert server.ends == [False]
-    assert "a binding process is given up" in caplog.text
+    assert "disconnected a binding process" in caplog.text
 
 
 def test_descriptors_that_nobody_took_are_closed_with_the_session(server):

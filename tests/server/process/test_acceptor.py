@@ -304,7 +304,7 @@ def test_acceptor_rests_while_there_are_no_descriptors_and_says_so_once(caplog):
     assert 7 in loop.readers
     assert sock.accepts == 3
     assert [it.getMessage() for it in caplog.records] == [
-        "new clients of port 8000 have to wait: [Errno 24] EMFILE"
+        "cannot accept new clients on port 8000, trying again: [Errno 24] EMFILE"
     ]
 
 

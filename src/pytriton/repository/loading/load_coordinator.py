@@ -123,5 +123,5 @@ def failure_text(error: Exception) -> str:
     """Returns the text of an error for states and logs; unexpected errors are logged in full."""
     if isinstance(error, ServerError):
         return f"{error.kind}: {error.message}"
-    logger.error("an unexpected error", exc_info=error)
+    logger.error("unexpected error while a model was loaded", exc_info=error)
     return f"Internal: {type(error).__name__}: {error}"

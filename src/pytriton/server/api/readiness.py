@@ -100,7 +100,7 @@ def _entry_problem(entry: IndexEntry) -> str:
 async def _unready_text(models: list[ServedModel]) -> str:
     results = await asyncio.gather(*(model.check_ready() for model in models))
     unready = [_named(model) for model, result in zip(models, results, strict=True) if not result]
-    return "; ".join(f"{name} says itself that it is not ready" for name in unready)
+    return "; ".join(f"{name} reports that it is not ready" for name in unready)
 
 
 async def _are_all_ready(models: list[ServedModel]) -> bool:

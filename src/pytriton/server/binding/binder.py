@@ -96,7 +96,7 @@ class BinderSession:
             self._stop_reading()
             self._on_end(False)
         except ValueError as error:
-            logger.error("a binding process is given up, it sent: %s", error)  # noqa: TRY400  the message is enough
+            logger.error("disconnected a binding process that sent an invalid message: %s", error)  # noqa: TRY400  the message is enough
             self._stop_reading()
             self._on_end(False)
 

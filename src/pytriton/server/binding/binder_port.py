@@ -99,7 +99,7 @@ class BinderPort:
         except (BlockingIOError, ConnectionError):
             return  # the process closed its socket
         except OSError as error:  # no file descriptor is left: trying again at once would spin
-            logger.error("a process that wants to bind models has to wait: %s", error)  # noqa: TRY400  the message is enough
+            logger.error("cannot accept a binding process, trying again: %s", error)  # noqa: TRY400  the message is enough
             self._loop.remove_reader(listener.socket.fileno())
             self._loop.call_later(_RETRY_DELAY_S, self._listen, listener)
             return

@@ -115,7 +115,7 @@ class Acceptor:
         if not self._is_out_of_descriptors:
             self._is_out_of_descriptors = True
             port = self._socket.getsockname()[1]
-            logger.error("new clients of port %d have to wait: %s", port, error)
+            logger.error("cannot accept new clients on port %d, trying again: %s", port, error)
         self._loop.remove_reader(self._socket.fileno())
         self._retry_timer = self._loop.call_later(RETRY_DELAY_S, self.start)
 

@@ -11,7 +11,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
-        """Say what the model takes and gives, in place of a config.pbtxt."""
+        """Declare the inputs and outputs of the model, instead of a config.pbtxt."""
         for name in ("a", "b"):
             config.add_input({"name": name, "data_type": "TYPE_FP32", "dims": [1]})
         for name in ("add", "sub"):
