@@ -361,7 +361,7 @@ def test_answers_that_wait_for_their_turn_have_further_requests_wait(client, str
 
 
 def test_stream_whose_client_takes_nothing_of_very_much_is_reset(monkeypatch):
-    monkeypatch.setattr(grpc_stream, "MAX_UNTAKEN_BYTES", 8 << 20)
+    monkeypatch.setattr(grpc_stream, "MAX_UNREAD_BYTES", 8 << 20)
     client = GrpcClient(window=0)
     stream = client.open("ModelStreamInfer")
     ask(client, stream, "coupled", *map(str, range(20)))

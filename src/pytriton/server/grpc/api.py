@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC services: which call answers which method, and who may use it.
+"""The gRPC services: maps methods to calls, and authorises clients.
 
-Every call passes `open_call`, the only place that finds the method and authorises, in this order.
+Every call passes through `open_call`, which looks up the method and then checks authorisation.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pytriton.server.grpc.connection import GrpcConnection
 from pytriton.server.grpc.documents import DocumentService
 from pytriton.server.grpc.infer import InferCall, InferService
 from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
-from pytriton.server.grpc.reading import READ_BYTES
+from pytriton.server.grpc.large_reads import READ_BYTES
 from pytriton.server.grpc.repository import GrpcRepository
-from pytriton.server.grpc.stream import MAX_UNTAKEN_BYTES, StreamInferCall
+from pytriton.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
 from pytriton.server.tracing.settings import TraceService
 from pytriton.wire.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
@@ -49,21 +49,21 @@ if TYPE_CHECKING:
     from pytriton.wire.grpc import CallHead
 
 _PREFIX = "/inference.GRPCInferenceService"
-# What a call may hold for its client: a stream is reset where it has half of it and more comes, so
-# there is always room for a whole message.
-_MAX_QUEUED_BYTES = 2 * MAX_UNTAKEN_BYTES
+# The limit on the queued output of a call. A stream is reset if half of it is queued and another
+# response comes, so a whole message always fits.
+_MAX_QUEUED_BYTES = 2 * MAX_UNREAD_BYTES
 
 
 class Method(NamedTuple):
     """A method of a service."""
 
     make_call: Callable[[GrpcConnection, int, CallHead], Call]
-    api: str  # its group for authorisation
+    api: str  # the group of methods that it belongs to for authorisation
     is_restricted: bool
 
 
 class DocumentCall(UnaryCall):
-    """A call that is answered from what the server knows: at once, or when a coroutine ends."""
+    """A call about the server or its models; it is answered at once or by a coroutine."""
 
     __slots__ = ("_answer", "_read_request")
 
@@ -80,10 +80,10 @@ class DocumentCall(UnaryCall):
         self._answer = answer
 
     def on_request(self, message: Buffer) -> None:
-        """Answer."""
+        """Send the response."""
         answer = self._answer(self._read_request(message))
         if inspect.iscoroutine(answer):
-            self.connection.work.serve_later(self, self._respond_later(answer))
+            self.connection.work.run_task(self, self._respond_later(answer))
         else:
             self.respond([answer.SerializeToString()])
 
@@ -94,17 +94,17 @@ class DocumentCall(UnaryCall):
 
 
 class LoadCall(DocumentCall):
-    """RepositoryModelLoad, whose request may hold files of any size."""
+    """RepositoryModelLoad; its request may contain large files."""
 
     __slots__ = ()
 
     def make_assembler(self) -> MessageAssembler:
-        """What puts the request together."""
+        """Returns an assembler without the limit for small messages."""
         return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
 
 
 def _reader_of(name: str) -> Callable[[Buffer], Any]:
-    """What reads the request of a method."""
+    """Returns a function that parses the request of a method."""
     request_class = getattr(service_pb2, f"{name}Request")
 
     def read(message: Buffer) -> Any:
@@ -145,18 +145,18 @@ class GrpcApi:
         self._health = health.HealthService(readiness)
         self._methods: dict[str, Method] = {}  # by path
         self._add_methods(InferService(engine, options, tracing))
-        self._due: list[GrpcConnection] = []
+        self._connections_to_flush: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
 
     def make_connection(self) -> GrpcConnection:
-        """The protocol object for a new client."""
+        """Returns the protocol object for a new connection."""
         if self._ticker is None:
             self._ticker = self._loop.call_later(self._tick_s, self._tick)
         return GrpcConnection(self, self._loop)
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
-        """The call that a head asks for; None where it was refused."""
+        """Returns the call that a head requests; None if it was answered already."""
         method = self._methods.get(head.path)
         if head.http_status is not None:
             block = encode_http_error(head.http_status)
@@ -176,27 +176,27 @@ class GrpcApi:
         def header(name: bytes) -> bytes | None:
             key = name.decode()
             values = {value for other, value in head.metadata if other == key}
-            if len(values) != 1:  # of two, one is wrong: none of them lets anybody in
+            if len(values) != 1:  # several different values are never accepted
                 return None
             value = values.pop()
             return value.encode("latin-1") if isinstance(value, str) else value
 
         return self._authorization.refusal(method.api, header)
 
-    # Writing: one callback a round for all connections, however many have something to write.
+    # Writing: one callback per event loop iteration for all connections with output.
 
     def flush_soon(self, connection: GrpcConnection) -> None:
-        """Have a connection write what it has in the next round of the event loop."""
-        if not self._due:
+        """Call `connection.flush` in the next iteration of the event loop."""
+        if not self._connections_to_flush:
             self._loop.call_soon(self._flush)
-        self._due.append(connection)
+        self._connections_to_flush.append(connection)
 
     def _flush(self) -> None:
-        due, self._due = self._due, []
-        for connection in due:
+        connections, self._connections_to_flush = self._connections_to_flush, []
+        for connection in connections:
             connection.flush()
 
-    # Life
+    # Periodic checks and shutdown
 
     def _tick(self) -> None:
         self._ticker = None
@@ -213,7 +213,7 @@ class GrpcApi:
             connection.begin_shutdown()
 
     def close(self) -> None:
-        """Give up what is still done for clients."""
+        """Cancel the running tasks and stop the threads."""
         self.tasks.cancel()
         self.work.background.close()
 

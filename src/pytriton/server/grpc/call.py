@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One gRPC call: messages in, messages and a status out. What a call does is for its subclasses."""
+"""One gRPC call: it receives messages, and sends messages and a status.
+
+Subclasses implement the methods of the services.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import ServerError
 from pytriton.server.api.status import GRPC_STATUS
-from pytriton.server.grpc.compressing import SMALL_BYTES, CompressedSends
-from pytriton.server.grpc.holding import HeldData
+from pytriton.server.grpc.compressed_sends import SMALL_BYTES, CompressedSends
+from pytriton.server.grpc.held_data import HeldData
 from pytriton.wire.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
@@ -37,32 +40,32 @@ if TYPE_CHECKING:
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
 _REFUSAL_DELAY_S = 0.05
-# Up to here, a copy is cheaper than a buffer of its own in the gathering write.
+# Up to this size, a copy is cheaper than another buffer in the gathering write.
 _JOINED_BYTES = 32 << 10
 
 
 class CallConnection(Protocol):
-    """What a call needs of its connection."""
+    """The parts of a connection that a call uses."""
 
     http2: Connection
     max_message_bytes: int
-    max_small_bytes: int  # of methods without tensors or files
+    max_small_bytes: int  # for messages of methods without tensors or files
     work: CallWork
 
     def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
-        """Have what comes next of a large message put into its memory, if it has some."""
+        """Read the rest of a large message into `memory`, if it is not None."""
 
-    def forget(self, call: Call) -> None:
-        """A call has ended."""
+    def remove_call(self, call: Call) -> None:
+        """Remove a call that has ended."""
 
     def fail_call(self, call: Call, error: Exception) -> None:
-        """End a call with what was raised while it was served."""
+        """End a call with the exception that was raised while it was served."""
 
     def flush_soon(self) -> None:
-        """Have everything written that is sent until then."""
+        """Schedule a write of the connection's output."""
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have something done after a time."""
+        """Schedule a callback."""
 
 
 class Call:
@@ -89,20 +92,20 @@ class Call:
         self.stream_id = stream_id
         self.head = head
         self.encoding = IDENTITY  # of the messages that are sent
-        self.is_open = True  # an answer is still due
+        self.is_open = True  # the status has not been sent
         self.timer: Any = None  # of the deadline
-        self.is_full = False  # takes no further message for now
-        self.is_busy = False  # and neither here: a thread works on the last one
+        self.is_full = False  # accepts no further message at the moment
+        self.is_busy = False  # the same, because a thread processes the last message
         self._held: HeldData | None = None
         self._assembler: MessageAssembler | None = None
         self._has_head = False
         self._sends: CompressedSends | None = None
-        self._message: Buffer | None = None  # of a unary call; here, as an __init__ costs 0.3 us
+        self._message: Buffer | None = None  # for UnaryCall, whose own __init__ would take 0.3 us
 
-    # What the connection tells
+    # Receiving
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
-        """Take a part of what the client sends."""
+        """Process received data."""
         if self._held is None:
             if not (self.is_full or self.is_busy):
                 self._read(data, end_stream=end_stream)
@@ -111,7 +114,7 @@ class Call:
         self._held.add(data, is_ended=end_stream)
 
     def _read(self, data: Buffer, *, end_stream: bool) -> HeldData | None:
-        """Take messages until the call is full; what follows then is held back, and returned."""
+        """Process messages until the call is full; the remaining data is held, and returned."""
         assembler = self._assembler
         if assembler is None:
             assembler = self._assembler = self.make_assembler()
@@ -128,8 +131,8 @@ class Call:
         self._end_part(assembler, len(data), end_stream=end_stream)
         return None
 
-    def read_on(self) -> None:
-        """Go on with what was held back, if the call is not full any more."""
+    def resume_input(self) -> None:
+        """Process held data if the call is not full any more."""
         held = self._held
         if held is None or self.is_full or self.is_busy or not self.is_open:
             return
@@ -141,13 +144,13 @@ class Call:
                 again = self._read(part, end_stream=held.is_ended and not held.parts)
             if again is not None:
                 again.extend(held)
-        except Exception as error:  # noqa: BLE001  the client hears of it
+        except Exception as error:  # noqa: BLE001  it is sent to the client
             self.connection.fail_call(self, error)
         if self.connection.http2.has_output:
             self.connection.flush_soon()
 
     def on_buffered(self, size: int, *, end_stream: bool) -> None:
-        """Take a part of what the client sends that is in its place already."""
+        """Process received data that is already in the buffer of its message."""
         assembler = self._assembler
         assert assembler is not None
         message = assembler.buffer_updated(size)
@@ -167,42 +170,42 @@ class Call:
         self.acknowledge(size)
 
     def make_assembler(self) -> MessageAssembler:
-        """What puts the messages of the client together; most methods have only small ones."""
+        """Returns the assembler of the client's messages; most methods have only small ones."""
         return MessageAssembler(self.connection.max_small_bytes, self.head.encoding)
 
     def _accept(self, message: Message) -> None:
         if isinstance(message, Inflation):
-            self.connection.work.run_aside(self, self.on_message, message.finish)
+            self.connection.work.run_in_thread(self, self.on_message, message.finish)
         else:
             self.on_message(message)
 
     def incomplete_input(self) -> IncompleteInput | None:
-        """What the client has begun to send and not ended."""
+        """Returns the message that has been received in part, if any."""
         assembler = self._assembler
         if self._held is not None or assembler is None or assembler.is_between_messages:
             return None
         return IncompleteInput("a message", assembler.partial_messages, assembler.left)
 
     def acknowledge(self, size: int) -> None:
-        """Let the client send as much more."""
+        """Let the client send `size` more bytes."""
         self.connection.http2.acknowledge(self.stream_id, size)
 
     def on_message(self, message: Buffer) -> None:
         """Called for each message of the client."""
 
     def on_half_close(self) -> None:
-        """Called when the client sends no more."""
+        """Called when the client has sent its last message."""
 
     def on_writable(self) -> None:
-        """Called when a client that `send` found too slow has caught up."""
+        """Called when the client has read most of the output after `send` returned False."""
 
     def on_abandoned(self) -> None:
-        """Called when nobody waits for an answer any more."""
+        """Called when the client does not need a response any more."""
 
-    # Answering
+    # Responding
 
     def send(self, parts: list[Buffer]) -> bool:
-        """Send a message; False asks to pause until `on_writable`."""
+        """Send a message; returns False if the caller should pause until `on_writable`."""
         if self.encoding == IDENTITY:
             return self.send_now(parts)
         if self._sends is None:
@@ -210,11 +213,11 @@ class Call:
         return self._sends.send(parts)
 
     def send_now(self, parts: list[Buffer]) -> bool:
-        """Send a message that is not large, or not compressed."""
+        """Send a message that is small or not to be compressed."""
         return self.send_framed(gather(self.frame(parts)))
 
     def frame(self, parts: list[Buffer]) -> list[Buffer]:
-        """A message as it is sent; safe to be called by another thread."""
+        """Returns a message with its prefix, compressed if needed; other threads may call this."""
         return frame_message(parts, self.encoding)
 
     def send_framed(self, parts: list[Buffer]) -> bool:
@@ -235,20 +238,20 @@ class Call:
         connection = self.connection
         if self.encoding != IDENTITY:
             if message_size(parts) > SMALL_BYTES:
-                connection.work.run_aside(self, self._respond_compressed, self.frame, parts)
+                connection.work.run_in_thread(self, self._respond_compressed, self.frame, parts)
             else:
                 self._respond_compressed(self.frame(parts))
             return
         body = frame_message(parts)
         self.is_open = False
         connection.http2.send_response(self.stream_id, _IDENTITY_HEAD, body, OK_TRAILERS)
-        connection.forget(self)
+        connection.remove_call(self)
 
     def _respond_compressed(self, body: list[Buffer]) -> None:
         self.is_open = False
         head = RESPONSE_HEADS[self.encoding]
         self.connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
-        self.connection.forget(self)
+        self.connection.remove_call(self)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
         """End the call with a status, after all messages that were sent."""
@@ -257,7 +260,7 @@ class Call:
         self.is_open = False
         if self._sends is None or not self._sends.finish(status, message):
             self.finish_now(status, message)
-        self.connection.forget(self)
+        self.connection.remove_call(self)
 
     def finish_now(self, status: Status, message: str) -> None:
         """Send the status."""
@@ -274,13 +277,13 @@ class Call:
         self.finish(Status(GRPC_STATUS[error.code]), error.message)
 
     def drop(self, code: ErrorCode) -> None:
-        """Reset the call at once: what waits for its client is dropped."""
+        """Reset the stream of the call at once; queued output is dropped."""
         self.connection.http2.reset(self.stream_id, code)
-        self.connection.forget(self)
+        self.connection.remove_call(self)
         self.abandon()
 
     def abandon(self) -> None:
-        """Stop what is at work; nothing is sent any more."""
+        """Stop serving the call; nothing more is sent."""
         if self.is_open:
             self.is_open = False
             self.on_abandoned()
@@ -291,15 +294,15 @@ class Call:
 
 
 class UnaryCall(Call):
-    """A call with one message each way."""
+    """A call with one request message and one response message."""
 
     __slots__ = ()
 
     def on_request(self, message: Buffer) -> None:
-        """Called when the whole request is there."""
+        """Called with the complete request."""
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
-        """Take a small request, which nearly always comes whole, by a short way."""
+        """Process received data, with a fast path for a small request that came at once."""
         size = len(data) - PREFIX_BYTES
         if (
             end_stream
@@ -313,11 +316,11 @@ class UnaryCall(Call):
             super().on_data(data, end_stream=end_stream)
 
     def incomplete_input(self) -> IncompleteInput | None:
-        """What lacks of the request: at least its end."""
+        """Returns what is missing of the request; at least its end is."""
         return super().incomplete_input() or IncompleteInput("a request", 0, 1)
 
     def on_message(self, message: Buffer) -> None:
-        """Keep the message until the client has said that it is the only one."""
+        """Keep the message until the client has ended its half of the stream."""
         if self._message is not None:
             raise GrpcError(Status.INTERNAL, "expected one message, got more")
         self._message = message
@@ -331,9 +334,9 @@ class UnaryCall(Call):
 
 
 class RefusedCall(Call):
-    """A call that ends with an error as soon as the client has said all, or a little later.
+    """A call that ends with an error once the client has sent everything, or after a short delay.
 
-    Some clients, as gRPC's for asyncio, lose a status that comes while they still write.
+    Some clients, such as gRPC's for asyncio, lose a status that arrives while they still write.
     """
 
     __slots__ = ("_refusal",)
@@ -351,7 +354,7 @@ class RefusedCall(Call):
         self.timer = connection.call_later(_REFUSAL_DELAY_S, self._refuse)
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
-        """Drop what comes."""
+        """Drop received data."""
         self.acknowledge(len(data))
         if end_stream:
             self._refuse()
@@ -361,7 +364,7 @@ class RefusedCall(Call):
 
 
 def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]:
-    """A message with its prefix; the parts of a large one are gathered."""
+    """Returns a message with its prefix; a large one in few buffers."""
     if encoding == IDENTITY:
         size = message_size(parts)
         framed = [pack_prefix(False, size), *parts]
@@ -371,7 +374,7 @@ def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]
 
 
 def gather(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer buffers: small ones are joined, large ones stay as they are."""
+    """Join adjacent small buffers; large ones are not copied."""
     gathered: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

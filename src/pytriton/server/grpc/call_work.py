@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done for calls beside the event that brought them: coroutines, and work for threads."""
+"""Runs coroutines and thread jobs for gRPC calls."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ if TYPE_CHECKING:
 
 
 class CallWork:
-    """Does it for all calls; what goes wrong ends the call that it is for."""
+    """Runs them for all calls; an exception ends the call that it was raised for."""
 
     def __init__(self, tasks: BackgroundTasks, background: Background) -> None:
         self._tasks = tasks
         self.background = background
 
-    def serve_later(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Have a coroutine answer a call; it goes on when the client leaves."""
+    def run_task(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Start a coroutine that answers a call; it is not cancelled if the client disconnects."""
         self._tasks.start(_answer_errors(call, work))
 
-    def run_aside(
+    def run_in_thread(
         self, call: Call, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Have a thread do work for a call and then go on; the call takes no message meanwhile."""
-        call.is_busy = True
-        self.serve_later(call, self._run_aside(call, then, work, arguments))
+        """Run `work` in a thread, then call `then` with its result.
 
-    async def _run_aside(
+        Until then, the call processes no further message.
+        """
+        call.is_busy = True
+        self.run_task(call, self._run_in_thread(call, then, work, arguments))
+
+    async def _run_in_thread(
         self,
         call: Call,
         then: Callable[[Any], None],
@@ -42,11 +45,11 @@ class CallWork:
         call.is_busy = False
         if call.is_open:
             then(result)
-            call.read_on()
+            call.resume_input()
 
 
 async def _answer_errors(call: Call, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception as error:  # noqa: BLE001  the client hears of it
+    except Exception as error:  # noqa: BLE001  it is sent to the client
         call.connection.fail_call(call, error)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One gRPC connection: the transport around the HTTP/2 connection, and the calls on it.
+"""One gRPC connection: connects a transport, the HTTP/2 connection and its calls.
 
-Knows nothing of models. What calls send in one round of the event loop goes out in one write.
+It is independent of models. The output of one event loop iteration is written at once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.errors import UNEXPECTED, ServerError
 from pytriton.server.api.status import GRPC_STATUS
 from pytriton.server.grpc.keepalive import Action, Keepalive
+from pytriton.server.grpc.large_reads import LargeMessageReader
 from pytriton.server.grpc.progress import Progress
-from pytriton.server.grpc.reading import LargeMessageReader
 from pytriton.server.process.event_loop import writer_of_parts
 from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
-# What to look at first of a large read: memory may be found in it for the rest.
+# The part of a large read that is parsed first: a message in it may get memory for the rest.
 _START_BYTES = 32 << 10
-_JOINED_BYTES = 64 << 10  # up to here, one copy is cheaper than a gathering write
-# What methods take that have no tensors or files: protobuf reads so much in some milliseconds,
-# whatever it holds.
+_JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
+# The largest message of methods without tensors or files: protobuf parses this much in a few
+# milliseconds, whatever the message contains.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
 
 
 class CallHandler(Protocol):
-    """What a connection belongs to, and hands its calls to."""
+    """The owner of connections, which opens their calls."""
 
     connections: set[GrpcConnection]
     http2_limits: Limits
@@ -65,10 +65,10 @@ class CallHandler(Protocol):
     work: CallWork
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
-        """The call that a head asks for; None where it was answered already."""
+        """Returns the call that a head requests; None if it was answered already."""
 
     def flush_soon(self, connection: GrpcConnection) -> None:
-        """Call `connection.flush` in the next round of the event loop."""
+        """Call `connection.flush` in the next iteration of the event loop."""
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -83,7 +83,7 @@ class GrpcConnection(asyncio.Protocol):
         self._loop = loop
         self._transport: Any = None
         self._write_parts: Any = None
-        self._large_reader: LargeMessageReader | None = None  # while it reads instead of this
+        self._large_reader: LargeMessageReader | None = None  # if it is the transport's protocol
         self._calls: dict[int, Call] = {}
         self._is_flush_due = False
         self._is_writing_paused = False
@@ -104,7 +104,7 @@ class GrpcConnection(asyncio.Protocol):
         self.flush_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport when the connection is gone."""
+        """Called by the transport when the connection was closed."""
         self._is_closing = True
         self._large_reader = None
         self._handler.connections.discard(self)
@@ -113,11 +113,11 @@ class GrpcConnection(asyncio.Protocol):
             self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
-        """Called by the transport when the client sends no more: it is taken as gone."""
+        """Called by the transport when the client has closed its side; the connection is closed."""
         return False
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Called by the transport when something was read."""
+        """Called by the transport when data was read."""
         now_ns = _monotonic_ns()
         if len(data) > _START_BYTES and not self.http2.has_buffers:
             view = memoryview(data)
@@ -126,18 +126,18 @@ class GrpcConnection(asyncio.Protocol):
         self.handle(self.http2.receive(data, now_ns), now_ns)
 
     def pause_writing(self) -> None:
-        """Called by the transport when the client takes answers slower than they come."""
+        """Called by the transport when its write buffer is full."""
         self._is_writing_paused = True
 
     def resume_writing(self) -> None:
-        """Called by the transport when most of what waited was sent."""
+        """Called by the transport when its write buffer has drained."""
         self._is_writing_paused = False
         self.flush()
 
     # Large messages
 
     def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
-        """Have what comes next of a large message put into its memory, if it has some."""
+        """Read the rest of a large message into `memory`, if it is not None."""
         if memory is not None and self._large_reader is None:
             self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
             self._transport.set_protocol(self._large_reader)
@@ -145,14 +145,14 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.set_buffer(stream_id, memory)
 
     def end_large_reads(self) -> None:
-        """Read as before, for no large message comes any more."""
+        """Become the transport's protocol again, because no large message is incomplete."""
         self._large_reader = None
         self._transport.set_protocol(self)
 
     # Events
 
     def handle(self, events: list[Event], received_ns: int) -> None:
-        """Do what follows from what was read."""
+        """Handle events of the HTTP/2 connection."""
         if self._is_closing:
             return
         self._received_ns = received_ns
@@ -187,7 +187,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         try:
             call.on_data(event.data, end_stream=event.end_stream)
-        except Exception as error:  # noqa: BLE001  the client hears of it
+        except Exception as error:  # noqa: BLE001  it is sent to the client
             self.fail_call(call, error)
 
     def _on_buffered(self, event: DataBuffered) -> None:
@@ -196,7 +196,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         try:
             call.on_buffered(event.size, end_stream=event.end_stream)
-        except Exception as error:  # noqa: BLE001  the client hears of it
+        except Exception as error:  # noqa: BLE001  it is sent to the client
             self.fail_call(call, error)
 
     def _on_event(self, event: Event) -> None:
@@ -205,7 +205,7 @@ class GrpcConnection(asyncio.Protocol):
         elif isinstance(event, StreamReset):
             call = self._calls.get(event.stream_id)
             if call is not None:
-                self.forget(call)
+                self.remove_call(call)
                 call.abandon()
         elif isinstance(event, WriteResumed):
             call = self._calls.get(event.stream_id)
@@ -217,7 +217,7 @@ class GrpcConnection(asyncio.Protocol):
             self._abandon_calls()
 
     def fail_call(self, call: Call, error: Exception) -> None:
-        """End a call with what was raised while it was served."""
+        """End a call with the exception that was raised while it was served."""
         if isinstance(error, GrpcError):
             self._end(call, error.status, error.message)
         elif isinstance(error, ServerError):
@@ -230,16 +230,16 @@ class GrpcConnection(asyncio.Protocol):
         self._end(call, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _end(self, call: Call, status: Status, message: str) -> None:
-        """End a call that may still be at work."""
+        """End a call that may still be executing."""
         if call.is_open:
-            # In this order: what is given up answers, too, and must come too late.
+            # Finish first: abandoning makes the engine answer, and the call must be closed then.
             call.finish(status, message)
             call.on_abandoned()
 
     # Calls
 
-    def forget(self, call: Call) -> None:
-        """A call has ended."""
+    def remove_call(self, call: Call) -> None:
+        """Remove a call that has ended."""
         self._calls.pop(call.stream_id, None)
         if call.timer is not None:
             call.timer.cancel()
@@ -247,11 +247,11 @@ class GrpcConnection(asyncio.Protocol):
             self.flush_soon()
 
     def refuse(self, stream_id: int, block: bytes) -> None:
-        """Answer a call that was not opened with a header block."""
+        """Send a header block as the whole response to a call that was not opened."""
         self.http2.send_headers(stream_id, block, end_stream=True)
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have something done after a time."""
+        """Schedule a callback."""
         return self._loop.call_later(delay_s, action)
 
     def _abandon_calls(self) -> None:
@@ -264,13 +264,13 @@ class GrpcConnection(asyncio.Protocol):
     # Writing
 
     def flush_soon(self) -> None:
-        """Have everything written that is sent until then."""
+        """Schedule a call of `flush` unless it is scheduled already."""
         if not self._is_flush_due and not self._is_closing:
             self._is_flush_due = True
             self._handler.flush_soon(self)
 
     def flush(self) -> None:
-        """Write what there is, as far as the transport takes it."""
+        """Write the output until the transport pauses writing."""
         self._is_flush_due = False
         http2 = self.http2
         if self._is_closing or self._transport.is_closing():
@@ -292,12 +292,13 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _is_output_full(self) -> bool:
-        """Whether much waits for the transport."""
-        # What waits for the client's windows is no reason to stop reading, which opens them.
+        """Returns whether much output waits for the transport."""
+        # Output that waits only for the client's windows is no reason to pause reading: its
+        # WINDOW_UPDATE frames have to be read.
         return self._is_writing_paused and self.http2.is_output_full
 
     def _pause_reading(self) -> None:
-        """Let a client wait that asks for more and takes no answers."""
+        """Stop reading from a client that sends requests and does not read responses."""
         if not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
@@ -310,23 +311,23 @@ class GrpcConnection(asyncio.Protocol):
         else:
             self._write_parts(output)
 
-    # Life
+    # Timeouts, keepalive and shutdown
 
     def check(self, now_ns: int) -> None:
-        """Called every now and then: cut off what stands still or is too old."""
+        """Called periodically: end calls and connections that stall or are too old."""
         if self._check_writing(now_ns):
             self._check_reading(now_ns)
-            self._check_life(now_ns)
+            self._check_keepalive(now_ns)
 
     def _check_writing(self, now_ns: int) -> bool:
-        """Whether to go on; ends the connection of a client that takes nothing."""
+        """End streams and connections whose client does not read; returns whether this is open."""
         is_waiting = self._is_writing_paused or self._is_closing
         unsent_bytes = self._transport.get_write_buffer_size() if is_waiting else None
-        if self._progress.takes_nothing(now_ns, unsent_bytes):
-            logger.info("gRPC client took nothing for too long: connection ended")
+        if self._progress.is_write_stalled(now_ns, unsent_bytes):
+            logger.info("gRPC client read no responses for too long: connection closed")
             self._abort()
         for stream_id in self.http2.stalled_streams(now_ns):
-            logger.info("client took nothing of a response for too long: stream reset")
+            logger.info("gRPC client read nothing of a response for too long: stream reset")
             call = self._calls.get(stream_id)
             if call is None:
                 self.http2.reset(stream_id)
@@ -335,22 +336,22 @@ class GrpcConnection(asyncio.Protocol):
         return not self._is_closing
 
     def _check_reading(self, now_ns: int) -> None:
-        """End what the client begins and does not go on with, unless it waits for us."""
+        """End requests and connections with incomplete input, unless the client waits for us."""
         http2 = self.http2
         calls = {} if self._is_reading_paused else self._calls
         incomplete = None if self._is_reading_paused else http2.incomplete_input()
-        if self._progress.is_stuck(now_ns, incomplete) and incomplete is not None:
+        if self._progress.is_input_stalled(now_ns, incomplete) and incomplete is not None:
             http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly")
         awaited = {
             stream_id: part
             for stream_id, call in calls.items()
             if (part := call.incomplete_input()) is not None and http2.can_peer_send(stream_id)
         }
-        for stream_id in self._progress.stuck_streams(now_ns, awaited):
+        for stream_id in self._progress.stalled_requests(now_ns, awaited):
             text = f"{awaited[stream_id].description} came too slowly"
             self._end(self._calls[stream_id], Status.DEADLINE_EXCEEDED, text)
 
-    def _check_life(self, now_ns: int) -> None:
+    def _check_keepalive(self, now_ns: int) -> None:
         action = self._keepalive.check(
             now_ns,
             self._received_ns,
@@ -373,12 +374,12 @@ class GrpcConnection(asyncio.Protocol):
         self._transport.abort()
 
     def begin_shutdown(self) -> None:
-        """Ask the client to open no more calls; those that are open go on."""
+        """Ask the client to open no more calls; open calls continue."""
         self.http2.begin_shutdown()
         self.flush_soon()
 
     def end(self) -> asyncio.Future[None]:
-        """End the connection; the future is done when the client has what it is due."""
+        """End the connection; the future is done when all output was sent and it is closed."""
         self._on_lost = self._loop.create_future()
         for call in list(self._calls.values()):
             self._end(call, Status.UNAVAILABLE, "Server exiting")
@@ -387,7 +388,7 @@ class GrpcConnection(asyncio.Protocol):
         return self._on_lost
 
     def close(self) -> None:
-        """End the connection after what was written."""
+        """Close the connection once the written output has been sent."""
         if not self._is_closing:
             self._is_closing = True
             self._abandon_calls()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC methods that are answered from what the server knows.
+"""The gRPC methods that return information about the server and its models.
 
-`pytriton.server.api.documents` has their JSON twins.
+`pytriton.server.api.documents` makes the same responses for HTTP, as JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answer = Callable[[Any], Any]
 
 
 class DocumentService:
-    """Makes response messages of request messages, or coroutines that do."""
+    """Turns request messages into response messages, or into coroutines that return them."""
 
     def __init__(
         self, engine: Engine, server_id: str, readiness: Readiness, traces: TraceService
@@ -47,7 +47,7 @@ class DocumentService:
         self._traces = traces
 
     def answers(self) -> dict[str, tuple[str, Answer]]:
-        """Method -> its group for authorisation, and what answers it."""
+        """Returns, for each method, its group for authorisation and the function that answers."""
         served: dict[str, tuple[str, Answer]] = {
             "ServerLive": ("health", self.server_live),
             "ServerReady": ("health", self.server_ready),
@@ -63,29 +63,29 @@ class DocumentService:
         return served
 
     def server_live(self, request: Any) -> Any:
-        """Whether the server runs."""
+        """Report that the server runs."""
         self._refuse_exiting()
         return service_pb2.ServerLiveResponse(live=True)
 
     def server_ready(self, request: Any) -> Any:
-        """Whether the server takes requests."""
+        """Report whether the server accepts requests."""
         self._refuse_exiting()
-        return _when_known(self._readiness.server(), service_pb2.ServerReadyResponse)
+        return _ready_response(self._readiness.server(), service_pb2.ServerReadyResponse)
 
     def model_ready(self, request: Any) -> Any:
-        """Whether a model takes requests."""
+        """Report whether a model accepts requests."""
         self._refuse_exiting()
         is_ready = self._readiness.model(request.name, request.version)
-        return _when_known(is_ready, service_pb2.ModelReadyResponse)
+        return _ready_response(is_ready, service_pb2.ModelReadyResponse)
 
     def server_metadata(self, request: Any) -> Any:
-        """What the server is and can do."""
+        """Report the name, the version and the extensions of the server."""
         return service_pb2.ServerMetadataResponse(
             name=self._server_id, version=TRITON_VERSION, extensions=EXTENSIONS
         )
 
     def model_metadata(self, request: Any) -> Any:
-        """A model's tensors, and its ready versions or the one that was asked for."""
+        """Report a model's tensors, and its ready versions or the requested one."""
         spec = self._engine.lookup(request.name, request.version).spec
         versions = self._engine.ready_versions(spec.name)
         if request.version:
@@ -99,24 +99,22 @@ class DocumentService:
         )
 
     def model_config(self, request: Any) -> Any:
-        """A model's configuration, from the text that HTTP clients get."""
+        """Report a model's configuration, converted from the JSON text for HTTP clients."""
         response = service_pb2.ModelConfigResponse()
         model = self._engine.lookup(request.name, request.version)
         json_format.Parse(model.config_json, response.config)
         return response
 
     def model_statistics(self, request: Any) -> Any:
-        """What models have done so far."""
+        """Report the statistics of one model or of all."""
         response = service_pb2.ModelStatisticsResponse()
         for model in self._engine.models_with_statistics(request.name, request.version):
-            account = response.model_stats.add(
-                name=model.spec.name, version=str(model.spec.version)
-            )
-            json_format.ParseDict(model.statistics.snapshot(), account)
+            entry = response.model_stats.add(name=model.spec.name, version=str(model.spec.version))
+            json_format.ParseDict(model.statistics.snapshot(), entry)
         return response
 
     def trace_setting(self, request: Any) -> Any:
-        """The settings of traces, after they were changed as the request says."""
+        """Apply the changes in the request to the trace settings, and report all settings."""
         changes = {name: list(setting.value) for name, setting in request.settings.items()}
         response = service_pb2.TraceSettingResponse()
         for name, texts in self._traces.change(request.model_name, changes).items():
@@ -131,7 +129,7 @@ class DocumentService:
         raise UnsupportedError(f"{name} is not supported by this server")
 
 
-def _when_known(is_ready: ReadyResult, response_class: Any) -> Any:
+def _ready_response(is_ready: ReadyResult, response_class: Any) -> Any:
     if isinstance(is_ready, bool):
         return response_class(ready=is_ready)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The standard health service of gRPC: `grpc.health.v1.Health`, with Check and Watch.
 
-Its two messages have one field each, so they are written by hand; `descriptor` tells reflection of
-them. The service that a client names is ignored, as Triton does: there is one answer for all.
+Its two messages have one field each, so they are encoded by hand; `descriptor` describes them for
+reflection. The service name in a request is ignored, as in Triton: all get the same answer.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _NOT_SERVING = bytes((0x08, _STATUSES.index("NOT_SERVING")))
 
 
 def encode_status(is_ready: bool) -> bytes:
-    """A HealthCheckResponse."""
+    """Returns a HealthCheckResponse."""
     return _SERVING if is_ready else _NOT_SERVING
 
 
 class HealthService:
-    """Says whether the server is ready, and tells those who watch when that changes."""
+    """Reports whether the server is ready, and sends changes to Watch calls."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._watchers: dict[WatchCall, None] = {}
 
     def is_ready(self) -> ReadyResult:
-        """Whether the server is ready; models that have a word to say are asked."""
+        """Returns whether the server is ready; models with their own readiness check are asked."""
         return self._readiness.server()
 
     def status(self) -> bytes:
-        """A HealthCheckResponse of what is known without asking models."""
+        """Returns a HealthCheckResponse that is based on known states; models are not asked."""
         return encode_status(self._readiness.is_serving())
 
-    def watch(self, call: WatchCall) -> None:
-        """Tell a call of changes until it ends."""
+    def add_watcher(self, call: WatchCall) -> None:
+        """Add a call that gets changes until it ends."""
         self._watchers[call] = None
 
-    def unwatch(self, call: WatchCall) -> None:
-        """Forget a call."""
+    def remove_watcher(self, call: WatchCall) -> None:
+        """Remove a call."""
         self._watchers.pop(call, None)
 
     def notify(self) -> None:
-        """Called every now and then: tell of a change."""
+        """Called periodically: send the status to all Watch calls if it has changed."""
         if self._watchers:
             status = self.status()
             for call in self._watchers:
-                call.tell(status)
+                call.send_status(status)
 
 
 class CheckCall(UnaryCall):
@@ -76,12 +76,12 @@ class CheckCall(UnaryCall):
         self._service = service
 
     def on_request(self, message: Buffer) -> None:
-        """Answer with the status as it is now."""
+        """Send the current status."""
         is_ready = self._service.is_ready()
         if isinstance(is_ready, bool):
             self.respond([encode_status(is_ready)])
         else:
-            self.connection.work.serve_later(self, self._respond_later(is_ready))
+            self.connection.work.run_task(self, self._respond_later(is_ready))
 
     async def _respond_later(self, is_ready: Coroutine[Any, Any, bool]) -> None:
         status = encode_status(await is_ready)
@@ -90,35 +90,35 @@ class CheckCall(UnaryCall):
 
 
 class WatchCall(Call):
-    """Health/Watch: the status now, and every other one that follows."""
+    """Health/Watch: sends the current status and every change."""
 
-    __slots__ = ("_service", "_told")
+    __slots__ = ("_last_status", "_service")
 
     def __init__(
         self, service: HealthService, connection: CallConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
-        self._told = b""
+        self._last_status = b""
 
     def on_message(self, message: Buffer) -> None:
-        """Begin to tell."""
-        self._service.watch(self)
-        self.tell(self._service.status())
+        """Send the status, and changes from now on."""
+        self._service.add_watcher(self)
+        self.send_status(self._service.status())
 
-    def tell(self, status: bytes) -> None:
+    def send_status(self, status: bytes) -> None:
         """Send a status unless the client has it already."""
-        if status != self._told:
-            self._told = status
+        if status != self._last_status:
+            self._last_status = status
             self.send([status])
 
     def on_abandoned(self) -> None:
-        """Stop telling."""
-        self._service.unwatch(self)
+        """Stop sending changes."""
+        self._service.remove_watcher(self)
 
 
 def descriptor() -> descriptor_pb2.FileDescriptorProto:
-    """The definition of the service."""
+    """Returns the definition of the service."""
     field_types = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name=FILE, package=PACKAGE, syntax="proto3")
     request = file.message_type.add(name="HealthCheckRequest")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An inference over gRPC: from the message to the engine, from its response to the client."""
+"""ModelInfer over gRPC: passes requests to the engine, and its responses to the client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10
-SMALL_BYTES = 256 << 10  # of a message: its typed tensors are read at once, in some milliseconds
+# Typed tensors of a message up to this size are parsed at once, in a few milliseconds.
+SMALL_BYTES = 256 << 10
 
 
 class InferService:
@@ -47,17 +48,17 @@ class InferService:
         self._tracing = tracing
 
     def encoding(self, head: CallHead) -> str:
-        """How the responses of a call are compressed."""
+        """Returns the encoding of the responses of a call."""
         return encoding_for_level(self.compression, head.accepted_encodings)
 
     def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
-        """What puts the request messages of a call together, large ones where they can stay."""
+        """Returns the assembler of a call's requests; large ones go to their model's memory."""
         return MessageAssembler(max_bytes, head.encoding, self._allocate_buffer)
 
     def _allocate_buffer(self, size: int, start: memoryview) -> memoryview | None:
-        """Memory of the model that a large message is for, such that its first tensor is aligned.
+        """Allocate memory of the model that a large message is for; its first tensor is aligned.
 
-        From there an instance can read it; from anywhere else it has to be copied.
+        Instances read the request from this memory; from any other, it would have to be copied.
         """
         if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
             return None
@@ -67,7 +68,7 @@ class InferService:
     def build(
         self, form: InferForm, raw: Sequence[Buffer], spec: ModelSpec, head: CallHead
     ) -> BuiltRequest:
-        """Make the engine's request of a message and of the metadata of its call."""
+        """Build the engine's request from a message and the metadata of its call."""
         built = build_request(form, raw, spec)
         built.request.received_ns = _monotonic_ns()
         if self._forwarding is not None:
@@ -81,7 +82,7 @@ class InferService:
     def submit(
         self, request: InferRequest, spec: ModelSpec, metadata: Metadata, sink: ResponseSink
     ) -> Inference:
-        """Hand a request to the engine, traced if it is to be."""
+        """Pass a request to the engine, with a trace if it is sampled."""
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
             traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
@@ -92,12 +93,12 @@ class InferService:
 
 
 def has_typed_tensors(form: InferForm) -> bool:
-    """Whether a message has tensors that are not raw: of a large one, a thread reads them."""
+    """Returns whether a message has typed tensors; those of a large one are parsed in a thread."""
     return any(item.contents is not None for item in form.inputs)
 
 
 class InferCall(UnaryCall):
-    """ModelInfer: one request, one response. The engine's sink for it."""
+    """A call of ModelInfer: one request, one response. It is the engine's sink for the response."""
 
     __slots__ = ("_class_counts", "_inference", "_service", "_spec")
 
@@ -106,16 +107,16 @@ class InferCall(UnaryCall):
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
-        self._inference: Inference | None = None  # before the engine has the request
+        self._inference: Inference | None = None  # None until the engine has the request
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
 
     def make_assembler(self) -> MessageAssembler:
-        """What puts the request together."""
+        """Returns the assembler of the request."""
         return self._service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_request(self, message: Buffer) -> None:
-        """Hand the request to the engine."""
+        """Pass the request to the engine."""
         service = self._service
         form, raw = read_infer_form(message)
         model = service.engine.lookup(form.model_name, form.model_version)
@@ -125,7 +126,7 @@ class InferCall(UnaryCall):
             )
         self._spec = spec = model.spec
         if len(message) > SMALL_BYTES and has_typed_tensors(form):
-            self.connection.work.run_aside(
+            self.connection.work.run_in_thread(
                 self, self._submit, service.build, form, raw, spec, self.head
             )
         else:
@@ -137,7 +138,7 @@ class InferCall(UnaryCall):
         self._inference = service.submit(built.request, self._spec, self.head.metadata, self)
 
     def on_abandoned(self) -> None:
-        """Give the request up."""
+        """Cancel the request."""
         if self._inference is not None:
             self._inference.cancel()
 

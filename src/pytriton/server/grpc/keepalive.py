@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a gRPC connection is asked for a sign of life, and when it has lasted long enough."""
+"""Decides when to ping an idle gRPC connection, and when to end a dead or an old one."""
 
 from __future__ import annotations
 
@@ -16,46 +16,53 @@ _TWO_HOURS_NS = 7_200_000 * _MS
 
 
 class Action(enum.Enum):
-    """What is due on a connection."""
+    """What has to be done on a connection."""
 
     PING = enum.auto()
-    ABORT = enum.auto()  # the client gave no sign of life
-    GO_AWAY = enum.auto()  # the connection is old
-    CLOSE = enum.auto()  # and was given time enough to end
+    ABORT = enum.auto()  # the client did not answer a ping
+    GO_AWAY = enum.auto()  # the connection has reached its maximum age
+    CLOSE = enum.auto()  # and its grace period is over
 
 
 class Keepalive:
-    """Watches one connection; asked every now and then."""
+    """Watches one connection; `check` is called periodically."""
 
-    __slots__ = ("_aged_ns", "_close_ns", "_options", "_pinged_ns", "_pings_without_data", "_sent")
+    __slots__ = (
+        "_close_ns",
+        "_go_away_ns",
+        "_options",
+        "_pinged_ns",
+        "_pings_without_data",
+        "_sent",
+    )
 
     def __init__(self, options: KeepaliveOptions, now_ns: int) -> None:
         self._options = options
-        self._pinged_ns = 0  # when the ping that is not answered was sent
+        self._pinged_ns = 0  # when the unanswered ping was sent; 0: there is none
         self._pings_without_data = 0
         self._sent = 0
-        self._aged_ns: int | None = None
+        self._go_away_ns: int | None = None
         self._close_ns: int | None = None
         if options.max_connection_age_ms is not None:
             jitter = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311  not a secret
-            self._aged_ns = now_ns + int(options.max_connection_age_ms * _MS * jitter)
+            self._go_away_ns = now_ns + int(options.max_connection_age_ms * _MS * jitter)
 
     def check(self, now_ns: int, received_ns: int, sent: int, *, has_calls: bool) -> Action | None:
-        """Decide what is due.
+        """Returns what has to be done now, if anything.
 
         Args:
             now_ns: The time.
-            received_ns: When the client was last heard of.
-            sent: A count that grows with every answer, or part of one, that is sent.
+            received_ns: When data was last received from the client.
+            sent: A counter that grows whenever a response, or a part of one, is sent.
             has_calls: Whether a call is open.
         """
-        return self._check_age(now_ns) or self._check_life(
+        return self._check_age(now_ns) or self._check_keepalive(
             now_ns, received_ns, sent, has_calls=has_calls
         )
 
     def _check_age(self, now_ns: int) -> Action | None:
-        if self._aged_ns is not None and now_ns >= self._aged_ns:
-            self._aged_ns = None
+        if self._go_away_ns is not None and now_ns >= self._go_away_ns:
+            self._go_away_ns = None
             grace_ms = self._options.max_connection_age_grace_ms
             if grace_ms is not None:
                 self._close_ns = now_ns + grace_ms * _MS
@@ -64,7 +71,7 @@ class Keepalive:
             return Action.CLOSE
         return None
 
-    def _check_life(
+    def _check_keepalive(
         self, now_ns: int, received_ns: int, sent: int, *, has_calls: bool
     ) -> Action | None:
         options = self._options
@@ -89,7 +96,7 @@ class Keepalive:
 
 
 def tick_s(options: KeepaliveOptions) -> float:
-    """How often `Keepalive.check` is to be asked."""
+    """Returns the interval between calls of `Keepalive.check`."""
     spans_ms = (
         options.time_ms,
         options.timeout_ms,
@@ -100,6 +107,6 @@ def tick_s(options: KeepaliveOptions) -> float:
 
 
 def ping_intervals_ns(options: KeepaliveOptions) -> tuple[int, int]:
-    """How far apart a client's pings must be: while it has calls, and while it has none."""
+    """Returns the smallest intervals between a client's pings: with open calls, and without."""
     interval_ns = options.min_recv_ping_interval_without_data_ms * _MS
     return interval_ns, interval_ns if options.permit_without_calls else _TWO_HOURS_NS

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a gRPC client stands still: with its answers, a half-sent frame or a half-sent request.
+"""Detects gRPC clients that stall: with reading responses, or with sending frames or requests.
 
-Decides only, and has no clock. It counts from the first time that it was asked about something.
+It only decides and has no clock. Stalls are timed from the first check that noticed them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _SECOND_NS = 1_000_000_000
 
 
 class Progress:
-    """Watches one connection; asked every now and then."""
+    """Watches one connection; its methods are called periodically."""
 
-    __slots__ = ("_calls", "_frames", "_limits", "_unsent_bytes", "_writing")
+    __slots__ = ("_calls", "_connection_input", "_limits", "_unsent_bytes", "_writing")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._unsent_bytes: int | None = None  # None while the client takes what comes
+        self._unsent_bytes: int | None = None  # None while the transport accepts output
         self._writing = Pace()
-        self._frames = _Ending(limits)
-        self._calls: dict[int, _Ending] = {}  # by stream
+        self._connection_input = _InputTimer(limits)
+        self._calls: dict[int, _InputTimer] = {}  # by stream
 
-    def takes_nothing(self, now_ns: int, unsent_bytes: int | None) -> bool:
-        """Whether the client has taken nothing of what is written for too long.
+    def is_write_stalled(self, now_ns: int, unsent_bytes: int | None) -> bool:
+        """Returns whether the client has read no output for too long.
 
         Args:
             now_ns: The time.
-            unsent_bytes: What the transport holds; None while it takes more.
+            unsent_bytes: The size of the transport's write buffer; None if writing is not paused.
         """
         if unsent_bytes is None:
             self._unsent_bytes = None
@@ -49,24 +49,24 @@ class Progress:
         self._unsent_bytes = unsent_bytes
         return self._writing.stalled_s(now_s) > self._limits.write_stall_timeout_s
 
-    def is_stuck(self, now_ns: int, incomplete: IncompleteInput | None) -> bool:
-        """Whether the client has not ended for too long what it began on its connection."""
-        return self._frames.is_overdue(now_ns / _SECOND_NS, incomplete)
+    def is_input_stalled(self, now_ns: int, incomplete: IncompleteInput | None) -> bool:
+        """Returns whether a preface, header block or frame has been incomplete for too long."""
+        return self._connection_input.is_overdue(now_ns / _SECOND_NS, incomplete)
 
-    def stuck_streams(self, now_ns: int, incomplete: Mapping[int, IncompleteInput]) -> list[int]:
-        """The streams among those with an incomplete request where it is so for too long."""
+    def stalled_requests(self, now_ns: int, incomplete: Mapping[int, IncompleteInput]) -> list[int]:
+        """Returns the streams, of those with an incomplete request, that have been so too long."""
         now_s = now_ns / _SECOND_NS
         last, self._calls = self._calls, {}
-        stuck = []
+        stalled = []
         for stream_id, part in incomplete.items():
-            ending = self._calls[stream_id] = last.get(stream_id) or _Ending(self._limits)
-            if ending.is_overdue(now_s, part):
-                stuck.append(stream_id)
-        return stuck
+            timer = self._calls[stream_id] = last.get(stream_id) or _InputTimer(self._limits)
+            if timer.is_overdue(now_s, part):
+                stalled.append(stream_id)
+        return stalled
 
 
-class _Ending:
-    """How long the end of something has been waited for."""
+class _InputTimer:
+    """Times how long the rest of an incomplete input takes."""
 
     __slots__ = ("_last", "_limits", "_pace")
 
@@ -82,7 +82,7 @@ class _Ending:
         if last is None or incomplete[:2] != last[:2]:
             self._pace.restart(now_s)
             return False
-        if not incomplete.data_left:  # more of a head wins no time
+        if not incomplete.data_left:  # the limit for heads is a total time, whatever is received
             return self._pace.stalled_s(now_s) > self._limits.header_timeout_s
         self._pace.advance(max(0, last.data_left - incomplete.data_left), now_s)
         return self._pace.stalled_s(now_s) > self._limits.body_stall_timeout_s

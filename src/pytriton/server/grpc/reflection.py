@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server reflection, v1 and v1alpha: tells tools such as grpcurl what services there are.
+"""Server reflection, v1 and v1alpha: describes the services to tools such as grpcurl.
 
-The two versions differ in their package only. Their messages live in a pool of their own, so that a
-process may also have the official module for them.
+The two versions differ only in their package. Their messages are in a separate descriptor pool, so
+that a process may also import the official module for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 
 _Field = descriptor_pb2.FieldDescriptorProto
-# Message -> fields: name, number, type (a message's name or a scalar), repeated, of the oneof.
+# Message -> fields: name, number, type (a message's name or a scalar), repeated, in the oneof.
 _MESSAGES: dict[str, tuple[tuple[str, int, str | int, bool, bool], ...]] = {
     "ExtensionRequest": (
         ("containing_type", 1, _Field.TYPE_STRING, False, False),
@@ -91,7 +91,7 @@ def _describe(package: str) -> descriptor_pb2.FileDescriptorProto:
 
 
 class ReflectionService:
-    """Answers for one version of the protocol; what it tells is the same for both."""
+    """Answers requests of one version of the protocol; both describe the same services."""
 
     def __init__(self, package: str) -> None:
         self._files: dict[str, Any] = {}
@@ -107,7 +107,7 @@ class ReflectionService:
         )
 
     def answer(self, message: Buffer) -> bytes:
-        """The response to a request; an error in it where what it names does not exist."""
+        """Returns the response to a request; it contains an error if nothing was found."""
         try:
             request = self._request_class.FromString(bytes(message))
         except DecodeError:
@@ -162,13 +162,13 @@ class ReflectionCall(Call):
         self._service = service
 
     def on_message(self, message: Buffer) -> None:
-        """Answer."""
+        """Send the response."""
         self.is_full = not self.send([self._service.answer(message)])
 
     def on_writable(self) -> None:
-        """Go on where a slow client made further requests wait."""
+        """Process the requests that were held because the client read slowly."""
         self.is_full = False
-        self.read_on()
+        self.resume_input()
 
     def on_half_close(self) -> None:
         """End the call."""
@@ -186,7 +186,7 @@ def _served_files() -> Iterable[Any]:
 
 
 def _symbols(file: Any) -> Iterable[str]:
-    """The full names of what a file defines."""
+    """Yields the full names of the symbols that a file defines."""
     for service in file.service:
         name = f"{file.package}.{service.name}"
         yield name

@@ -22,13 +22,13 @@ _API = "model-repository"
 
 
 class GrpcRepository:
-    """Makes response messages of request messages, or coroutines that do."""
+    """Turns request messages into response messages, or into coroutines that return them."""
 
     def __init__(self, service: RepositoryService) -> None:
         self._service = service
 
     def answers(self) -> dict[str, tuple[str, Answer]]:
-        """Method -> its group for authorisation, and what answers it."""
+        """Returns, for each method, its group for authorisation and the function that answers."""
         return {
             "RepositoryIndex": (_API, self.index),
             "RepositoryModelLoad": (_API, self.load),
@@ -36,7 +36,7 @@ class GrpcRepository:
         }
 
     def index(self, request: Any) -> Any:
-        """The models that the server knows; only the ready ones where the client asks for those."""
+        """List the models of the server, or only the ready ones if the client asks for these."""
         check_repository(request.repository_name)
         response = service_pb2.RepositoryIndexResponse()
         for entry in self._service.index(ready=request.ready):

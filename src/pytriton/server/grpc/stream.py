@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ModelStreamInfer: any number of requests and responses on one call.
 
-Responses of coupled models go out in the order of their requests, those of decoupled models as they
-come. A client that reads slowly makes decoupled models wait, and its further requests too: they
-stay unread, and in the end the client cannot send more of them.
+Responses of coupled models are sent in the order of their requests, those of decoupled models at
+once. If a client reads slowly, decoupled models are paused and its further requests are not read,
+until flow control stops the client from sending more.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from pytriton.wire.kserve_pb import BuiltRequest
     from pytriton.wire.kserve_pb_form import InferForm
 
-# With this many requests at work, or this much in answers that wait for their turn, what the client
-# sends further is not read, so that the window of its call closes. It is far more than the largest
-# batches.
+# With this many requests in flight, or this much in responses that wait for earlier ones, further
+# requests are not read, so that the window of the stream closes. The number is far above the
+# largest batches.
 MAX_IN_FLIGHT = 2048
 MAX_ANSWER_BYTES = 64 << 20
-# With this much that the client does not take, its call is reset. Only answers of coupled models
-# can come to that: those to requests that were at work when the client was found to be slow.
-MAX_UNTAKEN_BYTES = 2 << 30
+# If the client leaves this much unread, its call is reset. Only responses of coupled models can
+# reach it: their requests were executing when the client became slow.
+MAX_UNREAD_BYTES = 2 << 30
 _STRICT_ERRORS = ("triton_grpc_error", "true")
 
 
@@ -57,7 +57,7 @@ class StreamInferCall(Call):
         "_is_half_closed",
         "_is_paused",
         "_is_strict",
-        "_turns",
+        "_ordered",
         "service",
     )
 
@@ -70,18 +70,19 @@ class StreamInferCall(Call):
         self._is_strict = _STRICT_ERRORS in head.metadata
         self._is_half_closed = False
         self._is_paused = False
-        self._answer_bytes = 0  # of answers that wait for their turn
+        self._answer_bytes = 0  # of responses that wait for earlier ones
         self._in_flight: dict[StreamedRequest, None] = {}  # an ordered set
-        self._turns: collections.deque[StreamedRequest] = collections.deque()  # of coupled models
+        # The requests to coupled models, in the order in which their responses have to be sent.
+        self._ordered: collections.deque[StreamedRequest] = collections.deque()
 
-    # What the client does
+    # Receiving requests
 
     def make_assembler(self) -> MessageAssembler:
-        """What puts the requests together."""
+        """Returns the assembler of the requests."""
         return self.service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_message(self, message: Buffer) -> None:
-        """Hand a request to the engine; whatever is wrong with it ends only that request."""
+        """Pass a request to the engine; an error in the request ends only that request."""
         form, raw = read_infer_form(message)
         streamed = StreamedRequest(self, form)
         self._in_flight[streamed] = None
@@ -91,20 +92,20 @@ class StreamInferCall(Call):
             model = self._find_model(form)
             streamed.is_decoupled = model.spec.decoupled
             if not streamed.is_decoupled:
-                self._turns.append(streamed)
+                self._ordered.append(streamed)
             work = (form, raw, model.spec, self.head)
             if len(message) > SMALL_BYTES and has_typed_tensors(form):
                 then = functools.partial(self._start, streamed, model.spec)
-                self.connection.work.run_aside(self, then, self._try_build, *work)
+                self.connection.work.run_in_thread(self, then, self._try_build, *work)
             else:
                 self._start(streamed, model.spec, self.service.build(*work))
         except ServerError as error:
-            if streamed.is_decoupled is None:  # an unknown model's errors keep the order too
-                self._turns.append(streamed)
+            if streamed.is_decoupled is None:  # errors about unknown models keep the order, too
+                self._ordered.append(streamed)
             self.refuse_request(streamed, error)
 
     def _try_build(self, *work: Any) -> BuiltRequest | ServerError:
-        """Make a large request, beside the event loop; what is wrong with it is its own error."""
+        """Build a large request in a thread; returns the error if the request is malformed."""
         try:
             return self.service.build(*work)
         except ServerError as error:
@@ -127,28 +128,28 @@ class StreamInferCall(Call):
         return engine.lookup(form.model_name, form.model_version)
 
     def on_half_close(self) -> None:
-        """End the call once everything that was asked is answered."""
+        """End the call once all requests are answered."""
         self._is_half_closed = True
         self._finish_if_done()
 
     def on_abandoned(self) -> None:
-        """Give all requests up."""
+        """Cancel all requests."""
         in_flight, self._in_flight = self._in_flight, {}
-        self._turns.clear()
+        self._ordered.clear()
         self._answer_bytes = 0
         for streamed in in_flight:
             streamed.cancel()
 
-    # What the engine answers
+    # Sending responses
 
     def is_waiting_for(self, streamed: StreamedRequest) -> bool:
-        """Whether answers to a request are to be sent."""
+        """Returns whether responses to a request still have to be sent."""
         return streamed in self._in_flight
 
     def deliver(
         self, streamed: StreamedRequest, parts: list[Buffer] | None, *, final: bool
     ) -> None:
-        """Send an answer to a request when its turn comes; None where there is nothing to send."""
+        """Send a response, of a coupled model after those to earlier requests; None: no message."""
         if streamed.is_decoupled:
             if parts is not None:
                 self._send(parts)
@@ -156,9 +157,9 @@ class StreamInferCall(Call):
                 self._end_request(streamed)
             return
         streamed.answer = parts
-        turns = self._turns
+        turns = self._ordered
         if turns[0] is not streamed:
-            self._keep(parts)
+            self._count_waiting_response(parts)
             return
         while turns and (answer := turns[0].answer) is not None:
             ended = turns.popleft()
@@ -167,23 +168,23 @@ class StreamInferCall(Call):
             self._send(answer)
             self._end_request(ended)
 
-    def _keep(self, answer: list[Buffer] | None) -> None:
-        """An answer waits until those to earlier requests are there."""
+    def _count_waiting_response(self, answer: list[Buffer] | None) -> None:
+        """Count a response that waits for those to earlier requests."""
         self._answer_bytes += sum(map(len, answer or ()))
         if self._answer_bytes >= MAX_ANSWER_BYTES:
             self.is_full = True
-        if self._answer_bytes >= MAX_UNTAKEN_BYTES:
+        if self._answer_bytes >= MAX_UNREAD_BYTES:
             self.drop(ErrorCode.ENHANCE_YOUR_CALM)
 
     def refuse_request(self, streamed: StreamedRequest, error: ServerError) -> None:
-        """Send the error of a request that no model has seen."""
+        """Send the error of a request that was not passed to a model."""
         parts = encode_stream_refusal(error.message, streamed.form.id)
         self.deliver(streamed, parts, final=True)
 
     def fail_request(
         self, streamed: StreamedRequest, error: ServerError, *, final: bool = True
     ) -> None:
-        """Send the error that a request met while it was served."""
+        """Send an error that occurred while a request was executed."""
         if self._is_strict:
             self.on_abandoned()
             self.fail(error)
@@ -197,14 +198,14 @@ class StreamInferCall(Call):
     def _end_request(self, streamed: StreamedRequest) -> None:
         self._in_flight.pop(streamed, None)
         if self.is_full:
-            self._read_on_if_idle()
+            self._resume_input_if_possible()
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
         if self._is_half_closed and not self._in_flight:
             self.finish()
 
-    # Slow clients, and hasty ones
+    # Flow control
 
     def _send(self, parts: list[Buffer]) -> None:
         if self.send(parts):
@@ -213,23 +214,23 @@ class StreamInferCall(Call):
             self._is_paused = self.is_full = True
             for streamed in self._in_flight:
                 streamed.pause()
-        elif self.connection.http2.queued_bytes(self.stream_id) >= MAX_UNTAKEN_BYTES:
+        elif self.connection.http2.queued_bytes(self.stream_id) >= MAX_UNREAD_BYTES:
             self.drop(ErrorCode.ENHANCE_YOUR_CALM)
 
     def on_writable(self) -> None:
-        """Go on where a slow client made models wait."""
+        """Resume the models that were paused because the client read slowly."""
         self._is_paused = False
         for streamed in list(self._in_flight):
             streamed.resume()
-        self._read_on_if_idle()
+        self._resume_input_if_possible()
 
-    def _read_on_if_idle(self) -> None:
+    def _resume_input_if_possible(self) -> None:
         self.is_full = (
             self._is_paused
             or len(self._in_flight) >= MAX_IN_FLIGHT
             or self._answer_bytes >= MAX_ANSWER_BYTES
         )
-        self.read_on()
+        self.resume_input()
 
 
 class StreamedRequest:
@@ -248,15 +249,15 @@ class StreamedRequest:
 
     def __init__(self, call: StreamInferCall, form: InferForm) -> None:
         self.form = form
-        self.is_decoupled: bool | None = None  # not known yet
-        self.answer: list[Buffer] | None = None  # of a coupled model, until its turn comes
+        self.is_decoupled: bool | None = None  # None until the model is known
+        self.answer: list[Buffer] | None = None  # a coupled model's response that is not yet sent
         self._call = call
-        self._inference: Inference | None = None  # before the engine has the request
+        self._inference: Inference | None = None  # None until the engine has the request
         self._class_counts: dict[str, int] | None = None
         self._wants_empty_final = False
 
     def start(self, built: BuiltRequest, spec: ModelSpec, *, is_paused: bool) -> None:
-        """Hand the request to the engine."""
+        """Pass the request to the engine."""
         service, head = self._call.service, self._call.head
         self._spec = spec
         self._class_counts = built.class_counts
@@ -266,17 +267,17 @@ class StreamedRequest:
             self.pause()
 
     def cancel(self) -> None:
-        """Give the request up."""
+        """Cancel the request."""
         if self._inference is not None:
             self._inference.cancel()
 
     def pause(self) -> None:
-        """Have the model wait."""
+        """Pause the responses of a decoupled model."""
         if self._inference is not None and self.is_decoupled:
             self._inference.pause()
 
     def resume(self) -> None:
-        """Let the model go on."""
+        """Resume the responses of a decoupled model."""
         if self._inference is not None and self.is_decoupled:
             self._inference.resume()
 
@@ -303,11 +304,11 @@ class StreamedRequest:
         call.deliver(self, parts, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error in place of a response."""
+        """Send an error instead of a response."""
         if self._call.is_waiting_for(self):
             self._call.fail_request(self, error, final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Send the error of a request that was not taken."""
+        """Send the error of a request that the engine refused."""
         if self._call.is_waiting_for(self):
             self._call.refuse_request(self, error)

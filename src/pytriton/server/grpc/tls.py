@@ -10,10 +10,10 @@ from pytriton.server.options.server_options import TlsOptions
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """A context that speaks HTTP/2 and, where it is mutual, asks clients for their certificate.
+    """Returns a context for HTTP/2; mutual TLS requires a certificate of the client, too.
 
     Raises:
-        UnavailableError: A file is missing or holds no such certificate or key.
+        UnavailableError: A file is missing or does not contain a valid certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

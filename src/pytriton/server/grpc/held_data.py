@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client has sent on a call that cannot take it yet: bytes as they came, in few buffers.
+"""Received data of a call that cannot process it yet, unparsed and in few buffers.
 
-They are not acknowledged, so the window of the call bounds them.
+It is not acknowledged, so the window of the stream limits its size.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
-# Smaller parts are put together: each byte may come in a frame of its own.
+# Smaller parts are joined, because a client may send each byte in a separate frame.
 _JOINED_BYTES = 64 << 10
 
 
 class HeldData:
-    """Data in the order in which it came, and whether it is all."""
+    """Data in the order of its arrival, and whether the stream ends after it."""
 
     __slots__ = ("is_ended", "parts")
 
@@ -26,7 +26,7 @@ class HeldData:
         self.is_ended = is_ended
 
     def add(self, data: Buffer, *, is_ended: bool) -> None:
-        """Take more data."""
+        """Append data."""
         self.is_ended = is_ended
         last = self.parts[-1] if self.parts else b""
         if isinstance(last, bytearray) and len(last) < _JOINED_BYTES:
@@ -35,6 +35,6 @@ class HeldData:
             self.parts.append(bytearray(data))
 
     def extend(self, later: HeldData) -> None:
-        """Take what came after this."""
+        """Append data that came later."""
         self.is_ended = later.is_ended
         self.parts += later.parts

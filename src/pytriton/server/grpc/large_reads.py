@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a gRPC connection reads while a large message comes: straight into the message's memory.
+"""Reads large gRPC messages directly into their memory.
 
-Otherwise it reads as an ordinary protocol does: one that provides the buffers costs 2 to 3 us more
-for each read, which is 4 % of a small call.
+Otherwise a connection is an ordinary protocol: a BufferedProtocol needs 2 to 3 us more for each
+read, which is 4 % of a small call.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ READ_BYTES = 256 << 10
 
 
 class ReadConnection(Protocol):
-    """The connection that is read for."""
+    """The connection that receives the data."""
 
     http2: Connection
 
     def handle(self, events: list[Event], received_ns: int) -> None:
-        """Do what follows from what was read."""
+        """Handle events."""
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Take bytes that were read as usual."""
+        """Process received bytes that have no buffer of their own."""
 
     def end_large_reads(self) -> None:
-        """Read as before, for no large message comes any more."""
+        """Become the transport's protocol again, because no large message is incomplete."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection was closed."""
 
     def eof_received(self) -> bool:
-        """The client sends no more."""
+        """The client has closed its side."""
 
     def pause_writing(self) -> None:
-        """The client takes answers slower than they come."""
+        """The transport's write buffer is full."""
 
     def resume_writing(self) -> None:
-        """Most of what waited was sent."""
+        """The transport's write buffer has drained."""
 
 
 class LargeMessageReader(asyncio.BufferedProtocol):
-    """Stands in for a connection at its transport as long as large messages come."""
+    """The transport's protocol, in place of the connection, while large messages are received."""
 
     def __init__(self, connection: ReadConnection, read_buffer: memoryview) -> None:
         self._connection = connection
-        self._read_buffer = read_buffer  # of all connections: used up before the next read
-        self._is_filling = False  # the next read goes to where its bytes belong
+        self._read_buffer = read_buffer  # all connections share it: it is read before the next use
+        self._is_direct = False  # whether the next read goes directly to its message
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the transport: where to read to."""
-        room = self._connection.http2.get_buffer()
-        self._is_filling = room is not None
-        return self._read_buffer if room is None else room
+        """Called by the transport before a read; returns the memory for it."""
+        buffer = self._connection.http2.get_buffer()
+        self._is_direct = buffer is not None
+        return self._read_buffer if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the transport when something was read."""
+        """Called by the transport after a read."""
         connection = self._connection
-        if self._is_filling:
+        if self._is_direct:
             now_ns = time.monotonic_ns()
             connection.handle(connection.http2.buffer_updated(nbytes, now_ns), now_ns)
             return
@@ -70,20 +70,20 @@ class LargeMessageReader(asyncio.BufferedProtocol):
         if not had_buffers and not connection.http2.has_buffers:
             connection.end_large_reads()
 
-    # What does not concern reading
+    # Other transport callbacks, which are passed on
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport when the connection is gone."""
+        """Called by the transport when the connection was closed."""
         self._connection.connection_lost(exc)
 
     def eof_received(self) -> bool:
-        """Called by the transport when the client sends no more."""
+        """Called by the transport when the client has closed its side."""
         return self._connection.eof_received()
 
     def pause_writing(self) -> None:
-        """Called by the transport when the client takes answers slower than they come."""
+        """Called by the transport when its write buffer is full."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by the transport when most of what waited was sent."""
+        """Called by the transport when its write buffer has drained."""
         self._connection.resume_writing()

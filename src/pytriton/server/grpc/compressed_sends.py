@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compressed messages of a stream: a thread compresses large ones, all go out in order."""
+"""Sends compressed messages of a stream in order; a thread compresses large ones."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from pytriton.server.grpc.call import Call
     from pytriton.wire.grpc import Status
 
-SMALL_BYTES = 64 << 10  # compressed at once, in 2 ms at most
+SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
 _HIGH_WATER_BYTES = 1 << 20
 
 
-class _Ending(NamedTuple):
-    """What follows the last message."""
+class _FinalStatus(NamedTuple):
+    """The status that follows the last message."""
 
     status: Status
     message: str
 
 
 class CompressedSends:
-    """What waits to be compressed for one call."""
+    """The queue of one call's messages that have to be compressed."""
 
     __slots__ = ("_call", "_is_paused", "_waiting", "_waiting_bytes")
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._waiting: deque[list[Buffer] | _Ending] = deque()
+        self._waiting: deque[list[Buffer] | _FinalStatus] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
 
     def send(self, parts: list[Buffer]) -> bool:
-        """Send a message; False asks to pause until `on_writable` of the call."""
+        """Send a message; returns False if the caller should pause until `Call.on_writable`."""
         size = message_size(parts)
         if not self._waiting and size <= SMALL_BYTES:
             return self._call.send_now(parts)
@@ -46,23 +46,23 @@ class CompressedSends:
         return not self._is_paused
 
     def finish(self, status: Status, message: str) -> bool:
-        """End the call after what waits; False where nothing does."""
+        """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
         if self._waiting:
-            self._add(_Ending(status, message))
+            self._add(_FinalStatus(status, message))
             return True
         return False
 
-    def _add(self, item: list[Buffer] | _Ending) -> None:
+    def _add(self, item: list[Buffer] | _FinalStatus) -> None:
         self._waiting.append(item)
         if len(self._waiting) == 1:
-            self._call.connection.work.serve_later(self._call, self._run())
+            self._call.connection.work.run_task(self._call, self._run())
 
     async def _run(self) -> None:
         call = self._call
         is_ready = True
         while self._waiting and call.connection.http2.is_open(call.stream_id):
             item = self._waiting[0]
-            if isinstance(item, _Ending):
+            if isinstance(item, _FinalStatus):
                 call.finish_now(*item)
             else:
                 framed = await call.connection.work.background.run(call.frame, item)
