@@ -147,8 +147,9 @@ def _limit_memory(limit_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def _volunteer() -> None:
-    """Be the one that the system ends where memory is short: the server goes on without it."""
+def _stand_back() -> None:
+    """Let the server have the processor first, and be the one that ends where memory is short."""
+    os.nice(10)
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -177,7 +178,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     results = os.dup(1)
     os.dup2(2, 1)  # what anybody prints is no result
-    _volunteer()
+    _stand_back()
     jobs: SimpleQueue[tuple[Job, bytes]] = SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")
     threading.Thread(target=_take_jobs, args=(source, jobs), daemon=True).start()
