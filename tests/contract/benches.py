@@ -13,7 +13,7 @@ import numpy as np
 from pytriton import dtypes
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators import TritonContext, batch
-from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.dtypes import UINT8
 from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.messages import InferTensor, TraceContext
 from pytriton.transport.arena import SEGMENT_BYTES, Arena

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the symbolic links of an archive lead, before any of them is made."""
+"""Checks where the symbolic links of an archive lead, before any of them is created."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 
 from pytriton.errors import InternalError
 
-MAX_HOPS = 40  # the most that Linux follows; a longer chain, or a circle, leads nowhere
-MAX_STEPS = 20_000_000  # of all links together; thousands are usual
+MAX_HOPS = 40  # Linux follows no more; opening a longer chain, or a cycle, fails
+MAX_STEPS = 20_000_000  # for all links of an archive together; thousands are usual
 
 
 class LinkCheck:
-    """Follows links, given by name with their targets, within a folder that none may leave."""
+    """Follows links (a mapping from name to target) and checks that none leaves their folder."""
 
     def __init__(self, links: Mapping[str, str]) -> None:
         self._links = links
         self._steps = 0
 
     def require_inside(self, name: str) -> None:
-        """Refuse a link that leads out of the folder, be it over others or on its way only.
+        """Refuse a link whose path leaves the folder at any step, also through other links.
 
         Raises:
-            InternalError: It does, or too many lead through too many others.
+            InternalError: The link leaves the folder, or following all links takes too many steps.
         """
-        place = name.split("/")[:-1]  # where a step starts from; never goes through a link
+        place = name.split("/")[:-1]  # the folder that the path has reached; contains no links
         pending = self._parts(name)
         hops = 1
         while pending:
@@ -48,7 +48,7 @@ class LinkCheck:
                 place.pop()
 
     def _parts(self, name: str) -> list[str]:
-        """The steps to a link's target, the last one first."""
+        """Returns the parts of a link's target, the last one first."""
         target = self._links[name]
         if target.startswith("/"):
             raise InternalError(f"'{name}' leads out of the environment, to '{target}'")

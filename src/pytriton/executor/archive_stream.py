@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of an archive, decompressed, read only forwards and never more than was allowed.
+"""A forward-only, size-limited reader of an archive's decompressed bytes.
 
-`tarfile` reads whatever an archive's headers ask for, gigabytes at once and the same place again
-and again. An archive that was compressed by a thousand costs its sender nothing.
+`tarfile` reads as much as the headers of an archive request: gigabytes at once, and the same bytes
+repeatedly. With compression by a factor of 1000, such an archive is cheap to send.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _CHUNK_BYTES = 1 << 20
 
 
 class ArchiveStream:
-    """As much of a file object as `tarfile` uses."""
+    """The methods of a file object that `tarfile` uses."""
 
-    def __init__(self, file: IO[bytes], refusal: str) -> None:
+    def __init__(self, file: IO[bytes], limit_message: str) -> None:
         self._file = _decompressed(file)
         self._is_compressed = self._file is not file
-        self._refusal = refusal
+        self._limit_message = limit_message
         self._allowed = 0
         self._position = 0
 
     def allow(self, size: int) -> None:
-        """Let so many bytes be read from now on."""
+        """Set how many bytes may be read from now on."""
         self._allowed = size
 
     def read(self, size: int) -> bytes:
-        """Read up to so many bytes, fewer only at the end.
+        """Read up to `size` bytes; returns fewer only at the end of the archive.
 
         Raises:
-            InternalError: That is more than was allowed.
+            InternalError: `size` is more than what is still allowed.
         """
         self._count(size)
         data = self._file.read(size)
@@ -43,14 +43,14 @@ class ArchiveStream:
         return data
 
     def tell(self) -> int:
-        """How many bytes were read or passed over."""
+        """Returns how many bytes were read or skipped."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Pass over what is not wanted.
+        """Skip bytes up to a position.
 
         Raises:
-            InternalError: It is behind, or further away than was allowed.
+            InternalError: The position was passed already, or is further away than is allowed.
         """
         if position < self._position:
             raise InternalError("Its entries overlap")
@@ -62,11 +62,11 @@ class ArchiveStream:
             pass
 
     def close(self) -> None:
-        """Do nothing: who opened the file closes it."""
+        """Do nothing: the caller closes the file that it opened."""
 
     def _count(self, size: int) -> None:
         if not 0 <= size <= self._allowed:
-            raise InternalError(self._refusal)
+            raise InternalError(self._limit_message)
         self._allowed -= size
 
 

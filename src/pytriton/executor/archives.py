@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacks a packed Python environment, and refuses what would be written anywhere else.
+"""Unpacks a packed Python environment, and refuses entries that would leave its folder.
 
-Files and folders are made first, each under a name that nothing has yet, and symbolic links last.
-So nothing is ever written through a link, whatever the links of an archive are called and wherever
-they lead. `tarfile` reads the archive; its own ways to extract are not used, as what they check
-differs from release to release.
+Files and folders are created first, each under an unused name, and symbolic links last. So nothing
+is ever written through a link, whatever the names and targets of an archive's links are. `tarfile`
+reads the archive, but its extraction methods are not used, because their checks differ between
+Python releases.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ MAX_UNPACKED_BYTES = 64 << 30
 MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
 MAX_DEPTH = 100
 MAX_NAME_BYTES = 4096
-MAX_DESCRIPTION_BYTES = 4 << 20  # of one entry: its headers, long names and maps of holes
+MAX_DESCRIPTION_BYTES = 4 << 20  # per entry: its headers, long names and sparse file maps
 _CHUNK_BYTES = 1 << 20
 _MAX_TIME_S = 1 << 33
-# Of `tarfile` and of what decompresses; names that the system cannot take are ValueErrors.
+# Raised by `tarfile` and the decompressors; ValueError is for names that the system rejects.
 _READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
 def is_archive(path: pathlib.Path) -> bool:
-    """Whether a file begins like a tar archive, compressed or not."""
+    """Returns whether a file begins like a tar archive, compressed or not."""
     try:
         with path.open("rb") as file:
             stream = ArchiveStream(file, "")
@@ -51,7 +51,7 @@ def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
     """Unpack a tar archive, compressed or not, into an empty folder.
 
     Raises:
-        InternalError: It is broken, too large, or has an entry that would leave the folder.
+        InternalError: The archive is broken or too large, or an entry would leave the folder.
     """
     failure = f"Failed to extract '{archive_path}'"
     try:
@@ -61,7 +61,7 @@ def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
             )
             stream.allow(MAX_DESCRIPTION_BYTES)
             with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # all it uses
-                _Unpacking(archive, stream, os.path.realpath(folder)).run()
+                _Unpacker(archive, stream, os.path.realpath(folder)).run()
     except InternalError as error:
         raise InternalError(f"{failure}: {error.message}") from error
     except RecursionError as error:
@@ -70,26 +70,26 @@ def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
         raise InternalError(f"{failure}: {error}") from error
 
 
-class _Unpacking:
-    """One archive on its way into one folder. Names are relative to the folder, in normal form."""
+class _Unpacker:
+    """Unpacks one archive into one folder. Names are normalised and relative to the folder."""
 
     def __init__(self, archive: tarfile.TarFile, stream: ArchiveStream, root: str) -> None:
         self._archive = archive
         self._stream = stream
         self._root = root
-        self._room = min(MAX_UNPACKED_BYTES, shutil.disk_usage(root).free)
+        self._free_bytes = min(MAX_UNPACKED_BYTES, shutil.disk_usage(root).free)
         self._folders = {""}
         self._files: set[str] = set()
-        self._links: dict[str, str] = {}  # made last, when no file is written any more
+        self._links: dict[str, str] = {}  # created after all files were written
 
     def run(self) -> None:
         count = 0
         while (member := self._archive.next()) is not None:
-            self._archive.members.clear()  # type: ignore[attr-defined]  # it keeps all of them
+            self._archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every member
             count += 1
             if max(count, len(self._folders)) > MAX_ENTRIES:
                 raise InternalError(f"It has more than {MAX_ENTRIES} entries")
-            self._take(member)
+            self._extract(member)
             self._stream.allow(MAX_DESCRIPTION_BYTES)
         check = LinkCheck(self._links)
         for name in self._links:
@@ -97,7 +97,7 @@ class _Unpacking:
         for name, target in self._links.items():
             os.symlink(target, self._path(name))  # noqa: PTH211  as everywhere here
 
-    def _take(self, member: tarfile.TarInfo) -> None:
+    def _extract(self, member: tarfile.TarInfo) -> None:
         name = _normal_name(member.name)
         if member.isdir():
             self._make_folder(name, member)
@@ -107,7 +107,7 @@ class _Unpacking:
         self._require_new(name)
         self._make_parents(name)
         if member.issym():
-            self._links[name] = _checked(member.linkname)
+            self._links[name] = _validated(member.linkname)
         elif member.islnk():
             self._make_hard_link(name, _normal_name(member.linkname))
         else:
@@ -118,7 +118,7 @@ class _Unpacking:
             raise InternalError(f"'{name}' is in it twice")
         self._make_parents(f"{name}/")
         if name:
-            # Its owner can always change and remove it, nobody else can.
+            # The owner can always change and remove the folder, other users never can.
             os.chmod(self._path(name), member.mode & 0o755 | 0o700)  # noqa: PTH101  30,000 files
 
     def _make_parents(self, name: str) -> None:
@@ -145,11 +145,11 @@ class _Unpacking:
             raise InternalError(f"'{name}' is a link to '{target}', which is no file before it")
 
     def _make_file(self, name: str, member: tarfile.TarInfo) -> None:
-        if member.size < 0 or member.size > self._room:
+        if member.size < 0 or member.size > self._free_bytes:
             raise InternalError(
                 f"It is larger than the room on the disk, or than {MAX_UNPACKED_BYTES} bytes"
             )
-        self._room -= member.size
+        self._free_bytes -= member.size
         self._stream.allow(member.size)
         content = self._archive.extractfile(member)
         assert content is not None
@@ -157,11 +157,11 @@ class _Unpacking:
         self._files.add(name)
         with os.fdopen(descriptor, "wb") as file, content:
             _copy(content, file, member.size)
-            file.flush()  # what is written later changes its time
-            # It gives no rights to anybody: neither those of its owner nor to change it.
+            file.flush()  # a later write would change the file's time again
+            # Drops setuid and setgid, and the right of group and others to write.
             os.chmod(descriptor, member.mode & 0o755 | 0o600)  # noqa: PTH101
-            moment = min(max(member.mtime, 0), _MAX_TIME_S)
-            os.utime(descriptor, (moment, moment))
+            time_s = min(max(member.mtime, 0), _MAX_TIME_S)
+            os.utime(descriptor, (time_s, time_s))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -177,8 +177,8 @@ def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
 
 
 def _normal_name(text: str) -> str:
-    """A name without what says nothing, as `./`; the folder itself has the name ''."""
-    name = pathlib.PurePosixPath(_checked(text))
+    """Returns a name without redundant parts like `./`; the name of the folder itself is ''."""
+    name = pathlib.PurePosixPath(_validated(text))
     if name.is_absolute():
         raise InternalError(f"Path is absolute: '{text}'")
     if ".." in name.parts:
@@ -188,7 +188,7 @@ def _normal_name(text: str) -> str:
     return "/".join(name.parts)
 
 
-def _checked(text: str) -> str:
+def _validated(text: str) -> str:
     if len(os.fsencode(text)) > MAX_NAME_BYTES:
         raise InternalError(f"Path is longer than {MAX_NAME_BYTES} bytes: '{text[:80]}...'")
     if "\0" in text or not text:

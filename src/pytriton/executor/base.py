@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine knows of an instance: it executes batches, and events come back.
+"""The interface between the engine and instances: batches go in, events come back.
 
-A bound callable's thread, a model's own process or a test's fake all look like this; the engine
-never knows which.
+The thread of a bound callable, the process of a model.py and the fakes of tests all implement it;
+the engine does not know which one it uses.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class RunningBatch(msgspec.Struct, eq=False):
 
     id: int
     inferences: list[Inference]
-    started_ns: int  # when the engine handed it over
-    open_positions: set[int]  # requests that wait for their final response
-    is_traced: bool = False  # at least one of the requests is
-    is_rescheduled: bool = False  # its model asked to execute at least one of them once more
+    started_ns: int  # when the engine passed it to the instance
+    open_positions: set[int]  # positions of the requests that wait for their final response
+    is_traced: bool = False  # at least one of the requests is traced
+    is_rescheduled: bool = False  # the model asked to execute at least one of the requests again
 
 
 class Outcome(msgspec.Struct, gc=False):
-    """A response to one request of a batch, or the error or bare end in its place."""
+    """A response to one request of a batch, an error in its place, or an end without tensors."""
 
     position: int
     response: InferResponse | None = None
     error: ServerError | None = None
     is_final: bool = True
-    is_rescheduled: bool = False  # no answer: the request is to be executed once more
+    is_rescheduled: bool = False  # there is no response: the request is to be executed again
 
 
 class InstanceEvents(Protocol):
-    """What an instance tells its owner, always on the event loop."""
+    """Callbacks from an instance to its owner, always called on the event loop."""
 
     def on_outcomes(
         self,
@@ -51,13 +51,13 @@ class InstanceEvents(Protocol):
         outcomes: list[Outcome],
         times_ns: tuple[int, int],
     ) -> None:
-        """Responses came; `times_ns` is when the model began and ended to compute them."""
+        """Called with responses; `times_ns` is when the model began and finished computing them."""
 
     def on_unavailable(self, instance: Instance) -> None:
-        """The instance takes no more batches. `on_died` follows, when the reason is known."""
+        """Called when the instance accepts no more batches; `on_died` follows with the reason."""
 
     def on_died(self, instance: Instance, reason: str) -> None:
-        """The instance is gone; its open requests were failed before."""
+        """Called when the instance has ended, after its open requests were failed."""
 
 
 class Instance(Protocol):
@@ -67,44 +67,44 @@ class Instance(Protocol):
 
     @property
     def free_slots(self) -> int:
-        """How many more batches it takes now."""
+        """The number of batches that the instance accepts now."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether it runs nothing."""
+        """Whether no batch is executing."""
 
     @property
     def executing_batches(self) -> Collection[int]:
-        """The ids of the batches that take its slots."""
+        """The ids of the batches that occupy slots."""
 
     def start(self) -> None:
         """Begin to report events."""
 
     def execute(self, inferences: list[Inference], now_ns: int) -> None:
-        """Run requests together; outcomes come later as events."""
+        """Run requests as one batch; outcomes are reported later as events."""
 
     def cancel(self, inference: Inference) -> None:
-        """Tell the model that nobody waits for this request any more."""
+        """Tell the model that this request was cancelled."""
 
     def grant(self, inference: Inference, count: int) -> None:
-        """Let a decoupled model send so many more responses to this request."""
+        """Allow a decoupled model to send `count` more responses to this request."""
 
     def stop(self) -> None:
-        """End it; open requests are failed."""
+        """Stop the instance and fail its open requests."""
 
 
 class WorkerInstance(Instance, Protocol):
     """An instance with a process of its own, which may crash and be replaced."""
 
-    has_ready_check: bool  # the model has a word of its own on whether it is ready
-    ended: asyncio.Future[None]  # done when the process is gone
+    has_ready_check: bool  # the model has an `is_ready` method
+    ended: asyncio.Future[None]  # done when the process has ended
 
     @property
     def is_to_blame(self) -> bool:
-        """Whether its end, if it ended, says something about its model."""
+        """Whether the instance itself is the cause of its end, rather than another process."""
 
     async def check_ready(self) -> bool:
-        """Whether it lives and its model, where it has a word to say, is ready."""
+        """Returns whether the process is alive and the model, if it has a ready check, is ready."""
 
-    def hand_over(self, events: InstanceEvents) -> None:
-        """Report to somebody else from now on."""
+    def set_events(self, events: InstanceEvents) -> None:
+        """Replace the receiver of events."""

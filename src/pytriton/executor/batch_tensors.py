@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the tensors of a batch are laid out in a message, and cut out of one again."""
+"""Writes the tensors of a batch into a message, and splits outputs into those of requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pytriton.transport.channel import Payload, Received
 
 
-class Column:
-    """One output of a whole batch, and how to cut a request's part out of it."""
+class BatchOutput:
+    """One output of a whole batch, from which the part of each request is sliced."""
 
     __slots__ = ("_buffer", "_ends", "_name", "_row_bytes", "_tail", "dtype")
 
@@ -32,8 +32,8 @@ class Column:
                 self._ends.append(end)
             assert len(self._ends) == len(requests)
 
-    def cut(self, position: int, row: int, end: int) -> InferTensor:
-        """The part of the request at `position`, which has the rows up to `end`."""
+    def slice(self, position: int, row: int, end: int) -> InferTensor:
+        """Returns the part of the request at `position`, which has the rows `row` to `end`."""
         if self._ends:
             start_byte = self._ends[position - 1] if position else 0
             data = self._buffer[start_byte : self._ends[position]]
@@ -44,12 +44,12 @@ class Column:
 
 
 def make_tensor(received: Received, ref: TensorRef) -> InferTensor:
-    """A tensor that came with a message; its bytes live as long as it."""
+    """Returns a tensor of a received message; it keeps the memory of its bytes alive."""
     return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
 
 
-def details_of(requests: list[InferRequest]) -> dict[int, RequestDetails]:
-    """What only a model.py asks for, by position, where it is not the default."""
+def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
+    """Returns the details that only a model.py gets, by position, without all-default ones."""
     return {
         position: RequestDetails(request.correlation_id, request.flags, request.timeout_us)
         for position, request in enumerate(requests)
@@ -57,10 +57,10 @@ def details_of(requests: list[InferRequest]) -> dict[int, RequestDetails]:
     }
 
 
-def place_input(
+def add_input(
     payload: Payload, name: str, requests: list[InferRequest], *, batching: bool
 ) -> TensorRef:
-    """Copy one input of all requests, in order, to where the instance reads the batch."""
+    """Add one input of all requests, concatenated in order, to the payload of their batch."""
     first = requests[0].inputs[name]
     if len(requests) == 1:
         pieces, shape = [first.data], first.shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python that a model asks for with EXECUTION_ENV_PATH: unpacked once, found, described."""
+"""Finds, and if necessary unpacks, the Python that a model requests with EXECUTION_ENV_PATH."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _HASH_CHUNK_BYTES = 1 << 20
 
 
 class PythonEnvironment(msgspec.Struct, frozen=True):
-    """An interpreter, and the variables that its processes get beside those of the server."""
+    """An interpreter, and environment variables that its processes get in addition."""
 
     interpreter: str
     variables: dict[str, str]
 
 
 class EnvironmentStore:
-    """Environments of this server. Archives are unpacked into a folder that only its user enters.
+    """The Python environments of this server; archives are unpacked into a private folder.
 
-    Everything here may take long, so call it from a thread; any number may.
+    All methods may block for long, so call them from threads. They are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class EnvironmentStore:
         self._digests: dict[tuple[str, int, int], str] = {}
 
     def resolve(self, setting: str, model_directory: str) -> PythonEnvironment:
-        """The environment that a model's parameter names.
+        """Returns the environment that a model's parameter names.
 
         Args:
-            setting: Path of an archive, of a folder or of an interpreter.
-            model_directory: What `$$TRITON_MODEL_DIRECTORY` in it stands for.
+            setting: The path of an archive, a folder or an interpreter.
+            model_directory: Replaces `$$TRITON_MODEL_DIRECTORY` in the path.
 
         Raises:
-            InternalError: There is none, or it cannot be used.
+            InternalError: The path does not exist, or has no usable environment.
         """
         path = pathlib.Path(setting.replace(_MODEL_DIRECTORY, model_directory)).absolute()
         try:
@@ -71,7 +71,7 @@ class EnvironmentStore:
         return _describe(path, path.parent.parent)
 
     def close(self) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked environments."""
         with self._lock:
             folder, self._folder = self._folder, None
         if folder is not None:
@@ -79,9 +79,9 @@ class EnvironmentStore:
 
     @staticmethod
     def remove_abandoned() -> None:
-        """Remove what servers of this user unpacked that were killed."""
+        """Remove environments that killed servers of this user have left behind."""
         for path in remove_abandoned(_PREFIX):
-            logger.info("removed '%s', which a server had left that was killed", path)
+            logger.info("removed '%s', left behind by a server that was killed", path)
 
     def _unpacked(self, archive: pathlib.Path) -> pathlib.Path:
         digest = self._digest(archive)

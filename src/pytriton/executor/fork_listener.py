@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where processes that a worker forked ask for a channel of their own.
+"""Accepts channels from processes that a worker forked.
 
-A forked child may not speak on its parent's channel. It makes a pair of sockets and sends one of
-them over the worker's fork socket, which parent and children share: no message on it is torn.
+A forked child must not use its parent's channel. It creates a pair of sockets and sends one of them
+over the worker's fork socket. Parent and children share that socket, which keeps messages whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from pytriton.executor.call_port import CallPort
+from pytriton.executor.call_server import CallServer
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_channel import MemoryChannel
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MESSAGE_BYTES = 4096  # what a message says does not matter, only the socket that comes along
-_MAX_SOCKETS = 16  # with one message
+_MESSAGE_BYTES = 4096  # a message's contents do not matter, only the socket that comes with it
+_MAX_SOCKETS = 16  # per message
 
 
 class ForkListener:
-    """The server's end of a worker's fork socket, and the channels that came over it."""
+    """The server's end of a worker's fork socket, and the channels that it received."""
 
     def __init__(
         self,
@@ -43,28 +43,28 @@ class ForkListener:
         self._memory = memory
         self._loop = loop
         self._services = services
-        self._children: set[ForkedCaller] = set()
+        self._callers: set[ForkedCaller] = set()
         sock.setblocking(False)
 
     @property
     def callers(self) -> int:
-        """How many forked processes have a channel now."""
-        return len(self._children)
+        """The number of forked processes that have a channel now."""
+        return len(self._callers)
 
     def open(self) -> None:
-        """Begin to take channels."""
+        """Start to accept channels."""
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
     def close(self) -> None:
-        """Take no more channels, and give up the calls of those that came."""
+        """Accept no more channels, and cancel the calls of the existing ones."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
-        for child in list(self._children):
-            child.close()
+        for caller in list(self._callers):
+            caller.close()
 
     def __repr__(self) -> str:
-        return f"<ForkListener callers={len(self._children)}>"
+        return f"<ForkListener callers={len(self._callers)}>"
 
     def _on_readable(self) -> None:
         try:
@@ -75,7 +75,7 @@ class ForkListener:
             data, descriptors = b"", []
         for descriptor in descriptors:
             self._accept(descriptor)
-        if not data:  # the worker and all that it forked are gone
+        if not data:  # the worker and all processes that it forked have ended
             self._loop.remove_reader(self._socket.fileno())
 
     def _accept(self, descriptor: int) -> None:
@@ -86,12 +86,12 @@ class ForkListener:
             os.close(descriptor)
             logger.warning("something that is no socket came over a worker's fork socket")
             return
-        child = ForkedCaller(sock, self._memory, self._loop, self._services, self._children)
-        child.open()
+        caller = ForkedCaller(sock, self._memory, self._loop, self._services, self._callers)
+        caller.open()
 
 
 class ForkedCaller:
-    """A process that a worker forked: it calls, and nothing else."""
+    """The channel of a process that a worker forked; it carries only that process's calls."""
 
     def __init__(
         self,
@@ -99,31 +99,31 @@ class ForkedCaller:
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
-        siblings: set[ForkedCaller],
+        callers: set[ForkedCaller],
     ) -> None:
         self._channel = LoopChannel(
             MemoryChannel(sock, memory.arena),
             loop,
             memory,
             "a forked process",
-            on_message=self._take,
+            on_message=self._on_message,
             on_lost=lambda _: self.close(),
         )
-        self._port = CallPort(self._channel, services)
-        self._siblings = siblings
+        self._call_server = CallServer(self._channel, services)
+        self._callers = callers
 
     def open(self) -> None:
-        """Begin to serve its calls."""
-        self._siblings.add(self)
+        """Start to serve calls."""
+        self._callers.add(self)
         self._channel.start()
 
     def close(self) -> None:
-        """End the channel and give up its calls."""
-        if self not in self._siblings:
+        """Close the channel and cancel its calls."""
+        if self not in self._callers:
             return
-        self._siblings.discard(self)
-        self._port.close()
+        self._callers.discard(self)
+        self._call_server.close()
         self._channel.close()
 
-    def _take(self, received: Received) -> None:
-        self._port.take(received)
+    def _on_message(self, received: Received) -> None:
+        self._call_server.handle(received)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request while it is served: what the engine and the instance that runs it keep of it."""
+"""The state of a request while the engine and an instance serve it."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ class InferenceOwner(Protocol):
 
     @property
     def instances(self) -> Sequence[Instance]:
-        """What executes its batches; none where it has no such thing."""
+        """The instances that execute batches; empty for models without instances."""
 
     @property
     def missing_instances(self) -> int:
-        """How many instances are gone and will be replaced."""
+        """The number of instances that have ended and will be replaced."""
 
     def cancel(self, inference: Inference) -> None:
-        """Give it up; its sink hears of that once, with an error."""
+        """Cancel an inference; its sink gets exactly one error."""
 
     def pause(self, inference: Inference) -> None:
-        """Its sink takes no more responses for now."""
+        """Hold responses back; the sink cannot accept more for now."""
 
     def resume(self, inference: Inference) -> None:
-        """Its sink takes responses again."""
+        """Continue after `pause`; the sink accepts responses again."""
 
     def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Call back once it was handed to an instance; never if it ends before that."""
+        """Call back once an instance got the request; never if the inference ends before that."""
 
 
 class Inference(msgspec.Struct, eq=False):
-    """The handle that `Engine.infer` gives back; its methods do nothing once it is over."""
+    """The handle that `Engine.infer` returns; its methods do nothing once it has ended."""
 
     request: InferRequest
     sink: ResponseSink
-    trace: RequestTrace | None = None  # None: it is not traced
-    owner: InferenceOwner | None = None  # None until a model took it
+    trace: RequestTrace | None = None  # None: the request is not traced
+    owner: InferenceOwner | None = None  # None until a model has accepted the request
 
     queued_ns: int = 0
-    deadline_ns: int = 0  # in the queue; 0: none
-    ticket: int = 0  # place in the order of arrival, where a model keeps it
+    deadline_ns: int = 0  # the end of its queue timeout; 0: none
+    ticket: int = 0  # its number in the order of arrival, if the model preserves order
     is_over: bool = False
     is_cancelled: bool = False
-    instance: Instance | None = None  # that runs it, and as what: the batch and its position there
+    instance: Instance | None = None  # the instance that runs it
     batch_id: int = 0
-    position: int = 0
+    position: int = 0  # of this request in that batch
     response_count: int = 0
-    taken_count: int = 0  # responses that the sink took and the instance was not told of
-    is_paused: bool = False  # the sink takes no more for now
-    cache_key: Any = None  # set where the response is to be cached
+    taken_count: int = 0  # responses that the sink accepted, without new credit for the instance
+    is_paused: bool = False  # the sink accepts no more responses for now
+    cache_key: Any = None  # set if the response is to be cached
     cache_ns: int = 0
 
     def cancel(self) -> None:
-        """Give it up: nobody waits for the responses any more."""
+        """Cancel the request: nobody waits for its responses any more."""
         if self.owner is not None and not self.is_over:
             self.owner.cancel(self)
 
     def pause(self) -> None:
-        """Have a decoupled model wait: its responses are not taken as fast as they come."""
+        """Make a decoupled model wait: the client reads responses slower than they arrive."""
         if self.owner is not None and not self.is_over:
             self.owner.pause(self)
 
@@ -77,10 +77,10 @@ class Inference(msgspec.Struct, eq=False):
             self.owner.resume(self)
 
     def end(self) -> ResponseSink:
-        """Mark it as over; gives the sink, which is still to hear how it ended.
+        """Mark the inference as ended; returns the sink, which must still be notified of the end.
 
-        The handle refers to the sink no longer: the sink usually holds the handle, and a cycle
-        would keep large tensors until the next garbage collection.
+        The handle drops its reference to the sink: the sink usually refers to the handle, and a
+        cycle would keep large tensors in memory until the next garbage collection.
         """
         sink, self.sink = self.sink, _CLOSED
         self.is_over = True
@@ -88,7 +88,7 @@ class Inference(msgspec.Struct, eq=False):
 
 
 class _ClosedSink:
-    """The sink of an inference that is over."""
+    """The sink of an inference that has ended."""
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         raise AssertionError("a response came after the end")

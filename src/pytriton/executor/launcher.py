@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts worker processes, each in the way that suits it, and leaves none behind."""
+"""Starts worker processes, by forking a zygote or spawning an interpreter, and ends them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["START_SETTING", "Worker", "WorkerLauncher", "WorkerSpec"]
 
-START_SETTING = "PYTRITON_WORKER_START"  # "spawn": never by the zygote
+START_SETTING = "PYTRITON_WORKER_START"  # "spawn": never use the zygote
 _FORK_ATTEMPTS = 2
 
 
 def _can_fork() -> bool:
-    # Elsewhere a fork of a process that has used numpy is not safe.
+    # On other systems it is not safe to fork a process that has used numpy.
     return (
         sys.platform == "linux"
         and not is_portable_forced()
@@ -34,7 +34,7 @@ def _can_fork() -> bool:
 
 
 class WorkerLauncher:
-    """Workers of this interpreter are forked by a zygote, those of another one are spawned."""
+    """A zygote forks workers of this interpreter; workers of other interpreters are spawned."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -44,7 +44,7 @@ class WorkerLauncher:
         self._is_closed = False
 
     async def launch(self, spec: WorkerSpec) -> Worker:
-        """Start a process; cancel it to give up waiting.
+        """Start a process. Cancelling the task stops the wait.
 
         Raises:
             InternalError: No process could be started.
@@ -55,7 +55,7 @@ class WorkerLauncher:
         return await self._spawn(spec)
 
     async def close(self) -> None:
-        """End all that was started, and wait until it has ended."""
+        """Kill all processes that were started, and wait until they have ended."""
         self._is_closed = True
         for worker in self._spawned:
             worker.kill()
@@ -88,14 +88,14 @@ class WorkerLauncher:
             found = await asyncio.to_thread(fallback_paths, interpreter)
             self._fallback_paths[interpreter] = found
         self._require_open()
-        channel, far_channel = socket_pair()
-        fork_socket, far_fork_socket = socket_pair()
-        with far_channel, far_fork_socket:
+        channel, worker_channel = socket_pair()
+        fork_socket, worker_fork_socket = socket_pair()
+        with worker_channel, worker_fork_socket:
             try:
                 process = start_worker(
                     interpreter,
                     spec.title,
-                    (far_channel, far_fork_socket),
+                    (worker_channel, worker_fork_socket),
                     spec.environment,
                     self._fallback_paths[interpreter],
                 )

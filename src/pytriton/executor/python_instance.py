@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model.py in a worker process of its own: the server's end of it, from its start to its end."""
+"""The server's end of a model.py, which runs in its own worker process; owns its lifecycle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytriton.errors import InternalError
-from pytriton.executor.batch_ledger import BatchLedger, ModelLabels
-from pytriton.executor.call_port import CallPort
+from pytriton.executor.batch_tracker import BatchTracker, ModelLabels
+from pytriton.executor.call_server import CallServer
 from pytriton.executor.fork_listener import ForkListener
 from pytriton.executor.worker import PROCESS_ENDED, ForkingProcessEndedError, describe_loss
 from pytriton.transport.loop_channel import LoopChannel
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FINALIZE_GRACE_S = 30.0  # that `finalize` may take
-READY_TIMEOUT_S = 5.0  # that a check of readiness waits for `is_ready`
-ASYNC_CONCURRENCY = 256  # batches that overlap where `execute` is a coroutine function
-# How long requests wait for the cause to be known after the connection has ended.
-_CAUSE_TIMEOUT_S = 0.05
+FINALIZE_GRACE_S = 30.0  # time for `finalize` before the process is killed
+READY_TIMEOUT_S = 5.0  # how long a readiness check waits for `is_ready`
+ASYNC_CONCURRENCY = 256  # concurrent batches if `execute` is a coroutine function
+# After the connection is lost, how long to wait for the exit status, the reason to be reported.
+_EXIT_TIMEOUT_S = 0.05
 
 
 class PythonInstance:
     """An instance whose worker runs a `TritonPythonModel`.
 
-    It is free for the next batch when `execute` has returned, however many responses are still to
-    come. `ended` is done when the process is gone.
+    It accepts the next batch when `execute` has returned, even if responses are still to come.
+    `ended` is done when the process has ended.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PythonInstance:
         self._services = services
         self._grace_s = grace_s
         self._concurrency = 1
-        self._ledger = BatchLedger(self, labels, events, tells_return=True)
+        self._batches = BatchTracker(self, labels, events, reports_return=True)
         self._channel = LoopChannel(
             MemoryChannel(worker.channel, memory.arena),
             loop,
@@ -77,13 +77,13 @@ class PythonInstance:
             on_message=self._on_message,
             on_lost=self._on_lost,
         )
-        self._port = CallPort(self._channel, services)
+        self._call_server = CallServer(self._channel, services)
         self._fork_listener = ForkListener(worker.fork_socket, memory, loop, services)
         self._initialized: asyncio.Future[Initialized] = loop.create_future()
         self._has_started = False
         self._is_stopping = False
         self._is_lost = False
-        self._death: str | None = None  # heard of before its owner wanted to know
+        self._death: str | None = None  # why it ended, if that was before `start`
         self._kill_timer: asyncio.TimerHandle | None = None
         self._ready_call: asyncio.Future[bool] | None = None
         self._ready_number = 0
@@ -102,7 +102,7 @@ class PythonInstance:
         *,
         grace_s: float = FINALIZE_GRACE_S,
     ) -> PythonInstance:
-        """Start a worker and initialize its model; cancel it to give up waiting.
+        """Start a worker and initialize its model. Cancelling the task stops the wait.
 
         Raises:
             InternalError: The model could not be initialized, or the process ended.
@@ -119,35 +119,35 @@ class PythonInstance:
 
     @property
     def is_to_blame(self) -> bool:
-        """Whether its end, if it ended, says something about its model."""
+        """Whether the worker itself is the cause of its end, rather than another process."""
         return self._worker.is_to_blame
 
     @property
     def concurrency(self) -> int:
-        """How many batches it takes at a time."""
+        """The number of batches that may run at the same time."""
         return self._concurrency
 
     @property
     def free_slots(self) -> int:
-        """How many more batches it takes now."""
+        """The number of batches that the instance accepts now."""
         if self._is_stopping or self._is_lost:
             return 0
-        return self._concurrency - len(self._ledger.executing)
+        return self._concurrency - len(self._batches.executing)
 
     @property
     def executing_batches(self) -> Collection[int]:
-        """The batches whose `execute` has not returned."""
-        return self._ledger.executing.keys()
+        """The ids of the batches for which `execute` has not returned."""
+        return self._batches.executing.keys()
 
     @property
     def is_idle(self) -> bool:
-        """Whether `execute` runs for nothing."""
-        return not self._ledger.executing
+        """Whether no call of `execute` is running."""
+        return not self._batches.executing
 
-    # Life
+    # Lifecycle
 
     async def initialize(self, frame: Initialize) -> Initialized:
-        """Have the model made ready, and read from now on what the worker says."""
+        """Initialize the model in the worker, and start to read the worker's messages."""
         self._channel.reads_ahead = frame.is_decoupled
         self._channel.start()
         self._fork_listener.open()
@@ -155,7 +155,7 @@ class PythonInstance:
         self._channel.send(frame)
         try:
             report = await self._initialized
-        except BaseException:  # it died, or the caller has waited long enough
+        except BaseException:  # the process ended, or the caller was cancelled
             self._abandon()
             raise
         if report.error:
@@ -171,17 +171,17 @@ class PythonInstance:
         """Begin to report events."""
         self._has_started = True
         if self._death is not None:
-            self._loop.call_soon(self._ledger.events.on_died, self, self._death)
+            self._loop.call_soon(self._batches.events.on_died, self, self._death)
 
     def stop(self) -> None:
-        """Fail open requests, and let the model finalize; `ended` tells when it has."""
+        """Fail open requests and finalize the model; `ended` is done when the process has ended."""
         if self._is_stopping or self._is_lost:
             return
         self._is_stopping = True
         self._channel.send(Finalize())
         self._kill_timer = self._loop.call_later(self._grace_s, self._on_grace_over)
         reason = "the model was unloaded"
-        self._ledger.fail_all(
+        self._batches.fail_all(
             InternalError(
                 f"Failed to process the request(s) for model instance '{self.name}', "
                 f"message: the instance is gone, {reason}"
@@ -190,39 +190,39 @@ class PythonInstance:
         self._report_death(reason)
 
     def execute(self, inferences: list[Inference], now_ns: int) -> None:
-        """Run requests together; ServerError where there is no room for their tensors."""
+        """Run requests as one batch; raises ServerError if there is no memory for their tensors."""
         payload = self._channel.payload()
-        frame = self._ledger.begin(inferences, now_ns, payload)
+        frame = self._batches.begin(inferences, now_ns, payload)
         try:
             self._channel.send(frame, payload)
         except BaseException:
-            self._ledger.give_up(frame.batch)
+            self._batches.discard(frame.batch)
             raise
 
     def cancel(self, inference: Inference) -> None:
-        """Tell the model that nobody waits for this request any more."""
-        frame = self._ledger.cancel_frame(inference)
+        """Tell the model that this request was cancelled."""
+        frame = self._batches.cancel_frame(inference)
         if frame is not None:
             self._channel.send(frame)
 
     def grant(self, inference: Inference, count: int) -> None:
-        """Let a decoupled model send so many more responses to this request."""
-        frame = self._ledger.credit_frame(inference, count)
+        """Allow a decoupled model to send `count` more responses to this request."""
+        frame = self._batches.credit_frame(inference, count)
         if frame is not None:
             self._channel.send(frame)
 
-    def hand_over(self, events: InstanceEvents) -> None:
-        """Report to somebody else from now on."""
-        self._ledger.events = events
+    def set_events(self, events: InstanceEvents) -> None:
+        """Replace the receiver of events."""
+        self._batches.events = events
 
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        """The requests of a batch that `execute` works on or that has an answer to come."""
-        return self._ledger.inferences_of(batch_id)
+        """Returns the requests of a batch that is executing or has responses to come."""
+        return self._batches.inferences_of(batch_id)
 
     async def check_ready(self) -> bool:
-        """Whether the worker lives and its model, where it has a word to say, is ready.
+        """Returns whether the worker is alive and its model, if it has `is_ready`, is ready.
 
-        One call of `is_ready` answers all who ask while it runs.
+        Concurrent checks share one call of `is_ready`.
         """
         if self._is_stopping or self._is_lost:
             return False
@@ -238,14 +238,14 @@ class PythonInstance:
 
     def __repr__(self) -> str:
         return (
-            f"<PythonInstance {self.name} pid={self.pid} executing={len(self._ledger.executing)} "
-            f"running={len(self._ledger.running)} free={self.free_slots}>"
+            f"<PythonInstance {self.name} pid={self.pid} executing={len(self._batches.executing)} "
+            f"running={len(self._batches.running)} free={self.free_slots}>"
         )
 
-    # What the worker says
+    # Messages of the worker
 
     def _on_message(self, received: Received) -> None:
-        if self._ledger.take(received):
+        if self._batches.handle(received):
             return
         frame = received.frame
         if isinstance(frame, Initialized):
@@ -255,14 +255,14 @@ class PythonInstance:
             if frame.call == self._ready_number:
                 self._answer_ready(is_ready=frame.is_ready)
         else:
-            self._port.take(received)
+            self._call_server.handle(received)
 
     def _answer_ready(self, *, is_ready: bool) -> None:
         call, self._ready_call = self._ready_call, None
         if call is not None:
             call.set_result(is_ready)
 
-    # How it ends
+    # End
 
     def _abandon(self) -> None:
         self._is_stopping = True
@@ -279,15 +279,15 @@ class PythonInstance:
 
     def _on_lost(self, error: Exception) -> None:
         self._is_lost = True
-        self._ledger.events.on_unavailable(self)
+        self._batches.events.on_unavailable(self)
         reason = describe_loss(error)
         if reason == PROCESS_ENDED:
             self._channel.read_to_end()
         if self._is_stopping:
-            return  # it may take its time until the grace is over
-        self._loop.call_later(_CAUSE_TIMEOUT_S, self._on_cause_unknown, reason)
+            return  # it has until the end of the grace period
+        self._loop.call_later(_EXIT_TIMEOUT_S, self._on_exit_timeout, reason)
 
-    def _on_cause_unknown(self, reason: str) -> None:
+    def _on_exit_timeout(self, reason: str) -> None:
         if self._channel.is_open:
             self._worker.kill()
             self._end(reason if reason != PROCESS_ENDED else "it closed its connection")
@@ -306,30 +306,30 @@ class PythonInstance:
             self._kill_timer.cancel()
         self._channel.close()
         self._fork_listener.close()
-        self._port.close()
+        self._call_server.close()
         self._services.close()
         self._answer_ready(is_ready=False)
         kind = InternalError if self.is_to_blame else ForkingProcessEndedError
         error = kind(f"Stub process '{self.name}' is not healthy. {_sentence(reason)}")
         if not self._initialized.done():
             self._initialized.set_exception(error)
-        self._ledger.fail_all(error)
+        self._batches.fail_all(error)
         if not self._is_stopping:
             self._report_death(reason)
 
     def _report_death(self, reason: str) -> None:
         if self._has_started:
-            self._ledger.events.on_died(self, reason)
+            self._batches.events.on_died(self, reason)
         else:
             self._death = reason
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
-class _NoOwner:
-    """Takes the events of an instance that never runs a batch."""
+class _IgnoredEvents:
+    """Receives the events of an instance that never runs a batch."""
 
     def on_outcomes(
         self,
@@ -354,14 +354,14 @@ async def complete_config(
     loop: asyncio.AbstractEventLoop,
     services: WorkerServices,
 ) -> str:
-    """Have a worker of its own call `auto_complete_config`; the configuration as JSON text.
+    """Call `auto_complete_config` in a new worker; returns the configuration as JSON text.
 
     Raises:
-        InternalError: It raised, or the process ended.
+        InternalError: `auto_complete_config` raised, or the process ended.
     """
     labels = ModelLabels("", "", (), batching=False)
     worker = await launcher.launch(spec)
-    instance = PythonInstance(worker, labels, MemoryTrimmer(loop), loop, _NoOwner(), services)
+    instance = PythonInstance(worker, labels, MemoryTrimmer(loop), loop, _IgnoredEvents(), services)
     report = await instance.initialize(structs.replace(initialize, completes_config=True))
     instance.stop()
     return report.config

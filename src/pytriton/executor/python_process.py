@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts Python processes of this package: the zygote, and workers that nobody forks."""
+"""Starts the Python processes of this package: the zygote, and workers without a zygote."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 _WORKER_SCRIPT = str(_PACKAGE / "python_backend" / "__main__.py")
-# The folder that holds the package replaces the working directory as the first place to import
-# from: a file of the user's called like a module of ours must not be taken for it.
+# The parent folder of this package replaces the working directory as the first entry of sys.path,
+# so that no file of the user is imported in place of a module of ours.
 _ZYGOTE_BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from pytriton.python_backend.zygote import main; main(sys.argv[1:])"
@@ -28,7 +28,7 @@ _VERSION_TIMEOUT_S = 60.0
 
 
 def start_zygote(control: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the zygote, which is told over a socket what to fork."""
+    """Start the zygote, which gets its fork requests over a socket."""
     descriptor = control.fileno()
     command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, str(_PACKAGE.parent)]
     return subprocess.Popen(
@@ -45,14 +45,14 @@ def start_worker(
     variables: Mapping[str, str],
     fallback_paths: Sequence[str],
 ) -> subprocess.Popen[bytes]:
-    """Start a worker as the leader of a group of processes, which ends with it."""
+    """Start a worker as the leader of its own process group, which is killed with it."""
     channel, fork_socket = (each.fileno() for each in sockets)
     arguments = ["--channel-fd", str(channel), "--fork-fd", str(fork_socket), "--title", title]
     for path in fallback_paths:
         arguments += ["--fallback-path", path]
     environment = {**os.environ, **variables}
     if interpreter != sys.executable:
-        environment.pop("PYTHONHOME", None)  # of the server's own Python
+        environment.pop("PYTHONHOME", None)  # it is for the server's own Python
     return subprocess.Popen(
         [interpreter, _WORKER_SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
@@ -63,13 +63,13 @@ def start_worker(
 
 
 def fallback_paths(interpreter: str) -> list[str]:
-    """Where another Python finds numpy and msgspec if it has none of its own.
+    """Returns the folders in which another Python finds our numpy and msgspec if it lacks them.
 
-    Takes as long as that Python needs to start. Compiled modules of ours fit only a Python of the
-    same version.
+    This starts that interpreter once to ask for its version: compiled modules work only with the
+    same version of Python, so for another version the list is empty.
 
     Raises:
-        InternalError: It is no Python, or does not run.
+        InternalError: The interpreter is not a Python, or does not run.
     """
     try:
         asked = subprocess.run(

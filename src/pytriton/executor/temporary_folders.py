@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that belong to one process: a killed one cannot remove its own, so the next one does.
+"""Temporary folders, each of one process. Those of a killed process are removed by a later one.
 
-Each folder has a file that its process holds a lock on. The system gives the lock back however the
-process ends, so a lock that can be had means that nobody owns the folder any more.
+The owner of a folder holds a lock on a file inside it. The system releases the lock however the
+process ends. So if the lock can be acquired, no process owns the folder any more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTEMPTS = 10
 
 
 class TemporaryFolder:
-    """A folder that only this user may enter, until it is removed or the process ends."""
+    """A folder that only this user can access, until it is removed or the process ends."""
 
     def __init__(self, path: pathlib.Path, lock: int) -> None:
         self.path = path
@@ -32,20 +32,20 @@ class TemporaryFolder:
 
     @classmethod
     def create(cls, prefix: str) -> TemporaryFolder:
-        """Make a new one in the system's folder for temporary files.
+        """Create a folder in the system's folder for temporary files.
 
         Raises:
-            OSError: That is not possible.
+            OSError: No folder could be created.
         """
         for _ in range(_ATTEMPTS):
             path = pathlib.Path(tempfile.mkdtemp(prefix=prefix))
-            lock = _take_new(path)
+            lock = _lock_new(path)
             if lock is not None:
                 return cls(path, lock)
         raise OSError(f"{_ATTEMPTS} new folders beside '{path}' were removed by other processes")
 
     def remove(self) -> None:
-        """Remove it with all that lies in it, as far as that is possible."""
+        """Remove the folder with its contents; errors are ignored."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
@@ -54,7 +54,7 @@ class TemporaryFolder:
 
 
 def remove_abandoned(prefix: str) -> list[pathlib.Path]:
-    """Remove this user's folders of a prefix that no living process owns; those that it removed."""
+    """Remove this user's folders with a prefix that no process owns; returns the removed ones."""
     parent = pathlib.Path(tempfile.gettempdir())
     return [path for path in parent.glob(f"{prefix}*") if _was_abandoned(path)]
 
@@ -62,13 +62,13 @@ def remove_abandoned(prefix: str) -> list[pathlib.Path]:
 def _was_abandoned(path: pathlib.Path) -> bool:
     try:
         return _remove_if_abandoned(path)
-    except OSError as error:  # it is somebody else's, or others remove it just now
+    except OSError as error:  # another user owns it, or another process removes it just now
         logger.debug("'%s' is left as it is: %s", path, error)
         return False
 
 
-def _take_new(path: pathlib.Path) -> int | None:
-    """The lock of a new folder; None where another process took it for abandoned meanwhile."""
+def _lock_new(path: pathlib.Path) -> int | None:
+    """Lock a new folder; returns None if another process considers it abandoned."""
     try:
         lock = os.open(path / _LOCK_NAME, _LOCK_FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
     except FileNotFoundError:
@@ -92,14 +92,14 @@ def _remove_if_abandoned(path: pathlib.Path) -> bool:
         try:
             lock = os.open(_LOCK_NAME, _LOCK_FLAGS, dir_fd=folder)
         except FileNotFoundError:
-            path.rmdir()  # its process ended at once; one that holds anything is not ours
+            path.rmdir()  # its process ended at once; fails, as it should, if it has any files
             return True
     finally:
         os.close(folder)
     try:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path)  # never follows a link
+            shutil.rmtree(path)  # does not follow links
             return True
         return False
     finally:

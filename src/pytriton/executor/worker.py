@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process as its instance knows it: two sockets, a way to kill it, and how it ended."""
+"""A worker process as its instance sees it: two sockets, a way to kill it, and its exit."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class ForkingProcessEndedError(InternalError):
-    """A worker ended with the process that had forked it; its model did nothing wrong."""
+    """A worker ended because the process that forked it ended; its model is not the cause."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """How the process of one instance is to be started."""
+    """How to start the process of one instance."""
 
     instance_name: str
-    title: str  # that lists of processes show
-    environment: dict[str, str] = {}  # what it gets beside the server's
-    interpreter: str | None = None  # None: the server's own
+    title: str  # shown in process lists
+    environment: dict[str, str] = {}  # variables in addition to the server's
+    interpreter: str | None = None  # None: that of the server
 
 
 class Worker:
-    """A process that was started. Its instance owns the sockets."""
+    """A running process. Its instance owns the sockets."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Worker:
         self.instance_name = instance_name
         self.pid = pid
         self.channel, self.fork_socket = sockets
-        self.exited = exited  # the cause, in words
-        self.is_to_blame = True  # for its end; False if others took it along
+        self.exited = exited  # its result is the reason as text
+        self.is_to_blame = True  # False if it ended because another process ended
         self._kill = kill
 
     def kill(self) -> None:
-        """End the process at once; nothing where it has ended."""
+        """Kill the process, unless it has ended."""
         if not self.exited.done():
             self._kill()
 
@@ -65,7 +65,7 @@ PROCESS_ENDED = "its process ended"
 
 
 def describe_loss(error: Exception) -> str:
-    """Why nothing comes any more over the channel of a process, in words; see `LoopChannel`."""
+    """Returns as text why the channel of a process was lost; see `LoopChannel`."""
     if isinstance(error, EOFError | ConnectionError):
         return PROCESS_ENDED
     if isinstance(error, OSError):
@@ -74,7 +74,7 @@ def describe_loss(error: Exception) -> str:
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, in words; a negative code is the signal that killed it."""
+    """Returns as text how a process ended; a negative code is the signal that killed it."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -87,11 +87,11 @@ def describe_exit(code: int) -> str:
 def watch_exit(
     process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, *, with_group: bool = False
 ) -> asyncio.Future[str]:
-    """Reap a child when it ends, and kill the group that it leads; the future is done then."""
+    """Reap a child when it ends; the future is done then. `with_group` kills its group first."""
     exited: asyncio.Future[str] = loop.create_future()
 
     def reap() -> None:
-        # Before its number is free again: processes that it started may be left.
+        # Kill the group before the pid can be reused: the child may have started processes.
         if with_group:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -107,12 +107,12 @@ def watch_exit(
 
     def wait() -> None:
         if hasattr(os, "waitid"):
-            with contextlib.suppress(ChildProcessError):  # somebody else has reaped it
+            with contextlib.suppress(ChildProcessError):  # other code has reaped it
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         else:
             process.wait()
         reap()
-        with contextlib.suppress(RuntimeError):  # the loop was closed, nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop was closed, so nothing waits for this
             loop.call_soon_threadsafe(report)
 
     descriptor = open_pidfd(process.pid)
@@ -125,12 +125,12 @@ def watch_exit(
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor of a process, which never means another one; None where there is no such."""
+    """Returns a pidfd, which never refers to another process; None if it cannot be opened."""
     if not hasattr(os, "pidfd_open") or is_portable_forced():
         return None
     try:
         return os.pidfd_open(pid)
-    except OSError:  # an old kernel, no descriptor left, or the process is gone
+    except OSError:  # an old kernel, no free file descriptor, or the process has ended
         return None
 
 

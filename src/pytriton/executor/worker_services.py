@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker process may ask of the server, as its instance sees it."""
+"""The services of the server that a worker process may call, as its instance sees them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class RunningCall(Protocol):
     """An inference that a worker waits for."""
 
     def cancel(self) -> None:
-        """Give it up: the worker does not wait for it any more."""
+        """Cancel it: the worker does not wait for it any more."""
 
     def pause(self) -> None:
-        """The worker takes responses slower than they come."""
+        """Hold responses back: the worker consumes them slower than they arrive."""
 
     def resume(self) -> None:
-        """It takes them again."""
+        """Continue after `pause`."""
 
 
 class WorkerServices(Protocol):
-    """The server's side of what models call. One for each worker: it knows who asks."""
+    """The services that models call. Each worker has its own object, so the caller is known."""
 
     def infer(
         self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> RunningCall:
-        """Start an inference; the sink hears what becomes of it, maybe before this returns."""
+        """Start an inference; the sink gets all results, possibly before this returns."""
 
     def serve(
         self,
@@ -38,10 +38,10 @@ class WorkerServices(Protocol):
         arguments: dict[str, Any],
         reply: Callable[[Any, str | None], None] | None,
     ) -> None:
-        """Do something; `reply` gets the value, or None and the error's text, now or later."""
+        """Run an action; `reply` gets its value, or None and an error text, now or later."""
 
     def log(self, line: LogLine) -> None:
         """Write a line to the server's log."""
 
     def close(self) -> None:
-        """The worker is gone: what it had is released."""
+        """Release everything that the worker had, because it has ended."""

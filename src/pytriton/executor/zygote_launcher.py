@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has workers forked by the zygote, a process that has imported already what they need."""
+"""Starts workers by forking the zygote, a process that has imported their modules already."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _Sockets = tuple[socket.socket, socket.socket]
 
 
 class ZygoteGoneError(Exception):
-    """The zygote ended before it had forked the worker; a new one may do it."""
+    """The zygote ended before it had forked the worker; a new zygote may succeed."""
 
 
 class _Pending(msgspec.Struct, eq=False):
-    """A worker that was asked for."""
+    """A worker that was requested and is not forked yet."""
 
     spec: WorkerSpec
     ours: _Sockets
@@ -58,7 +58,7 @@ class Zygote:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can fork."""
+        """Whether the zygote can fork workers."""
         return self._is_open
 
     def start(self) -> None:
@@ -70,16 +70,19 @@ class Zygote:
         self._loop.add_reader(self._link.fileno(), self._on_readable)
 
     async def fork(self, spec: WorkerSpec) -> Worker:
-        """A worker of this interpreter.
+        """Fork a worker of this interpreter.
 
         Raises:
             InternalError: The zygote could not fork.
-            ZygoteGoneError: It ended.
+            ZygoteGoneError: The zygote ended.
         """
-        channel, far_channel = socket_pair()
-        fork_socket, far_fork_socket = socket_pair()
+        channel, worker_channel = socket_pair()
+        fork_socket, worker_fork_socket = socket_pair()
         pending = _Pending(
-            spec, (channel, fork_socket), (far_channel, far_fork_socket), self._loop.create_future()
+            spec,
+            (channel, fork_socket),
+            (worker_channel, worker_fork_socket),
+            self._loop.create_future(),
         )
         call = self._next_call
         self._next_call += 1
@@ -93,10 +96,10 @@ class Zygote:
         return await pending.answer
 
     async def close(self) -> None:
-        """End it and all that it forked."""
+        """End the zygote and all workers that it forked."""
         if self._exited is None or self._process is None:
             return
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_WR)
         await asyncio.wait([self._exited], timeout=_END_TIMEOUT_S)
         if not self._exited.done():
@@ -141,7 +144,7 @@ class Zygote:
             return
         worker = self._make_worker(pending.spec, message.pid, pending.ours)
         self._workers[message.pid] = worker
-        if pending.answer.done():  # nobody waits for it any more
+        if pending.answer.done():  # the caller was cancelled
             worker.kill()
             _close(pending.ours)
         else:
@@ -168,7 +171,7 @@ class Zygote:
             worker.exited.set_result(describe_exit(os.waitstatus_to_exitcode(message.status)))
 
     def _on_exited(self) -> None:
-        self._on_readable()  # its last reports
+        self._on_readable()  # read its last messages
         self._on_gone()
 
     def _on_gone(self) -> None:
@@ -187,7 +190,7 @@ class Zygote:
         for worker in workers.values():
             worker.kill()
             worker.is_to_blame = False
-            # Its group, too, as the zygote would have done: processes that the model started.
+            # Kill its group too, as the zygote would have done: models may start processes.
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.exited.set_result("killed, as the process that had forked it ended")

@@ -14,7 +14,7 @@ from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
 from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
 from pytriton.executor.python_instance import PythonInstance, complete_config

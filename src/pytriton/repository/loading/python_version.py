@@ -73,7 +73,7 @@ class PythonVersion:
         self._members[instance] = _Member(instance, plan)
         self._running_processes.add(instance.ended)
         instance.ended.add_done_callback(self._running_processes.discard)
-        instance.hand_over(self._model)
+        instance.set_events(self._model)
         self._model.add_instance(instance)
 
     async def drain_and_stop(self, timeout_s: float | None = None) -> None:

@@ -19,7 +19,7 @@ from pytriton.engine.config import (
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
-from pytriton.executor.batch_ledger import ModelLabels
+from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 from pytriton.transport.memory_channel import MemoryChannel

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that one instance runs: what it is sent for them, and what its answers mean.
+"""Tracks the batches that one instance runs: makes request frames and turns answers into outcomes.
 
-Every kind of instance that speaks in frames has one. It sends nothing and reads nothing itself.
+Every instance that communicates in frames has a tracker. The tracker itself does no I/O.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import error_from_code
 from pytriton.executor.base import Outcome, RunningBatch
-from pytriton.executor.batch_tensors import Column, details_of, make_tensor, place_input
+from pytriton.executor.batch_tensors import BatchOutput, add_input, make_tensor, request_details
 from pytriton.messages import InferResponse
 from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Execute, Responses
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 
 class ModelLabels:
-    """The names that all responses of a model carry, and the order of its inputs.
+    """The name and version for all responses of a model, and the order of its inputs.
 
     Args:
-        name: of the model.
-        version: of the model.
-        input_names: in the order in which instances get them.
-        batching: whether inputs have a batch dimension, along which requests are joined.
-        is_model_file: whether it is a model.py, which is told more of a request than a callable.
+        name: The name of the model.
+        version: The version of the model.
+        input_names: The inputs in the order in which they are sent to instances.
+        batching: Whether inputs have a batch dimension, along which requests are concatenated.
+        is_model_file: Whether the model is a model.py. It gets more details of a request than a
+            callable.
     """
 
     __slots__ = ("batching", "input_names", "is_model_file", "name", "version")
@@ -53,16 +54,16 @@ class ModelLabels:
         self.is_model_file = is_model_file
 
 
-class BatchLedger:
-    """The running batches of an instance, whose owner hears of outcomes.
+class BatchTracker:
+    """The running batches of an instance. Reports outcomes to the instance's owner.
 
     Args:
-        instance: that runs them.
-        labels: of its model.
-        events: of the owner; may be replaced.
-        tells_return: whether the instance says when its model returned from a batch, which then
-            takes no slot any more although answers may be to come. Otherwise a batch takes its slot
-            until all its requests are answered.
+        instance: The instance that runs the batches.
+        labels: The labels of its model.
+        events: The callbacks of the owner; may be replaced.
+        reports_return: Whether the instance reports when its model has returned from a batch. The
+            batch then frees its slot, although responses may follow. Otherwise a batch occupies
+            its slot until all its requests are answered.
     """
 
     def __init__(
@@ -71,26 +72,26 @@ class BatchLedger:
         labels: ModelLabels,
         events: InstanceEvents,
         *,
-        tells_return: bool = False,
+        reports_return: bool = False,
     ) -> None:
         self.events = events
-        self.running: dict[int, RunningBatch] = {}  # with answers to come
-        # Those that take a slot.
-        self.executing: dict[int, RunningBatch] = {} if tells_return else self.running
+        self.running: dict[int, RunningBatch] = {}  # batches with responses to come
+        # Batches that occupy a slot.
+        self.executing: dict[int, RunningBatch] = {} if reports_return else self.running
         self._instance = instance
         self._labels = labels
         self._next_batch = 1
         self._is_closed = False
 
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        """The requests of a batch; none where it does not run any more."""
+        """Returns the requests of a batch; none if it is not running any more."""
         batch = self.executing.get(batch_id) or self.running.get(batch_id)
         return batch.inferences if batch is not None else ()
 
-    # What the instance is sent
+    # Frames to the instance
 
     def begin(self, inferences: list[Inference], now_ns: int, payload: Payload) -> Execute:
-        """Put down a batch; the frame that has it run, with its tensors in `payload`."""
+        """Add a batch; returns its frame and writes its tensors to `payload`."""
         batch_id = self._next_batch
         batch = RunningBatch(batch_id, inferences, now_ns, set(range(len(inferences))))
         frame = self._make_frame(batch, payload)
@@ -98,19 +99,19 @@ class BatchLedger:
         self.running[batch_id] = self.executing[batch_id] = batch
         return frame
 
-    def give_up(self, batch_id: int) -> None:
-        """A batch could not be sent: nothing is reported of it."""
+    def discard(self, batch_id: int) -> None:
+        """Remove a batch that could not be sent; no outcomes are reported."""
         self.running.pop(batch_id, None)
         self.executing.pop(batch_id, None)
 
     def cancel_frame(self, inference: Inference) -> Cancel | None:
-        """What tells the model that nobody waits for a request; None where it is answered."""
+        """Returns the frame that cancels a request; None if its batch was answered."""
         if inference.batch_id not in self.running:
             return None
         return Cancel(inference.batch_id, inference.position)
 
     def credit_frame(self, inference: Inference, count: int) -> Credit | None:
-        """What lets the model send more responses to a request; None where it is answered."""
+        """Returns the frame that grants more responses; None if the batch was answered."""
         if inference.batch_id not in self.running:
             return None
         return Credit(inference.batch_id, inference.position, count)
@@ -122,7 +123,7 @@ class BatchLedger:
         requests = [inference.request for inference in inferences]
         first_inputs = requests[0].inputs
         refs = [
-            place_input(payload, name, requests, batching=labels.batching)
+            add_input(payload, name, requests, batching=labels.batching)
             for name in labels.input_names
             if name in first_inputs
         ]
@@ -143,30 +144,30 @@ class BatchLedger:
                 context = inference.trace.context(is_model_file=labels.is_model_file)
                 frame.traces[position] = context
         if labels.is_model_file:
-            frame.details = details_of(requests)
+            frame.details = request_details(requests)
         return frame
 
-    # What it answers
+    # Answers of the instance
 
-    def take(self, received: Received) -> bool:
-        """Report what an answer says; whether the message was an answer.
+    def handle(self, received: Received) -> bool:
+        """Report the outcomes in an answer; returns False if the message is not an answer.
 
         Raises:
-            ValueError: it answers a batch that does not run.
+            ValueError: The answer is to a batch that is not running.
         """
         frame = received.frame
         if isinstance(frame, BatchResult):
-            self._take_result(received, frame)
+            self._handle_result(received, frame)
         elif isinstance(frame, Responses):
-            self._take_responses(received, frame)
+            self._handle_responses(received, frame)
         elif isinstance(frame, BatchFailure):
-            self._take_failure(frame)
+            self._handle_failure(frame)
         else:
             return False
         return True
 
     def fail_all(self, error: ServerError) -> None:
-        """The instance ends: its open requests fail, and later answers are ignored."""
+        """Fail all open requests because the instance ends; later answers are ignored."""
         self._is_closed = True
         running = list(self.running.values())
         self.running.clear()
@@ -174,30 +175,30 @@ class BatchLedger:
         for batch in running:
             self._fail(batch, error, (batch.started_ns, batch.started_ns))
 
-    def _take_result(self, received: Received, frame: BatchResult) -> None:
+    def _handle_result(self, received: Received, frame: BatchResult) -> None:
         batch = self.running.pop(frame.batch, None)
         self.executing.pop(frame.batch, None)
         if batch is None:
             self._check_closed(frame.batch)
             return
         if len(batch.inferences) == 1:
-            # Nothing to cut: this saves 4 microseconds of a single request's way.
+            # There is nothing to split; skipping that saves 4 microseconds for a single request.
             outputs = [make_tensor(received, ref) for ref in frame.outputs]
             outcomes = [Outcome(0, self._response(batch.inferences[0].request, outputs))]
         else:
-            outcomes = self._cut(received, frame, batch)
+            outcomes = self._split(received, frame, batch)
         batch.open_positions.clear()
         times_ns = (frame.started_ns, frame.finished_ns)
         self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
 
-    def _cut(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
+    def _split(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
         requests = [inference.request for inference in batch.inferences]
-        columns = [Column(received, ref, requests) for ref in frame.outputs]
+        batch_outputs = [BatchOutput(received, ref, requests) for ref in frame.outputs]
         outcomes = []
         row = 0
         for position, request in enumerate(requests):
             end = row + request.rows
-            outputs = [column.cut(position, row, end) for column in columns]
+            outputs = [batch_output.slice(position, row, end) for batch_output in batch_outputs]
             outcomes.append(Outcome(position, self._response(request, outputs)))
             row = end
         return outcomes
@@ -208,11 +209,11 @@ class BatchLedger:
         labels = self._labels
         return InferResponse(labels.name, labels.version, request.id, outputs)
 
-    def _take_responses(self, received: Received, frame: Responses) -> None:
+    def _handle_responses(self, received: Received, frame: Responses) -> None:
         returned = None
         if frame.returned_batch:
             returned = self.executing.pop(frame.returned_batch, None)
-        by_batch = self._sort(received, frame)
+        by_batch = self._outcomes_by_batch(received, frame)
         times_ns = (frame.started_ns, frame.finished_ns)
         for batch_id, outcomes in by_batch.items():
             batch = self.running[batch_id]
@@ -222,8 +223,8 @@ class BatchLedger:
         if returned is not None and returned.id not in by_batch:
             self.events.on_outcomes(self._instance, returned, [], times_ns)
 
-    def _sort(self, received: Received, frame: Responses) -> dict[int, list[Outcome]]:
-        """The outcomes of each batch, without those that come too late."""
+    def _outcomes_by_batch(self, received: Received, frame: Responses) -> dict[int, list[Outcome]]:
+        """Returns the outcomes of each batch, without those for requests that have ended."""
         by_batch: dict[int, list[Outcome]] = {}
         for item in frame.items:
             batch = self.running.get(item.batch)
@@ -248,7 +249,7 @@ class BatchLedger:
             by_batch.setdefault(item.batch, []).append(outcome)
         return by_batch
 
-    def _take_failure(self, frame: BatchFailure) -> None:
+    def _handle_failure(self, frame: BatchFailure) -> None:
         returned = self.executing.pop(frame.batch, None)
         batch = self.running.pop(frame.batch, None) or returned
         if batch is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes over a worker's channel beside answers: calls of other models and of services.
+"""Serves the calls that a worker makes over its channel: of other models and of services.
 
-A worker has one port on its own channel, and one more for each process that it forked and that
-called something.
+A worker has one call server for its own channel, and one for each process that it forked and that
+has made a call.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class CallPort:
-    """Passes a worker's calls on to the server's services, and their answers back."""
+class CallServer:
+    """Passes a worker's calls to the services of the server, and sends back the replies."""
 
     def __init__(self, channel: LoopChannel, services: WorkerServices) -> None:
         self._channel = channel
@@ -42,8 +42,8 @@ class CallPort:
         self._calls: dict[int, _InferenceCall] = {}
         self._is_open = True
 
-    def take(self, received: Received) -> None:
-        """Do what a frame asks for; frames that ask for nothing are no business of this port."""
+    def handle(self, received: Received) -> None:
+        """Execute the call or command in a frame; other kinds of frames are ignored."""
         frame = received.frame
         if isinstance(frame, InferCall):
             self._infer(received, frame)
@@ -59,14 +59,14 @@ class CallPort:
             self._services.log(frame)
 
     def close(self) -> None:
-        """The caller is gone: its calls are given up and nothing is sent any more."""
+        """Cancel all calls because the caller has ended; nothing is sent afterwards."""
         self._is_open = False
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.cancel()
 
     def __repr__(self) -> str:
-        return f"<CallPort calls={len(self._calls)} open={self._is_open}>"
+        return f"<CallServer calls={len(self._calls)} open={self._is_open}>"
 
     def _infer(self, received: Received, frame: InferCall) -> None:
         call = _InferenceCall(self, frame.call)
@@ -74,7 +74,7 @@ class CallPort:
         inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
         try:
             call.running = self._services.infer(frame, inputs, call)
-        except Exception as error:  # the caller waits for a reply, whatever happened
+        except Exception as error:  # whatever happened, the caller waits for a reply
             logger.exception("a call of model %s failed", frame.model_name)
             call.on_error(InternalError(f"{type(error).__name__}: {error}"))
 
@@ -90,7 +90,7 @@ class CallPort:
             self._services.serve(frame.action, frame.arguments, reply if number else None)
         except ServerError as error:
             text = error.message
-        except Exception as error:  # as above
+        except Exception as error:  # see `_infer`
             logger.exception("the service %s failed", frame.action)
             text = f"{type(error).__name__}: {error}"
         else:
@@ -99,7 +99,7 @@ class CallPort:
             reply(None, text)
 
     def reply(self, number: int, response: InferResponse | None, *, is_final: bool) -> None:
-        """Send a response; ServerError where there is no room for its tensors."""
+        """Send a response; raises ServerError if there is no memory for its tensors."""
         if not self._is_open:
             return
         if response is None:
@@ -122,60 +122,60 @@ class CallPort:
             text, code = sendable_text(error.message), int(error.code)
             self._channel.send(InferReply(number, None, is_final, text, code))
 
-    def forget(self, number: int) -> None:
-        """A call is over."""
+    def remove(self, number: int) -> None:
+        """Remove a call that is over."""
         self._calls.pop(number, None)
 
 
 class _InferenceCall:
-    """A call of another model: the sink of its responses, which holds them back when told to."""
+    """A call of another model: the sink of its responses, with flow control."""
 
-    def __init__(self, port: CallPort, number: int) -> None:
+    def __init__(self, server: CallServer, number: int) -> None:
         self.running: RunningCall | None = None
-        self._port = port
+        self._server = server
         self._number = number
         self._is_over = False
         self._is_paused = False
-        self._unseen = 0  # responses that the caller has not taken yet
+        self._in_flight = 0  # responses that the caller has not consumed yet
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Take a response; None with `final` is the bare end."""
+        """Send a response; None with `final` ends the call without tensors."""
         if not self._is_over:
-            self._port.reply(self._number, response, is_final=final)
+            self._server.reply(self._number, response, is_final=final)
             self._count_sent(final=final)
 
     def _count_sent(self, *, final: bool) -> None:
         if final:
             self._end()
             return
-        self._unseen += 1
-        if self._unseen >= RESPONSE_WINDOW and not self._is_paused and self.running is not None:
+        self._in_flight += 1
+        if self._in_flight >= RESPONSE_WINDOW and not self._is_paused and self.running is not None:
             self._is_paused = True
             self.running.pause()
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Take an error in place of a response."""
+        """Send an error in place of a response."""
         if self._is_over:
             return
-        self._port.reply_error(self._number, error, is_final=final)
+        self._server.reply_error(self._number, error, is_final=final)
         self._count_sent(final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Take the error of a call that was not begun."""
+        """Send the error of a call that was rejected before it started."""
         self.on_error(error)
 
     def on_credit(self, count: int) -> None:
-        """The caller took so many more responses."""
-        self._unseen -= count
-        if self._is_paused and self._unseen < RESPONSE_WINDOW and self.running is not None:
+        """Count `count` more responses as consumed by the caller."""
+        self._in_flight -= count
+        if self._is_paused and self._in_flight < RESPONSE_WINDOW and self.running is not None:
             self._is_paused = False
             self.running.resume()
 
     def cancel(self) -> None:
-        """The caller gave the call up, or is gone."""
+        """Cancel the inference: the caller cancelled the call or has ended."""
         if self.running is not None and not self._is_over:
             self.running.cancel()
 
     def _end(self) -> None:
         self._is_over = True
-        self._port.forget(self._number)
+        self._server.remove(self._number)
