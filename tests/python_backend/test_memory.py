@@ -44,7 +44,7 @@ class TritonPythonModel:
 
 
 def lent(rig):
-    return rig.channel.book.lent_count
+    return rig.channel.tracker.lent_count
 
 
 def test_inputs_come_back_with_the_next_answers(worker):

@@ -21,7 +21,7 @@ class InlineChannel:
 
     def __init__(self, sock: socket.socket) -> None:
         self.link = StreamLink(sock)
-        self.gives_back_at_once = False
+        self.releases_at_once = False
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -65,7 +65,7 @@ class InlineChannel:
     def send_memory_update(self) -> None:
         """Nothing is shared."""
 
-    def forget_segments(self, segments: Iterable[int]) -> None:
+    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
         """Nothing is shared."""
 
     def trim(self, idle_seconds: float) -> None:

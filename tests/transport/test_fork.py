@@ -28,7 +28,7 @@ lender.send(Execute(1, [1], [ref]), payload)
 received = keeper.receive()
 kept = received.array(ref)
 del received
-keeper.gives_back_at_once = True
+keeper.releases_at_once = True
 
 def in_child(action):
     child = os.fork()

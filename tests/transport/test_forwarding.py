@@ -77,10 +77,10 @@ class Trio:
                 channel.close()
 
     def lent(self) -> list[int]:
-        return [channel.book.lent_count for channel in self.all]
+        return [channel.tracker.lent_count for channel in self.all]
 
     def mapped(self) -> list[int]:
-        return [channel.book.mapped_count for channel in self.all]
+        return [channel.tracker.mapped_count for channel in self.all]
 
 
 def block_of(array: np.ndarray) -> RemoteBlock:
@@ -155,7 +155,7 @@ def test_owner_has_it_back_when_the_last_holder_lets_go(trio, first):
     held["reader"] = take_all(trio.reader)
     del held[first]
     trio.tell()
-    assert trio.owner.book.lent_count == 1
+    assert trio.owner.tracker.lent_count == 1
 
     held.clear()
     trio.tell()
@@ -177,7 +177,7 @@ def test_block_that_is_forwarded_twice_comes_back_once_both_are_gone(trio):
     first, second = take_all(trio.reader)
     del first
     trio.tell()
-    assert trio.owner.book.lent_count == 1
+    assert trio.owner.tracker.lent_count == 1
     assert (second == 1).all()
 
     del second
@@ -193,14 +193,14 @@ def test_reader_can_answer_with_the_same_block(trio):
     del array
     (read,) = take_all(trio.reader)
     payload = trio.reader.payload()
-    number = payload.give_back(block_of(read))
+    number = payload.return_block(block_of(read))
     ref = TensorRef("x", FP32.number, read.shape, 0, read.nbytes, number)
     trio.reader.send(Execute(1, [1], [ref]), payload)
     del read, payload
     (answer,) = take_all(trio.to_reader)
     trio.tell()
     assert (answer == 1).all()
-    assert trio.owner.book.lent_count == 1
+    assert trio.owner.tracker.lent_count == 1
 
     del answer
     trio.tell()
@@ -217,7 +217,7 @@ def test_segment_that_the_owner_drops_is_unmapped_by_all(trio):
         take_all(trio.reader)
         trio.tell()
     assert trio.mapped() == [0, 1, 0, 1]
-    trio.owner.forget_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+    trio.owner.queue_dropped_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
     trio.tell()
 
     assert trio.mapped() == [0, 0, 0, 0]
@@ -231,13 +231,13 @@ def test_end_of_the_reader_lets_the_owner_never_reuse_what_it_may_read(trio):
     (read,) = take_all(trio.reader)
     trio.to_reader.close()  # its connection is gone, itself maybe not
     trio.tell()
-    assert trio.owner.book.lent_count == 0
+    assert trio.owner.tracker.lent_count == 0
     for number in range(20):
         trio.send(number)
         take_all(trio.from_owner)
         trio.tell()
     assert (read == 7).all()
-    trio.owner.forget_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+    trio.owner.queue_dropped_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
 
     assert trio.arenas["owner"].reserved_bytes == 0
 
@@ -249,12 +249,12 @@ def test_end_of_the_reader_counts_when_the_middle_lets_go(trio):
     trio.close("reader")
     trio.tell()
     assert (array == 7).all()
-    assert trio.owner.book.lent_count == 1
+    assert trio.owner.tracker.lent_count == 1
 
     del array
     trio.tell()
 
-    assert trio.owner.book.lent_count == 0
+    assert trio.owner.tracker.lent_count == 0
 
 
 def test_end_of_the_owner_leaves_the_others_what_they_read(trio):
@@ -334,7 +334,7 @@ class Play:
             assert take_all(channel) == []
         if self.rng.random() < 0.3 and "owner" not in self.ended:
             gone = self.trio.arenas["owner"].trim(idle_seconds=0.0)
-            self.trio.owner.forget_segments(gone)
+            self.trio.owner.queue_dropped_segments(gone)
 
     def _end(self) -> None:
         if self.rng.random() < 0.1:

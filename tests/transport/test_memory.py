@@ -129,7 +129,7 @@ def test_programs_that_are_started_inherit_no_memory(receiver):
     receiver.send_memory(segment.descriptor, blocks=[BlockRef(1, 1, 0, SIZE)])
     received = receiver.receive()
 
-    (mapping,) = receiver.book._mappings.values()
+    (mapping,) = receiver.tracker._mappings.values()
     assert not os.get_inheritable(mapping.descriptor)
     assert not os.get_inheritable(segment.descriptor)
     del received

@@ -100,7 +100,7 @@ def test_release_is_told_at_once_while_waiting(ends: Ends) -> None:
     left, right = ends
     send_array(left, np.zeros(MIB, np.float32))
     array = receive_array(right)
-    right.gives_back_at_once = True
+    right.releases_at_once = True
     del array
     notes = receive(left).frame
 
@@ -114,13 +114,13 @@ def test_block_that_goes_back_as_an_answer_is_given_up_after_it(
     left, right = ends
     sent = np.arange(MIB, dtype=np.float32)
     send_array(left, sent)
-    right.gives_back_at_once = True
+    right.releases_at_once = True
     arrays = {"x": receive_array(right)}
 
     found = find_unshared_remote_block(arrays, "x")
     assert found is not None
     payload = right.payload()
-    block = payload.give_back(found[0])
+    block = payload.return_block(found[0])
     del arrays, found
     ref = TensorRef("x", FP32.number, sent.shape, 0, sent.nbytes, block)
     right.send(Execute(1, [1], [ref]), payload)
@@ -148,7 +148,7 @@ def test_arena_gives_idle_segments_back(ends: Ends) -> None:
     receive_array(right)
     right.send(MemoryFrame())
     receive(left)
-    left.forget_segments(left.arena.trim(idle_seconds=0))
+    left.queue_dropped_segments(left.arena.trim(idle_seconds=0))
     left.send_memory_update()
     receive(right)
 
@@ -234,7 +234,7 @@ def test_block_given_back_in_the_middle_of_a_message_is_told_after_it(
     for _ in range(2):
         send_array(left, np.zeros(MIB, np.float32))
         held.append(receive_array(right))
-    right.gives_back_at_once = True
+    right.releases_at_once = True
     send = right.link.send
 
     def send_and_drop(message: bytes, descriptors: Sequence[int] = ()) -> None:

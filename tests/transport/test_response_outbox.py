@@ -51,7 +51,7 @@ def test_finalizer_in_the_middle_of_a_message_is_heard_after_it(far):
 
 
 def test_what_was_posted_goes_before_what_is_sent(far):
-    with far.outbox._turn:
+    with far.outbox._send_lock:
         far.outbox.post(line("first"))
     far.outbox.send(lambda payload: line("second"))
     assert [far.receive().frame.message for _ in range(2)] == ["first", "second"]
@@ -130,7 +130,7 @@ def received_items(far, count):
 
 def test_response_that_cannot_be_encoded_is_an_error_of_its_own(far, caplog):
     far.outbox.respond(item(0), 0, at_once=True)
-    with far.outbox._turn:  # the helper waits, so that all are sent together
+    with far.outbox._send_lock:  # the helper waits, so that all are sent together
         far.outbox._items = [make(None) for make in (item(1), bad_item(2), item(3))]
         far.outbox._flush()
     items = received_items(far, 4)
@@ -153,7 +153,7 @@ def test_helper_survives_what_it_cannot_send(far, caplog):
 
 
 def test_held_response_of_another_does_not_fail_a_frame(far, caplog):
-    with far.outbox._turn:
+    with far.outbox._send_lock:
         far.outbox._items = [bad_item(1)(None)]
     far.outbox.send(lambda payload: Responses(0, 0, [], returned_batch=7))
 

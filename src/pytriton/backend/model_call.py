@@ -254,7 +254,7 @@ def _pass_on(
     if found is None or array.dtype != dtype.numpy or not array.flags.c_contiguous:
         return None
     remote, offset = found
-    block = payload.give_back(remote)
+    block = payload.return_block(remote)
     return TensorRef(name, dtype.number, array.shape, offset, array.nbytes, block)
 
 

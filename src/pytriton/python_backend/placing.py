@@ -52,7 +52,7 @@ def place_only(payload: Payload, column: list[Tensor]) -> TensorRef:
     if found is None or dtype is BYTES or not arrays[name].flags.c_contiguous:
         return place(payload, Tensor.from_array(name, arrays[name]))
     remote, offset = found
-    block = payload.give_back(remote)
+    block = payload.return_block(remote)
     return TensorRef(name, dtype.number, shape, offset, arrays[name].nbytes, block)
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of shared memory: who may write one, who still reads one, when one is free again.
+"""Allocates blocks of shared memory and tracks by reference counts when they are free again.
 
 Each process allocates only in its own `Arena`, so there is nothing to lock across processes.
-Ownership is Python's reference counting on both sides: an allocated `Block` frees its place when
-the last reference to it goes, and the channel keeps a reference for as long as the peer says
-nothing. On the peer's side a `RemoteBlock` is the object that every array on the block keeps alive
-(numpy collapses chains of views, but never drops the object it read `__array_interface__` from);
-when the last array goes, the block is given back.
+On both sides Python's reference counts decide. An allocated `Block` frees its memory when the last
+reference to it is gone; the channel keeps a reference until the peer has released the block. In the
+peer, every array on the block keeps a `RemoteBlock` alive (numpy collapses chains of views, but
+keeps the object from which it read `__array_interface__`). When the last array is gone, the
+`RemoteBlock` releases the block.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 ALIGNMENT = 64
 SEGMENT_BYTES = 16 << 20
 DEFAULT_LIMIT_BYTES = 8 << 30
-# Without the interpreter's lock other threads change a count while it is read: outputs are copied.
+# Without the GIL other threads change a reference count while it is read, so outputs are copied.
 COUNTS_REFERENCES = "t" not in getattr(sys, "abiflags", "")
-IDLE_SECONDS = 5.0  # a segment unused for so long is given back to the system
-_numbers = itertools.count(1)  # of blocks, those of other processes among them
+IDLE_SECONDS = 5.0  # a segment that was unused for this time is given back to the system
+_numbers = itertools.count(1)  # ids of blocks, also of blocks of other processes
 
 
 class Block:
-    """A piece of this process's arena; its place is free again when the object is gone."""
+    """A part of this process's arena; its memory is free again when the object is deleted."""
 
-    __slots__ = ("__weakref__", "_places", "id", "offset", "segment", "size")
+    __slots__ = ("__weakref__", "_allocator", "id", "offset", "segment", "size")
 
-    def __init__(self, places: _Places, offset: int, size: int) -> None:
+    def __init__(self, allocator: _SegmentAllocator, offset: int, size: int) -> None:
         self.id = next(_numbers)
-        self._places = places
-        self.segment = places.segment
+        self._allocator = allocator
+        self.segment = allocator.segment
         self.offset = offset
         self.size = size
 
     def view(self) -> memoryview:
-        """The block's bytes, writable. The caller keeps the block while it uses the view."""
+        """Returns the block's writable bytes. The caller keeps the block while it uses them."""
         return self.segment.view(self.offset, self.size)
 
     @property
@@ -59,21 +59,21 @@ class Block:
         return _array_interface(self.segment.address + self.offset, self.size)
 
     def abandon(self) -> None:
-        """Never reuse this place: a peer that can no longer tell us may still be reading it."""
-        self._places.is_retired = True
+        """Never reuse this memory: a peer that can no longer release it may still read it."""
+        self._allocator.is_retired = True
 
     def __del__(self) -> None:
-        self._places.free(self.offset, self.size)
+        self._allocator.free(self.offset, self.size)
 
 
 class RemoteBlock:
-    """A block of the peer's arena, as long as any array here refers to it.
+    """A block of the peer's arena; it lives while any array in this process refers to it.
 
     Args:
-        owner_id: the peer's number of it.
-        segment: where it lies.
-        extent: its offset and size there.
-        release: gets the peer's number when the block is given back, and whether it is to be
+        owner_id: The peer's id of the block.
+        segment: The segment that contains it.
+        extent: Its offset and size in the segment.
+        release: Called at the end with the peer's id of the block, and whether the block is to be
             abandoned.
     """
 
@@ -86,7 +86,7 @@ class RemoteBlock:
         extent: tuple[int, int],
         release: Callable[[int, bool], None],
     ) -> None:
-        self.id = next(_numbers)  # for those whom it is forwarded to
+        self.id = next(_numbers)  # used if the block is forwarded to another process
         self.owner_id = owner_id
         self.segment = segment
         self.offset, self.size = extent
@@ -98,7 +98,7 @@ class RemoteBlock:
         return _array_interface(self.segment.address + self.offset, self.size)
 
     def abandon(self) -> None:
-        """Let the owner never reuse this place: whom it was forwarded to may still be reading."""
+        """Make the owner never reuse this memory: processes it was forwarded to may read it."""
         self._is_abandoned = True
 
     def __del__(self) -> None:
@@ -110,7 +110,10 @@ def _array_interface(address: int, size: int) -> dict[str, Any]:
 
 
 def find_block(data: Any) -> tuple[Block, int] | None:
-    """The block of this process that a view lies in, and where; None for any other memory."""
+    """Returns the block of this process that contains a view, and the view's offset in it.
+
+    None if the view is in other memory.
+    """
     array: Any = data.obj if isinstance(data, memoryview) else None
     block: Any = array.base if isinstance(array, np.ndarray) else None
     if not isinstance(block, Block):
@@ -122,10 +125,11 @@ def find_block(data: Any) -> tuple[Block, int] | None:
 def find_unshared_remote_block(
     arrays: Mapping[str, NDArray[Any]], name: str
 ) -> tuple[RemoteBlock, int] | None:
-    """The peer's block that `arrays[name]` lies in, and where, if nothing else refers to it.
+    """Returns the peer's block that contains `arrays[name]`, and the offset of the array in it.
 
-    Only `arrays` may hold the array, and only the message that it came with the block: whoever else
-    had a reference could change the bytes while they are on their way.
+    None if anything else refers to the array or the block. Only `arrays` may refer to the array,
+    and only the received message to the block: code with another reference could change the bytes
+    while they are sent.
     """
     if not COUNTS_REFERENCES:
         return None
@@ -150,7 +154,7 @@ def _reference_count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
 
 
 def _count_sole_references() -> tuple[int, int]:
-    """What the counts above are for an array that nothing else refers to: interpreters differ."""
+    """Returns both counts for an array without other references; they differ by interpreter."""
     table = [np.empty(1, np.uint8)]
     arrays = {"": table[0][:]}
     root = _root(arrays[""])
@@ -161,12 +165,12 @@ _SOLE_REFERENCE, _SOLE_ROOT = _count_sole_references()
 
 
 def block_bytes(block: Block | RemoteBlock) -> NDArray[np.uint8]:
-    """The block as an array; the block lives as long as the array or any view of it."""
+    """Returns the block as an array; the array and all its views keep the block alive."""
     return np.asarray(block)
 
 
-class _Places:
-    """One segment and its free extents, sorted by offset and never adjacent."""
+class _SegmentAllocator:
+    """One segment and its free extents, which are sorted by offset and never adjacent."""
 
     __slots__ = ("_extents", "_returned", "idle_since", "is_retired", "segment")
 
@@ -182,7 +186,7 @@ class _Places:
         self._collect()
         return self._extents == [(0, self.segment.size)]
 
-    def take(self, size: int) -> int | None:
+    def allocate(self, size: int) -> int | None:
         self._collect()
         for index, (offset, length) in enumerate(self._extents):
             if length >= size:
@@ -214,61 +218,61 @@ class _Places:
 
 
 class Arena:
-    """Allocates blocks in segments that are made as needed and dropped when idle.
+    """Allocates blocks in segments that are created as needed and dropped when idle.
 
-    Not thread-safe for `allocate`: an arena has one writer, an event loop or an instance's thread.
+    `allocate` is not thread-safe: an arena has one writer, an event loop or an instance's thread.
     """
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._places: dict[int, _Places] = {}
+        self._allocators: dict[int, _SegmentAllocator] = {}
 
     def allocate(self, size: int) -> Block:
-        """A block of at least `size` bytes; UnavailableError where the arena is full."""
+        """Allocate a block of at least `size` bytes; UnavailableError if the arena is full."""
         rounded = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
-        for places in self._places.values():
-            if not places.is_retired and (offset := places.take(rounded)) is not None:
-                return self._block(places, offset, rounded)
-        places = self._grow(rounded)
-        offset = places.take(rounded)
+        for allocator in self._allocators.values():
+            if not allocator.is_retired and (offset := allocator.allocate(rounded)) is not None:
+                return self._block(allocator, offset, rounded)
+        allocator = self._grow(rounded)
+        offset = allocator.allocate(rounded)
         assert offset is not None
-        return self._block(places, offset, rounded)
+        return self._block(allocator, offset, rounded)
 
     def owns(self, block: Block) -> bool:
-        """Whether a block was allocated here, in a segment that is still in use."""
-        places = self._places.get(block.segment.id)
-        return places is not None and places.segment is block.segment
+        """Returns whether a block was allocated here, in a segment that is still in use."""
+        allocator = self._allocators.get(block.segment.id)
+        return allocator is not None and allocator.segment is block.segment
 
     def trim(self, *, idle_seconds: float = IDLE_SECONDS) -> list[int]:
-        """Drop segments that nobody used for a while; the peer has to be told which."""
+        """Drop segments that were unused for `idle_seconds`; returns their ids for the peer."""
         dropped = [
             segment_id
-            for segment_id, places in self._places.items()
-            if places.is_idle
-            and (places.is_retired or time.monotonic() - places.idle_since >= idle_seconds)
+            for segment_id, allocator in self._allocators.items()
+            if allocator.is_idle
+            and (allocator.is_retired or time.monotonic() - allocator.idle_since >= idle_seconds)
         ]
         for segment_id in dropped:
-            del self._places[segment_id]
+            del self._allocators[segment_id]
         return dropped
 
     @property
     def reserved_bytes(self) -> int:
-        """Address space of all segments; pages that were never written cost nothing."""
-        return sum(places.segment.size for places in self._places.values())
+        """The address space of all segments; pages that were never written take no memory."""
+        return sum(allocator.segment.size for allocator in self._allocators.values())
 
     @property
     def has_idle_segments(self) -> bool:
         """Whether `trim` will find something to drop, now or later."""
-        return any(places.is_idle for places in self._places.values())
+        return any(allocator.is_idle for allocator in self._allocators.values())
 
     def __repr__(self) -> str:
-        idle = sum(places.is_idle for places in self._places.values())
-        return f"<Arena segments={len(self._places)} idle={idle} bytes={self.reserved_bytes}>"
+        idle = sum(allocator.is_idle for allocator in self._allocators.values())
+        return f"<Arena segments={len(self._allocators)} idle={idle} bytes={self.reserved_bytes}>"
 
-    def _block(self, places: _Places, offset: int, size: int) -> Block:
-        return Block(places, offset, size)
+    def _block(self, allocator: _SegmentAllocator, offset: int, size: int) -> Block:
+        return Block(allocator, offset, size)
 
-    def _grow(self, size: int) -> _Places:
+    def _grow(self, size: int) -> _SegmentAllocator:
         segment_size = max(SEGMENT_BYTES, size)
         if self.reserved_bytes + segment_size > self._limit_bytes:
             self.trim(idle_seconds=0.0)
@@ -280,8 +284,8 @@ class Arena:
             raise UnavailableError(message)
         try:
             segment = Segment(segment_size)
-        except OSError as error:  # no descriptor or no memory is left
+        except OSError as error:  # no free file descriptor, or no memory
             raise UnavailableError(f"no room for a tensor of {size} bytes: {error}") from error
-        places = _Places(segment)
-        self._places[places.segment.id] = places
-        return places
+        allocator = _SegmentAllocator(segment)
+        self._allocators[allocator.segment.id] = allocator
+        return allocator

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instances and their hosts need of the connection between them, whatever carries it.
+"""The interface of the connection between instances and their hosts.
 
-`MemoryChannel` joins two processes of one machine, which share memory. A channel between machines
-would have payloads that are always inside the message, and nothing to say about memory.
+`MemoryChannel` connects two processes of one machine, which share memory. A channel between
+machines would send all payloads inside the message and have no updates about memory.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ __all__ = ["Channel", "Payload", "Received"]
 class Channel(Protocol):
     """One end of a connection that carries frames with tensors, in order.
 
-    On a blocking channel `send` and `receive` wait. On another one `send` keeps what does not fit,
-    until `flush`, and `receive` answers None when there is nothing.
+    On a blocking channel `send` and `receive` wait. On a non-blocking one `send` queues the data
+    that does not fit until `flush`, and `receive` returns None if there is no message.
     """
 
-    gives_back_at_once: bool  # this end is idle: releases are sent, as no message would carry them
+    releases_at_once: bool  # True while this end is idle: no other message would carry releases
 
     def fileno(self) -> int:
-        """The descriptor that tells when there is something to read, or room to write."""
+        """Returns the file descriptor to poll for reading and writing."""
 
     def set_blocking(self, is_blocking: bool) -> None:
-        """Say whether `send` and `receive` wait."""
+        """Set whether `send` and `receive` wait."""
 
     def payload(self) -> Payload:
-        """An empty payload for the next message."""
+        """Returns an empty payload for the next message."""
 
     def send(self, frame: Frame, payload: Payload | None = None) -> None:
         """Send a frame with the tensors that its references name.
 
         Raises:
-            OSError: the peer is gone.
-            Exception: the frame cannot be encoded, or there is no room; nothing of it was sent.
+            OSError: The peer has closed the connection.
+            Exception: The frame cannot be encoded, or there is no memory; nothing was sent.
         """
 
     def receive(self, flags: int = 0) -> Received | None:
-        """The next message.
+        """Returns the next message.
 
-        None where there is none and the channel does not block, or `flags` has MSG_DONTWAIT.
+        None if there is none and the channel does not block, or `flags` has MSG_DONTWAIT.
 
         Raises:
-            EOFError: the peer is gone.
+            EOFError: The peer has closed the connection.
         """
 
     @property
     def has_message(self) -> bool:
-        """Whether a message was read already, so that nobody says that there is one to read."""
+        """Whether a message is buffered already, so that polling does not report it."""
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` has something left to do."""
+        """Whether there is queued data for `flush`."""
 
     def flush(self) -> None:
-        """Send what is kept, as far as there is room."""
+        """Send queued data, as much as fits."""
 
     def close(self) -> None:
-        """End the connection; twice is harmless."""
+        """Close the connection; may be called twice."""
 
     # Shared memory
 
     @property
     def arena(self) -> Arena | None:
-        """Where payloads put large tensors; None where all travel inside the message."""
+        """The arena for large tensors; None if all tensors are sent inside the message."""
 
     @property
     def maps_memory(self) -> bool:
@@ -81,24 +81,24 @@ class Channel(Protocol):
 
     @property
     def has_memory_update(self) -> bool:
-        """Whether there is something to tell the peer about memory."""
+        """Whether there is an update about memory to send to the peer."""
 
     def send_memory_update(self) -> None:
-        """Tell the peer now what would otherwise wait for the next message."""
+        """Send the memory update now instead of with the next message."""
 
-    def forget_segments(self, segments: Iterable[int]) -> None:
+    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
         """Tell the peer, with the next message, to unmap segments that our arena dropped."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Memory that this end's arena has for messages to the peer."""
+        """The memory that this end's arena has reserved for messages to the peer."""
 
     @property
     def has_idle_memory(self) -> bool:
-        """Whether `trim` will find something to give back, now or later."""
+        """Whether `trim` has memory to give back, now or later."""
 
     def trim(self, idle_seconds: float) -> None:
-        """Give back memory that was not used for so long, and tell the peer.
+        """Give back memory that was unused for `idle_seconds`, and tell the peer.
 
-        For an end that has its arena for itself.
+        Only for an end that does not share its arena with other channels.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process that binds models and the server say, beside the instances' channels."""
+"""The messages between the server and a process that binds models, on a socket of their own."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Start(msgspec.Struct, tag="start", array_like=True):
 class Join(msgspec.Struct, tag="join", array_like=True):
     """Another process of the same user to a server, first: it wants to bind models, too."""
 
-    token: str  # what the header of a restricted model repository would have to be
+    token: str  # the value that the header for a restricted model repository must have
 
 
 class Bind(msgspec.Struct, tag="bind", array_like=True):
-    """Binder to server: serve this model. One socket for each instance comes along."""
+    """Binder to server: serve this model. The message comes with one socket per instance."""
 
     call: int
     config: dict[str, Any]  # Triton's ModelConfig
     version: int
-    concurrency: list[int]  # batches that each instance takes at a time
+    concurrency: list[int]  # of each instance: batches that it runs at the same time
 
 
 class Unbind(msgspec.Struct, tag="unbind", array_like=True):
@@ -45,11 +45,11 @@ class Unbind(msgspec.Struct, tag="unbind", array_like=True):
 
 
 class Stop(msgspec.Struct, tag="stop", array_like=True):
-    """Binder to its own server: finish what runs, then end."""
+    """Binder to its own server: finish running requests, then exit."""
 
 
 class Started(msgspec.Struct, tag="started", array_like=True):
-    """Server to binder, first: the ports that are open; 0 where a protocol is off."""
+    """Server to binder, first: the open ports; 0 if a protocol is off."""
 
     http_port: int
     grpc_port: int
@@ -57,7 +57,7 @@ class Started(msgspec.Struct, tag="started", array_like=True):
 
 
 class Done(msgspec.Struct, tag="done", array_like=True):
-    """Server to binder: a call ended, well or with an error. Call 0 is the start."""
+    """Server to binder: a call succeeded or failed. Call 0 is the start."""
 
     call: int
     error: str = ""
@@ -73,31 +73,31 @@ _decoder = msgspec.msgpack.Decoder(ControlMessage)
 
 
 class ControlLink:
-    """Control messages over a stream socket. EOFError means that the other side is gone."""
+    """Control messages over a stream socket. EOFError means that the peer closed the connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._link = StreamLink(sock, _MAX_MESSAGE_BYTES)
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Returns the socket's file descriptor."""
         return self.socket.fileno()
 
     def send(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; on a non-blocking socket what does not fit is queued, see `flush`."""
+        """Send a message; a non-blocking socket queues the data that does not fit, see `flush`."""
         self._link.send(_encoder.encode(message), descriptors)
 
     def flush(self) -> bool:
-        """Send what is queued; whether nothing is left."""
+        """Send queued data; returns whether all of it was sent."""
         self._link.flush()
         return not self._link.has_unsent
 
     def receive(self) -> ControlMessage | None:
-        """The next message; None where a non-blocking socket has none.
+        """Returns the next message; None if a non-blocking socket has none.
 
         Raises:
-            EOFError: The other side is gone.
-            ValueError: What came is no message.
+            EOFError: The peer closed the connection.
+            ValueError: The received data is not a valid message.
         """
         message = self._link.receive()
         if message is None:
@@ -108,11 +108,11 @@ class ControlLink:
         return decoded
 
     def take_descriptors(self, count: int) -> list[int]:
-        """The descriptors that came with the last message; the caller owns them."""
+        """Returns the file descriptors that came with the last message; the caller owns them."""
         return self._link.take_descriptors(count)
 
     def shut_down(self) -> None:
-        """End the connection for both sides; whoever waits in `receive` here wakes up."""
+        """End the connection for both sides; a thread that waits in `receive` wakes up."""
         with contextlib.suppress(OSError):  # it has ended already
             self.socket.shutdown(socket.SHUT_RDWR)
 

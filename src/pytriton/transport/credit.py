@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a decoupled model may run ahead of its clients, and when it hears that they follow.
+"""Flow control for decoupled models: how far a model may run ahead of its clients.
 
-A model may have sent so many responses, and so many bytes, that its client has not taken. The
-server tells it with `Credit` frames what was taken. Pure: no thread, no socket, no clock.
+The number of responses, and of their bytes, that a model has sent and the client has not consumed
+is limited. `Credit` frames tell the model about consumed responses. There is no thread, socket or
+clock here.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-# Responses that may be sent to one request before credit comes, and the bytes after which a model
-# waits although it has credit left.
+# The number of responses to one request that may be unconsumed, and the number of unconsumed bytes
+# at which a model waits although it has credit left.
 RESPONSE_WINDOW = 64
 RESPONSE_WINDOW_BYTES = 4 << 20
-# After so many responses were taken the model hears that it may send as many more.
+# Credit is granted after this number of responses was consumed.
 GRANT_RESPONSES = RESPONSE_WINDOW // 2
-# The window has a size, too: larger responses are granted one by one, or it would never open again.
+# For larger responses credit is granted one by one, as the window also limits bytes: waiting for
+# more responses could block it for ever.
 LARGE_RESPONSE_BYTES = RESPONSE_WINDOW_BYTES // RESPONSE_WINDOW
 
 
 class CreditWindow:
-    """What one request's client was sent and has not taken.
+    """The responses to one request that were sent and that the client has not consumed.
 
-    Two counters for either thing, each with one writer: whoever sends, and whoever reads credit.
+    Responses and bytes have two counters each, and each counter has one writer: the thread that
+    sends, or the thread that reads credit.
     """
 
     __slots__ = ("_sent", "_sent_bytes", "_sizes", "_taken", "_taken_bytes")
@@ -34,7 +37,7 @@ class CreditWindow:
 
     @property
     def has_sent(self) -> bool:
-        """Whether a response went already."""
+        """Whether a response was sent already."""
         return self._sent > 0
 
     @property
@@ -47,26 +50,25 @@ class CreditWindow:
 
     @property
     def is_open_after_first(self) -> bool:
-        """Like `is_open`, but the second response waits until the first one was taken.
+        """Like `is_open`, but the second response waits until the first one was consumed.
 
-        A quick generator would otherwise take the processor from those who have to carry the first
-        one to its client.
+        Otherwise a fast generator would take CPU time from the threads that deliver the first one.
         """
         return self._sent == self._taken or (self._taken > 0 and self.is_open)
 
     def spend(self, size: int) -> None:
-        """A response of so many bytes goes."""
+        """Count a response of `size` bytes as sent."""
         self._sizes.append(size)
         self._sent += 1
         self._sent_bytes += size
 
     def add(self, count: int) -> None:
-        """The client took so many responses."""
+        """Count `count` responses as consumed by the client."""
         for _ in range(min(count, len(self._sizes))):
             self._taken += 1
             self._taken_bytes += self._sizes.popleft()
 
 
 def is_grant_due(taken_count: int, size: int) -> bool:
-    """Whether to tell the model of `taken_count` responses, the last one of `size` bytes."""
+    """Returns whether to grant credit now for `taken_count` responses, the last of `size` bytes."""
     return taken_count >= GRANT_RESPONSES or size >= LARGE_RESPONSE_BYTES

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the channel to an instance: typed records, and where their tensors' bytes are.
+"""The messages on the channel to an instance, and how they are encoded.
 
-On the wire a message is a 4-byte length, the record in MessagePack, padding, then the bytes of
-tensors that are small enough to travel inside it. Larger tensors are references into an arena. New
-fields are appended last.
+An encoded message is a 4-byte length, the record in MessagePack, padding, then the bytes of small
+tensors. Larger tensors are references into an arena. New fields are appended at the end of a
+record.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class RequestDetails(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """What only models of the Python backend get to know of a request."""
+    """The details of a request that only models of the Python backend get."""
 
     correlation_id: int | str = 0
     flags: int = 0
@@ -63,21 +63,21 @@ class RequestDetails(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fal
 
 
 class Execute(msgspec.Struct, tag="execute", array_like=True):
-    """Server to instance: run these requests together. Positions below are indices into `rows`."""
+    """Server to instance: run these requests as a batch. Positions are indices into `rows`."""
 
     batch: int
     rows: list[int]  # batch dimension of each request
     inputs: list[TensorRef]  # each holds the whole batch
     ids: dict[int, str] = {}
     parameters: dict[int, dict[str, ParameterValue]] = {}
-    outputs: dict[int, list[str]] = {}  # requested names, where not all
+    outputs: dict[int, list[str]] = {}  # requested names, of requests that do not want all
     memory: MemoryUpdate | None = None
     traces: dict[int, TraceContext] = {}  # of the traced requests
-    details: dict[int, RequestDetails] = {}  # where they are not the defaults
+    details: dict[int, RequestDetails] = {}  # of the requests whose details are not the defaults
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True):
-    """Server to instance: nobody waits for this request any more."""
+    """Server to instance: this request was cancelled."""
 
     batch: int
     position: int
@@ -85,7 +85,7 @@ class Cancel(msgspec.Struct, tag="cancel", array_like=True):
 
 
 class Credit(msgspec.Struct, tag="credit", array_like=True):
-    """Server to instance: the client of this request took so many more responses."""
+    """Server to instance: the client of this request has consumed `count` more responses."""
 
     batch: int
     position: int
@@ -94,13 +94,13 @@ class Credit(msgspec.Struct, tag="credit", array_like=True):
 
 
 class MemoryFrame(msgspec.Struct, tag="memory", array_like=True):
-    """Either way: only what is said about memory."""
+    """In both directions: only an update about memory."""
 
     memory: MemoryUpdate | None = None
 
 
 class BatchResult(msgspec.Struct, tag="batch", array_like=True):
-    """Instance to server: one response to every request of a batch, outputs still in one piece."""
+    """Instance to server: a response to each request of a batch; outputs hold the whole batch."""
 
     batch: int
     started_ns: int
@@ -110,7 +110,7 @@ class BatchResult(msgspec.Struct, tag="batch", array_like=True):
 
 
 class ResponseItem(msgspec.Struct, array_like=True):
-    """One response, or the error or bare end that takes its place."""
+    """One response, an error in its place, or an end without tensors."""
 
     batch: int
     position: int
@@ -119,21 +119,21 @@ class ResponseItem(msgspec.Struct, array_like=True):
     error: str | None = None
     error_code: int = 0
     parameters: dict[str, ParameterValue] | None = None
-    is_rescheduled: bool = False  # no response: the request is to be executed once more
+    is_rescheduled: bool = False  # there is no response: the request is to be executed again
 
 
 class Responses(msgspec.Struct, tag="responses", array_like=True):
-    """Instance to server: responses that were ready together, of one batch or of several."""
+    """Instance to server: responses of one or several batches that were ready together."""
 
     started_ns: int
     finished_ns: int
     items: list[ResponseItem]
     memory: MemoryUpdate | None = None
-    returned_batch: int = 0  # a model.py returned from this batch's execute; answers may follow
+    returned_batch: int = 0  # `execute` of a model.py returned for this batch; responses may follow
 
 
 class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
-    """Instance to server: every request of the batch that is still open failed."""
+    """Instance to server: all requests of the batch that are still open failed."""
 
     batch: int
     started_ns: int
@@ -144,7 +144,7 @@ class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
 
 
 class Spill(msgspec.Struct, tag="spill", array_like=True):
-    """Either way: the message itself is in a block because it is too large for the socket."""
+    """In both directions: the message is in a block because it is too large for the socket."""
 
     block: int
     size: int
@@ -179,7 +179,7 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The message up to where its payload begins."""
+    """Returns the message up to the start of its payload."""
     record = _encoder.encode(frame)
     length = len(record)
     padding = -(4 + length) % INLINE_ALIGNMENT
@@ -187,7 +187,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode_frame(message: memoryview) -> tuple[Frame, int]:
-    """The record of a message, and where its payload begins."""
+    """Returns the record of a message, and the offset at which its payload begins."""
     (length,) = _LENGTH.unpack_from(message)
     frame = _decoder.decode(message[4 : 4 + length])
     return frame, 4 + length + (-(4 + length) % INLINE_ALIGNMENT)

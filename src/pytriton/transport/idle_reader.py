@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for messages on a channel whose socket blocks, and gives memory back meanwhile."""
+"""Waits for messages on a channel with a blocking socket; meanwhile gives unused memory back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class IdleReader:
-    """Reads for a thread that has nothing else to do.
+    """Reads messages for a thread that is otherwise idle.
 
-    It polls the socket and never changes its timeout: other threads may be sending on it.
+    It polls the socket and does not change its timeout: other threads may be sending on it.
 
     Args:
-        channel: whose socket blocks.
-        uses_memory: whether `trim` will have something to give back, now or later.
-        trim: gives back memory that was not used for `IDLE_SECONDS`, and tells the peer so.
+        channel: A channel with a blocking socket.
+        uses_memory: Returns whether `trim` has memory to give back, now or later.
+        trim: Gives back memory that was unused for `IDLE_SECONDS`, and tells the peer.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class IdleReader:
         self._poll.register(channel.fileno(), select.POLLIN)
 
     def receive(self) -> Received:
-        """The next message; EOFError when the peer is gone."""
+        """Returns the next message; raises EOFError if the peer closed the connection."""
         channel = self._channel
-        channel.gives_back_at_once = True
+        channel.releases_at_once = True
         try:
             while channel.has_memory_update or self._uses_memory():
                 if channel.has_message or self._poll.poll(IDLE_SECONDS * 1000):
@@ -47,4 +47,4 @@ class IdleReader:
             assert received is not None, "the socket blocks"
             return received
         finally:
-            channel.gives_back_at_once = False
+            channel.releases_at_once = False

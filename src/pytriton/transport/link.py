@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole messages, with descriptors, over a Unix socket. Knows nothing of what a message says.
+"""Sends whole messages, with file descriptors, over a Unix socket. Does not interpret messages.
 
-SOCK_SEQPACKET keeps message boundaries in the kernel. Where it does not exist, a stream with a
+SOCK_SEQPACKET keeps message boundaries in the kernel. On systems without it, a stream with a
 length before each message does the same.
 """
 
@@ -20,10 +20,10 @@ from pytriton.transport.memory import is_portable_forced
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A message of this size fits the default send buffer of every Linux; larger ones go through the
-# arena.
+# A message of this size fits into the default send buffer of every Linux. Larger messages are sent
+# through the arena.
 MAX_MESSAGE_BYTES = 128 << 10
-MAX_DESCRIPTORS = 250  # with one call; Linux takes 253
+MAX_DESCRIPTORS = 250  # per system call; Linux allows 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _LENGTH = struct.Struct("<I")
 
@@ -36,13 +36,13 @@ def _close_sockets() -> None:
         sock.close()
 
 
-# A forked child must not speak for its parent, for example give back an array that both have, nor
-# keep a connection open that its parent ended.
+# A forked child must not act on its parent's connections: it would, for example, release an array
+# that its parent still uses, or keep a connection open that its parent has closed.
 os.register_at_fork(after_in_child=_close_sockets)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets of the best kind that this system has; a forked child has neither."""
+    """Returns two connected sockets of the best available kind; forked children close them."""
     if hasattr(socket, "SOCK_SEQPACKET") and not is_portable_forced():
         try:
             return _pair(socket.SOCK_SEQPACKET)
@@ -52,7 +52,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def stream_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected stream sockets; a forked child has neither."""
+    """Returns two connected stream sockets; forked children close them."""
     return _pair(socket.SOCK_STREAM)
 
 
@@ -65,9 +65,9 @@ def _pair(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
 class Link:
     """One end of a socket pair that carries messages.
 
-    On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues what does
-    not fit (call `flush` when the socket is writable) and `receive` answers None when there is
-    nothing.
+    On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues the data
+    that does not fit (call `flush` when the socket is writable), and `receive` returns None if
+    there is no message.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -80,19 +80,19 @@ class Link:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` has something left to do."""
+        """Whether there is queued data for `flush`."""
         return bool(self._unsent)
 
     @property
     def has_message(self) -> bool:
-        """Whether a message was read already, so that nobody says that the socket is readable."""
+        """Whether a message is buffered already, so that polling the socket does not report it."""
         return False
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one message, after those that are still queued."""
         framed = self._framed(message)
         if not self._unsent and not descriptors:
-            # Nearly always all of it goes at once: this saves a microsecond of queueing.
+            # Nearly always all data fits; not queueing it saves a microsecond.
             try:
                 sent = self.socket.send(framed)
             except BlockingIOError:
@@ -105,7 +105,7 @@ class Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is queued, as far as the socket takes it."""
+        """Send queued data, as much as the socket accepts."""
         unsent = self._unsent
         while unsent:
             data, descriptors = unsent[0]
@@ -119,23 +119,23 @@ class Link:
                 unsent[0] = (data[sent:], ())
 
     def receive(self, flags: int = 0) -> bytearray | None:
-        """The next message, empty at the end of the connection.
+        """Returns the next message; it is empty at the end of the connection.
 
-        None where there is none and the socket does not block, or `flags` has MSG_DONTWAIT.
+        None if there is none and the socket does not block, or `flags` has MSG_DONTWAIT.
         """
         size = self._read_into(self._scratch, flags)
         return None if size < 0 else bytearray(self._scratch_view[:size])
 
     def take_descriptors(self, count: int) -> list[int]:
-        """Descriptors that came with the messages so far, in order; the caller owns them."""
+        """Returns file descriptors from the received messages, in order; the caller owns them."""
         taken = self._descriptors[:count]
         del self._descriptors[:count]
         return taken
 
     def close(self) -> None:
-        """Close the socket; what was not sent is lost, and so is what nobody took."""
+        """Close the socket; drops queued data and closes descriptors that were not taken."""
         self._unsent.clear()
-        self._scratch = bytearray()  # it is large, and others may keep this object for a while
+        self._scratch = bytearray()  # frees it, as it is large and this object may be kept longer
         self._scratch_view = memoryview(self._scratch)
         self.socket.close()
         for descriptor in self.take_descriptors(len(self._descriptors)):
@@ -151,7 +151,7 @@ class Link:
         return self.socket.sendmsg([data], ancillary)
 
     def _read_into(self, buffer: bytearray, flags: int) -> int:
-        """Bytes read; 0 at the end of the connection, -1 where there is nothing to read."""
+        """Returns the number of bytes read; 0 at the end of the connection, -1 if none came."""
         try:
             size, ancillary, _, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES, flags)
         except BlockingIOError:
@@ -166,7 +166,7 @@ class Link:
 
 
 class StreamLink(Link):
-    """Messages over SOCK_STREAM, each behind its length."""
+    """Messages over SOCK_STREAM, each after its length."""
 
     def __init__(self, sock: socket.socket, limit_bytes: int = 2**32 - 1) -> None:
         super().__init__(sock)
@@ -174,7 +174,7 @@ class StreamLink(Link):
         self._received = bytearray()
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """See `Link.send`; any number of descriptors may come along."""
+        """See `Link.send`; there is no limit on the number of descriptors."""
         data = memoryview(self._framed(message))
         while len(descriptors) > MAX_DESCRIPTORS:
             self._unsent.append((data[:1], descriptors[:MAX_DESCRIPTORS]))
@@ -215,6 +215,6 @@ class StreamLink(Link):
 
 
 def make_link(sock: socket.socket) -> Link:
-    """The link that fits the kind of the socket."""
+    """Returns a link for the kind of the socket."""
     kind = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
     return StreamLink(sock) if kind == socket.SOCK_STREAM else Link(sock)

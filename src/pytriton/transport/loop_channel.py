@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel on an event loop: messages come as calls, and whoever sends never waits."""
+"""A channel on an event loop: calls back with received messages, and sends without waiting."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_ROUND_MESSAGES = 32
+_MAX_READ_MESSAGES = 32
 
 
 class LoopChannel:
-    """Reads a channel when there is something to read, and sends what did not fit at once.
+    """Reads messages when they arrive, and sends queued data when there is room.
 
     Args:
-        channel: does not block from now on.
-        loop: that watches it.
-        memory: the arena of the channel's payloads.
-        name: of the peer, for the log.
-        on_message: gets each message.
-        on_lost: hears once that nothing comes any more: with EOFError where the peer closed its
-            end, OSError where nothing can be sent to it, another exception where what it said could
-            not be read, which is lost then. The channel is still open.
+        channel: The channel, which becomes non-blocking.
+        loop: The event loop that watches it.
+        memory: The arena of the channel's payloads.
+        name: The name of the peer, for the log.
+        on_message: Called with each message.
+        on_lost: Called once when the connection is lost, with EOFError if the peer closed it,
+            OSError if sending failed, or another exception if a message could not be read (that
+            message is lost). The channel is still open then.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LoopChannel:
     ) -> None:
         self.channel = channel
         self.is_open = True
-        self.reads_ahead = False  # several messages may come at once
+        self.reads_ahead = False  # True: several messages may be read in one loop iteration
         self._loop = loop
         self._memory = memory
         self._name = name
@@ -53,7 +53,7 @@ class LoopChannel:
         self._on_lost = on_lost
         self._is_watched = False
         self._is_lost = False
-        self._round_messages = 1
+        self._read_messages = 1
         channel.set_blocking(False)
 
     @property
@@ -62,29 +62,29 @@ class LoopChannel:
         return self.channel.maps_memory
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         self._memory.add(self)
         self._is_watched = True
         self._loop.add_reader(self.channel.fileno(), self._on_readable)
         self._watch_unsent()
 
     def payload(self) -> Payload:
-        """An empty payload for the next message."""
+        """Returns an empty payload for the next message."""
         return self.channel.payload()
 
     def send(self, frame: Frame, payload: Payload | None = None) -> None:
-        """Send a frame, now or when there is room.
+        """Send a frame, now or when there is room in the socket.
 
         Raises:
-            Exception: the frame cannot be encoded, or there is no room for its tensors; that the
-                peer is gone is told later, by `on_lost`.
+            Exception: The frame cannot be encoded, or there is no memory for its tensors. A lost
+                connection is reported later, by `on_lost`.
         """
         channel = self.channel
         try:
             channel.send(frame, payload)
         except OSError as error:
-            # Later, as the caller does not expect to hear of it before this returns.
-            self._loop.call_soon(self._lose, error)
+            # Later, because callers do not expect `on_lost` before this returns.
+            self._loop.call_soon(self._report_lost, error)
             return
         if payload is not None and payload.blocks:
             self._memory.touch()
@@ -92,32 +92,32 @@ class LoopChannel:
             self._watch_unsent()
 
     def drop_segments(self, segments: Collection[int]) -> None:
-        """Tell the peer now which segments of the arena are gone, and what else was released."""
+        """Tell the peer now which segments were dropped, and send other updates about memory."""
         channel = self.channel
-        channel.forget_segments(segments)
+        channel.queue_dropped_segments(segments)
         try:
             channel.send_memory_update()
         except OSError as error:
-            self._loop.call_soon(self._lose, error)
+            self._loop.call_soon(self._report_lost, error)
             return
         self._watch_unsent()
 
     def read_to_end(self) -> None:
-        """Take what the peer said before it ended; nothing is told of its loss."""
+        """Process the messages that the peer sent before it ended; `on_lost` is not called."""
         self._is_lost = True
-        # Linux says once that a connection was reset before it hands out what came until then.
+        # Linux first reports once that the connection was reset, then returns the received data.
         if self._read_all():
             self._read_all()
 
     def stop_watching(self) -> None:
-        """Neither read nor send any more."""
+        """Stop reading and sending."""
         if self._is_watched:
             self._is_watched = False
             self._loop.remove_reader(self.channel.fileno())
             self._loop.remove_writer(self.channel.fileno())
 
     def close(self) -> None:
-        """End the connection; twice is harmless."""
+        """Close the connection; may be called twice."""
         if not self.is_open:
             return
         self.stop_watching()
@@ -133,18 +133,18 @@ class LoopChannel:
             if self._is_watched:
                 self._read()
         except EOFError as error:
-            self._lose(error)
+            self._report_lost(error)
         except Exception as error:
             logger.exception("%s: a message could not be read", self._name)
-            self._lose(error)
+            self._report_lost(error)
 
     def _read(self) -> None:
-        # What is read in one round of the loop leaves in one write. A response that comes alone
-        # must not wait for others, so the rounds grow only while more is there than they take.
-        for _ in range(self._round_messages):
+        # Responses that are read in one loop iteration are sent in one write. But a single response
+        # must not wait for others. So the limit grows only while more messages are ready.
+        for _ in range(self._read_messages):
             received = self.channel.receive()
             if received is None:
-                self._round_messages = 1
+                self._read_messages = 1
                 return
             if received.uses_blocks:
                 self._memory.touch()
@@ -152,12 +152,12 @@ class LoopChannel:
             if not self._is_watched:
                 return
         if self.reads_ahead:
-            self._round_messages = min(2 * self._round_messages, _MAX_ROUND_MESSAGES)
+            self._read_messages = min(2 * self._read_messages, _MAX_READ_MESSAGES)
         if self.channel.has_message:
             self._loop.call_soon(self._on_readable)
 
     def _read_all(self) -> bool:
-        """Whether the end was reached."""
+        """Read all messages; returns whether the end of the connection was reached."""
         try:
             while self.is_open and (received := self.channel.receive()) is not None:
                 if received.uses_blocks:
@@ -177,12 +177,12 @@ class LoopChannel:
         try:
             self.channel.flush()
         except OSError as error:
-            self._lose(error)
+            self._report_lost(error)
             return
         if not self.channel.has_unsent:
             self._loop.remove_writer(self.channel.fileno())
 
-    def _lose(self, error: Exception) -> None:
+    def _report_lost(self, error: Exception) -> None:
         if self.is_open and not self._is_lost:
             self._is_lost = True
             self.stop_watching()

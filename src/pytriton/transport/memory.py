@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that two processes share without a name: a memfd, elsewhere an unlinked file.
+"""Shared memory without a name: a memfd on Linux, an unlinked file on other systems.
 
 A name in /dev/shm would outlive a killed process and would count against a container's 64 MiB
-limit; a descriptor passed over a socket does neither. `PYTRITON_PORTABLE_CHANNEL=1` forces the
-portable form, so that it is tested on Linux too.
+limit; a file descriptor passed over a socket does neither. `PYTRITON_PORTABLE_CHANNEL=1` forces the
+unlinked file, so that it is tested on Linux too.
 
-Whoever makes a memfd seals its size, and whoever is sent one maps it only if that is so: a process
-that reads beyond the end of memory which another one has shrunk is killed by SIGBUS. An unlinked
-file has no seals; there only its size at the time of mapping can be checked.
+The creator of a memfd seals its size, and the receiver maps it only if it is sealed: a process that
+reads beyond the end of memory that another process has shrunk is killed by SIGBUS. An unlinked file
+has no seals; only its size at the time of mapping can be checked.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 
 PORTABLE_SETTING = "PYTRITON_PORTABLE_CHANNEL"
 
-# <linux/fcntl.h> and <linux/memfd.h>: a Python that was built with an old C library has neither
-# these names nor `os.memfd_create`, for example one of an environment that is unpacked for a model.
+# From <linux/fcntl.h> and <linux/memfd.h>. A Python that was built with an old C library, like
+# that of some packed environments, has neither these names nor `os.memfd_create`.
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _F_SEAL_SEAL = 1
@@ -35,18 +35,18 @@ _F_SEAL_GROW = 4
 _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _NAME = "pytriton"
-# Newer Pythons need not keep a second descriptor for each mapping.
+# With this, mmap does not keep a second file descriptor for each mapping.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _numbers = itertools.count(1)
 
 
 def is_portable_forced() -> bool:
-    """Whether Linux-only facilities are to be left alone."""
+    """Returns whether Linux-only features must not be used."""
     return os.environ.get(PORTABLE_SETTING, "") not in ("", "0")
 
 
 def has_sealed_memory() -> bool:
-    """Whether memory is made whose size nobody can change any more."""
+    """Returns whether the size of shared memory is sealed here, so that nobody can change it."""
     return sys.platform == "linux" and not is_portable_forced()
 
 
@@ -84,7 +84,7 @@ def check_received(descriptor: int, size: int) -> None:
     """Refuse memory of another process that could shrink while it is read.
 
     Raises:
-        ValueError: It is smaller than its owner says, or its size is not sealed.
+        ValueError: The memory is smaller than its owner says, or its size is not sealed.
     """
     if has_sealed_memory() and not _is_sealed(descriptor):
         raise ValueError(
@@ -101,23 +101,23 @@ def _is_sealed(descriptor: int) -> bool:
 
     try:
         return bool(fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK)
-    except OSError:  # it is no memfd
+    except OSError:  # it is not a memfd
         return False
 
 
 class Mapping:
     """A shared region mapped into this process; unmapped when nothing refers to it any more.
 
-    It owns the descriptor, by which the region can be passed on. Its number is unique in this
+    It owns the file descriptor, by which the region can be passed on. Its id is unique in this
     process.
     """
 
     __slots__ = ("__weakref__", "_array", "address", "descriptor", "id", "size")
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self.descriptor = descriptor  # first, so that it is closed whatever fails
-        # The array holds the mmap and blocks hold this object, so the region outlives every view of
-        # it.
+        self.descriptor = descriptor  # first, so that it is closed if anything below fails
+        # The array refers to the mmap and blocks refer to this object, so the region outlives all
+        # views of it.
         self._array: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(
             mmap.mmap(descriptor, size, **_MAP_OPTIONS), np.uint8
         )
@@ -126,7 +126,7 @@ class Mapping:
         self.id = next(_numbers)
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Writable bytes of the region."""
+        """Returns a writable part of the region."""
         return self._array.data[offset : offset + size]
 
     def __del__(self) -> None:
@@ -136,7 +136,7 @@ class Mapping:
 
 
 class Segment(Mapping):
-    """A region this process created and hands out pieces of."""
+    """A region that this process created and allocates blocks in."""
 
     __slots__ = ()
 
@@ -145,10 +145,10 @@ class Segment(Mapping):
 
 
 class ReceivedSegment(Mapping):
-    """A region of another process, which came over a channel.
+    """A region of another process, received over a channel.
 
     Raises:
-        ValueError: See `check_received`; the descriptor is closed then.
+        ValueError: See `check_received`; the file descriptor is closed then.
     """
 
     __slots__ = ()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A channel between processes of one machine: small tensors inside the message, large ones shared.
 
-Both ends use the same class. Messages go over a Unix socket, and with them descriptors of memory;
-`pytriton.transport.memory_book` has the account of who reads what.
+Both ends use the same class. Messages are sent over a Unix socket, together with file descriptors
+of memory. `pytriton.transport.block_tracker` tracks which blocks are in use.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from pytriton.transport.block_tracker import BlockTracker
 from pytriton.transport.frames import MemoryFrame, Spill, decode_frame, encode_frame
 from pytriton.transport.link import MAX_MESSAGE_BYTES, make_link
 from pytriton.transport.memory import ReceivedSegment
-from pytriton.transport.memory_book import MemoryBook
 from pytriton.transport.payload import Payload, Received
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytriton.transport.payload import Buffer
     from pytriton.transport.refs import SegmentRef
 
-# Beyond this a message goes through a block, which leaves room for what is said about memory.
+# A larger message is sent in a block; the rest of the limit is left for the memory update.
 _SPILL_BYTES = MAX_MESSAGE_BYTES - (32 << 10)
 
 
@@ -37,12 +37,12 @@ class MemoryChannel:
     def __init__(self, sock: socket.socket, arena: Arena) -> None:
         self.link = make_link(sock)
         self.arena = arena
-        self.book = MemoryBook(self._on_release)
-        self.gives_back_at_once = False
+        self.tracker = BlockTracker(self._on_release)
+        self.releases_at_once = False
         self._send_lock = threading.Lock()
 
     def fileno(self) -> int:
-        """See `Channel`; -1 once it is closed."""
+        """See `Channel`; -1 after `close`."""
         return self.link.socket.fileno()
 
     def set_blocking(self, is_blocking: bool) -> None:
@@ -57,7 +57,7 @@ class MemoryChannel:
         """See `Channel`."""
         with self._send_lock:
             self._send(frame, payload)
-        if self.gives_back_at_once and self.book.has_releases:
+        if self.releases_at_once and self.tracker.has_releases:
             self._send_releases()
 
     def receive(self, flags: int = 0) -> Received | None:
@@ -71,7 +71,7 @@ class MemoryChannel:
         memory = frame.memory
         if memory is None:
             return Received(frame, message, start, {})
-        blocks = self.book.take_update(memory, self._take_segments(memory.segments))
+        blocks = self.tracker.apply_update(memory, self._take_segments(memory.segments))
         if isinstance(frame, Spill):
             message = bytearray(blocks[frame.block][: frame.size])
             frame, start = decode_frame(memoryview(message))
@@ -94,32 +94,32 @@ class MemoryChannel:
 
     def close(self) -> None:
         """See `Channel`. Blocks that the peer may still read are never used again."""
-        self.book.close()
+        self.tracker.close()
         self.link.close()
 
     @property
     def maps_memory(self) -> bool:
         """See `Channel`."""
-        return self.book.mapped_count > 0
+        return self.tracker.mapped_count > 0
 
     @property
     def has_memory_update(self) -> bool:
         """See `Channel`."""
-        return self.book.has_update
+        return self.tracker.has_update
 
     def send_memory_update(self) -> None:
         """See `Channel`."""
-        if self.book.has_update:
+        if self.tracker.has_update:
             self.send(MemoryFrame())
 
-    def forget_segments(self, segments: Iterable[int]) -> None:
+    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
         """See `Channel`."""
-        self.book.forget_segments(segments)
+        self.tracker.queue_dropped_segments(segments)
 
     def drop_segments(self, segments: Iterable[int]) -> None:
-        """Tell the peer now which segments are gone."""
-        self.forget_segments(segments)
-        with contextlib.suppress(OSError):  # its process ended, which its instance hears, too
+        """Tell the peer now which segments were dropped."""
+        self.queue_dropped_segments(segments)
+        with contextlib.suppress(OSError):  # the process ended; its instance handles that
             self.send_memory_update()
 
     @property
@@ -134,13 +134,14 @@ class MemoryChannel:
 
     def trim(self, idle_seconds: float) -> None:
         """See `Channel`."""
-        self.book.forget_segments(self.arena.trim(idle_seconds=idle_seconds))
+        self.tracker.queue_dropped_segments(self.arena.trim(idle_seconds=idle_seconds))
         self.send_memory_update()
 
     def __repr__(self) -> str:
-        book = self.book
+        tracker = self.tracker
         return (
-            f"<MemoryChannel fd={self.fileno()} lent={book.lent_count} mapped={book.mapped_count}>"
+            f"<MemoryChannel fd={self.fileno()} lent={tracker.lent_count} "
+            f"mapped={tracker.mapped_count}>"
         )
 
     def _send(self, frame: Frame, payload: Payload | None) -> None:
@@ -150,8 +151,8 @@ class MemoryChannel:
         if len(message) > _SPILL_BYTES:
             frame, inline = self._spill(message, payload), ()
         descriptors: list[int] = []
-        if payload.blocks or payload.returned_blocks or self.book.has_update:
-            frame.memory, descriptors = self.book.make_update(payload)
+        if payload.blocks or payload.returned_blocks or self.tracker.has_update:
+            frame.memory, descriptors = self.tracker.make_update(payload)
             message = b"".join((encode_frame(frame), *inline))
         self.link.send(message, descriptors)
 
@@ -166,17 +167,17 @@ class MemoryChannel:
         try:
             return [ReceivedSegment(descriptors.pop(0), ref.size) for ref in refs]
         finally:
-            for descriptor in descriptors:  # left over where one of them was refused
+            for descriptor in descriptors:  # what is left if one of them was refused
                 os.close(descriptor)
 
     def _on_release(self) -> None:
-        if self.gives_back_at_once:
+        if self.releases_at_once:
             self._send_releases()
 
     def _send_releases(self) -> None:
-        # Whoever has the lock looks again after its end: what came meanwhile is not left behind.
-        with contextlib.suppress(OSError):  # the peer is gone, and its arena with it
-            while self.book.has_releases and self._send_lock.acquire(blocking=False):
+        # The holder of the lock checks again after releasing it, so no release is left behind.
+        with contextlib.suppress(OSError):  # the peer has ended, and its arena with it
+            while self.tracker.has_releases and self._send_lock.acquire(blocking=False):
                 try:
                     self._send(MemoryFrame(), None)
                 finally:

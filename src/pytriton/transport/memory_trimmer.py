@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives shared memory back when nobody has used it for a while, on an event loop."""
+"""Gives shared memory back to the system when it was unused for a while, on an event loop."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Collection
 
-# Copying as much later would keep the event loop for a second.
+# Bodies up to this size are received in shared memory: copying 2 GiB there later would block the
+# event loop for a second.
 MAX_DIRECT_BODY_BYTES = 2 << 30
 MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 
 
 class MemoryUser(Protocol):
-    """A channel that has an arena in common with others."""
+    """A channel that shares its arena with others."""
 
     @property
     def maps_memory(self) -> bool:
         """Whether memory of the peer is mapped here."""
 
     def drop_segments(self, segments: Collection[int]) -> None:
-        """Tell the peer now which segments are gone, and what else there is to say of memory."""
+        """Tell the peer now which segments were dropped, and send other updates about memory."""
 
 
 class MemoryTrimmer:
-    """The arena that channels share, and a timer that runs while there is something in it."""
+    """The arena that channels share, and a timer that runs while the arena has memory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arena: Arena | None = None) -> None:
         self.arena = arena or Arena()
@@ -44,30 +45,30 @@ class MemoryTrimmer:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, user: MemoryUser) -> None:
-        """Keep a channel's peer informed of what happens to the memory."""
+        """Add a channel, whose peer is then told about dropped segments."""
         self._users.add(user)
 
     def remove(self, user: MemoryUser) -> None:
-        """Forget a channel that was closed; with the last one the memory goes, too."""
+        """Remove a closed channel; without any channel, all idle memory is given back."""
         self._users.discard(user)
         if not self._users:
             self.arena.trim(idle_seconds=0.0)
 
     def touch(self) -> None:
-        """Shared memory is in use: look later whether it still is."""
+        """Start the timer, because shared memory is in use."""
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_SECONDS, self._trim)
 
     def stop(self) -> None:
-        """Look no more; for an event loop that ends."""
+        """Stop the timer because the event loop ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
-        """Memory to read a request's body into, such that the bytes after its header are aligned.
+        """Returns memory for a request's body in which the bytes after the header are aligned.
 
-        None where it is better to copy later: bodies that may never arrive must not take all room.
+        None if it is better to copy later: bodies that may never arrive must not fill the arena.
         """
         reserved = self.arena.reserved_bytes + size
         if size > MAX_DIRECT_BODY_BYTES or reserved > MAX_DIRECT_RESERVED_BYTES:
@@ -82,7 +83,7 @@ class MemoryTrimmer:
 
     def _trim(self) -> None:
         self._timer = None
-        # Where no channel is left, the model is gone, and only requests on their way use memory.
+        # Without channels the model is unloaded, and only requests in flight use memory.
         dropped = self.arena.trim(idle_seconds=IDLE_SECONDS if self._users else 0.0)
         for user in list(self._users):
             user.drop_segments(dropped)

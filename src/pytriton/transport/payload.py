@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of one message: collected on its way out, read on its way in."""
+"""The tensors of one message: writes them into an outgoing one, reads them from a received one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-# Below this a tensor is copied through the socket, which is cheaper than tracking a block for it.
+# Up to these sizes tensors are copied through the socket: that is cheaper than tracking a block.
 INLINE_TENSOR_BYTES = 32 << 10
 INLINE_TOTAL_BYTES = 64 << 10
 _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
@@ -28,7 +28,7 @@ class Payload:
     """Collects the tensor bytes of one outgoing message.
 
     Args:
-        arena: where large tensors go; None where all travel inside the message.
+        arena: The arena for large tensors; None if all tensors are sent inside the message.
     """
 
     __slots__ = ("_arena", "_inline_size", "blocks", "inline", "returned_blocks")
@@ -41,7 +41,7 @@ class Payload:
         self.returned_blocks: list[RemoteBlock] = []
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
-        """Place `pieces` one after the other; their block (0: inside the message) and offset."""
+        """Add `pieces` as one tensor; returns its block (0: inside the message) and offset."""
         arena = self._arena
         if arena is None or (
             size <= INLINE_TENSOR_BYTES and self._inline_size + size <= INLINE_TOTAL_BYTES
@@ -67,17 +67,17 @@ class Payload:
             at = end
         return block.id, 0
 
-    def give_back(self, block: RemoteBlock) -> int:
-        """Refer to a block of the receiver's, which holds the bytes already."""
-        # Held until the message is sent: the receiver must not hear before that it is given up.
+    def return_block(self, block: RemoteBlock) -> int:
+        """Refer to a block of the receiver that contains the bytes; returns its negative id."""
+        # Kept until the message is sent: the receiver must not get the release of the block before.
         self.returned_blocks.append(block)
         return -block.owner_id
 
     def forward(self, block: RemoteBlock) -> int:
         """Refer to a block of a third process: the receiver maps it, and nothing is copied.
 
-        Its owner has it back when nobody reads it any more, neither here nor at the receiver's.
-        The receiver may write to it, so whoever forwards a block must be its only reader.
+        The owner gets it back when nobody reads it any more, neither here nor in the receiver. The
+        receiver may write to it, so the process that forwards a block must be its only reader.
         """
         assert self._arena is not None, "there is no shared memory to refer to"
         return self._lend(block)
@@ -89,7 +89,7 @@ class Payload:
 
 
 class Received:
-    """A message that came in, and access to its tensors."""
+    """A received message, and access to its tensors."""
 
     __slots__ = ("_blocks", "_message", "_start", "frame")
 
@@ -103,17 +103,17 @@ class Received:
 
     @property
     def uses_blocks(self) -> bool:
-        """Whether some of its tensors are in shared memory."""
+        """Whether any of its tensors are in shared memory."""
         return bool(self._blocks)
 
     def buffer(self, ref: TensorRef) -> memoryview:
-        """The tensor's bytes, alive for as long as the view."""
+        """Returns the tensor's bytes; the view keeps their memory alive."""
         source: Any = self._blocks[ref.block] if ref.block else self._message
         start = ref.offset + (0 if ref.block else self._start)
         return memoryview(source)[start : start + ref.size]
 
     def array(self, ref: TensorRef) -> NDArray[Any]:
-        """The tensor as a writable array; object elements of type bytes for BYTES."""
+        """Returns the tensor as a writable array; for BYTES an object array of bytes elements."""
         dtype = BY_NUMBER[ref.dtype]
         if dtype is BYTES:
             return bytes_elements_to_array(decode_bytes(self.buffer(ref)), ref.shape)

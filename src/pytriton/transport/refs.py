@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the bytes of a message's tensors are, and what a sender says about shared memory."""
+"""References from a message to the bytes of its tensors, and updates about shared memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ class TensorRef(msgspec.Struct, array_like=True, gc=False):
     offset: int
     size: int
     block: int = 0  # 0: inside the message; negative: a block of the receiver's arena
-    pieces: list[
-        int
-    ] = []  # bytes of each request's part, for BYTES tensors that hold a whole batch
+    pieces: list[int] = []  # size of each request's part, for BYTES tensors that hold a whole batch
 
 
 class BlockRef(msgspec.Struct, array_like=True, gc=False):
@@ -30,18 +28,18 @@ class BlockRef(msgspec.Struct, array_like=True, gc=False):
 
 
 class SegmentRef(msgspec.Struct, array_like=True, gc=False):
-    """A segment whose descriptor comes along with this message."""
+    """A segment whose file descriptor comes with this message."""
 
     id: int
     size: int
 
 
 class MemoryUpdate(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What the sender says about shared memory, riding on whatever message goes next."""
+    """The sender's update about shared memory; sent along with the next message, of any kind."""
 
     blocks: list[BlockRef] = []
     segments: list[SegmentRef] = []
     dropped_segments: list[int] = []
     released_blocks: list[int] = []  # of the receiver's arena
     returned_blocks: list[int] = []  # of the receiver's arena, used by tensors of this message
-    abandoned_blocks: list[int] = []  # released, but somebody may read them who cannot tell
+    abandoned_blocks: list[int] = []  # released, but a process without connection may read them

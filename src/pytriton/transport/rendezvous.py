@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a process that wants to bind models finds a server on the same machine: by its port.
+"""Lets a process that wants to bind models find a server on the same machine by its port.
 
 On Linux the socket has an abstract name, in the same network namespace as the port: there is no
-file to protect or to leave behind. Elsewhere it is a file in a folder that only its user can enter.
-Either way both ends make sure that the other belongs to the same user.
+file to protect or to leave behind. On other systems it is a file in a folder that only its user can
+enter. In both cases both ends check that the other belongs to the same user.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _address(port: int) -> str:
 
 
 def _check_folder() -> None:
-    """Whoever made this folder could listen in it, or lead elsewhere by a link."""
+    """Check the folder: its owner could listen in it, or redirect it with a link."""
     status = _folder().lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not is_ours or status.st_mode & 0o077:
@@ -47,15 +47,15 @@ def _check_folder() -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that processes of this user find by the server's port.
+    """Returns a socket that processes of this user find by the server's port.
 
     Raises:
-        OSError: Another server is found by that port already, or the folder is not safe.
+        OSError: Another server uses that port already, or the folder is not safe.
     """
     if not _has_abstract_names():
         _folder().mkdir(mode=0o700, exist_ok=True)
         _check_folder()
-        _clear_away(port)
+        _remove_stale_socket(port)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(_address(port))
@@ -66,8 +66,8 @@ def listen(port: int) -> socket.socket:
     return sock
 
 
-def _clear_away(port: int) -> None:
-    """Remove the file of a server that was killed, not that of one which is there."""
+def _remove_stale_socket(port: int) -> None:
+    """Remove the socket file of a server that was killed, but not of one that is running."""
     with contextlib.suppress(ConnectionRefusedError):
         connect(port, 1.0).close()
         raise OSError(errno.EADDRINUSE, f"another server has {_address(port)}")
@@ -82,12 +82,12 @@ def stop_listening(sock: socket.socket, port: int) -> None:
 
 
 def connect(port: int, timeout_s: float) -> socket.socket:
-    """A connection to the server of this user that serves a port.
+    """Returns a connection to the server of this user that serves a port.
 
     Raises:
-        ConnectionRefusedError: There is none.
-        BlockingIOError: Too many others want to connect just now.
-        PermissionError: Another user's process answers there, or could.
+        ConnectionRefusedError: There is no such server.
+        BlockingIOError: Too many other processes are connecting.
+        PermissionError: A process of another user listens there, or could.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(timeout_s)
@@ -108,7 +108,7 @@ def connect(port: int, timeout_s: float) -> socket.socket:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name or address is one of this machine's."""
+    """Returns whether a host name or address is one of this machine's."""
     try:
         addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:
@@ -116,7 +116,7 @@ def is_local(host: str) -> bool:
     for family, _, _, _, address in addresses:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.bind(address)  # the system allows that for its own addresses only
+                probe.bind(address)  # the system allows that only for its own addresses
             except OSError:
                 continue
             return True
@@ -124,14 +124,14 @@ def is_local(host: str) -> bool:
 
 
 def is_same_user(sock: socket.socket) -> bool:
-    """Whether the process at the other end belongs to this user."""
+    """Returns whether the process at the other end belongs to this user."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # the folder's permissions have settled it
+        return True  # the folder's permissions ensure it
     return _peer(sock)[1] == os.geteuid()
 
 
 def peer_process(sock: socket.socket) -> int:
-    """The process id of the other end; 0 where this process cannot see it."""
+    """Returns the process id of the other end; 0 if this process cannot see it."""
     return _peer(sock)[0] if hasattr(socket, "SO_PEERCRED") else 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server and a process that runs a `model.py` say beside batches and their answers.
+"""Messages between the server and a worker that runs a `model.py`, other than batches and answers.
 
-A worker hears `Initialize` first and says `Initialized`; it hears `Finalize` last and ends. Between
-them it may call other models and the server's services, from any of its threads.
+A worker first receives `Initialize` and sends `Initialized`; last it receives `Finalize` and exits.
+In between it may call other models and the server's services, from any of its threads.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from pytriton.transport.refs import MemoryUpdate, TensorRef
 
 
 class Initialize(msgspec.Struct, tag="initialize", array_like=True):
-    """Server to worker, first: which file to import, and what its `initialize` gets."""
+    """Server to worker, first: the file to import, and the arguments of its `initialize`."""
 
-    model_path: str  # the file, absolute
-    package: str  # that it is imported in: the version
+    model_path: str  # the absolute path of the file
+    package: str  # the package that it is imported in: the version
     arguments: dict[str, str]
-    output_names: list[str]  # all that are configured
+    output_names: list[str]  # all configured outputs
     is_decoupled: bool = False
-    is_batching: bool = False  # inputs have a batch dimension, along which requests are cut
+    is_batching: bool = False  # inputs have a batch dimension, along which they are split
     completes_config: bool = False  # only `auto_complete_config` is called, then the worker ends
     memory: MemoryUpdate | None = None
 
 
 class Initialized(msgspec.Struct, tag="initialized", array_like=True):
-    """Worker to server: the model can take batches, or the reason why not."""
+    """Worker to server: the model can run batches, or the reason why it cannot."""
 
     error: str = ""
-    config: str = ""  # JSON that `auto_complete_config` made
+    config: str = ""  # the JSON result of `auto_complete_config`
     has_ready_check: bool = False  # the model has `is_ready`
-    is_async: bool = False  # `execute` is a coroutine function: calls of it overlap
+    is_async: bool = False  # `execute` is a coroutine function: its calls run concurrently
     memory: MemoryUpdate | None = None
 
 
 class Finalize(msgspec.Struct, tag="finalize", array_like=True):
-    """Server to worker, last: call `finalize`, then end."""
+    """Server to worker, last: call `finalize`, then exit."""
 
     memory: MemoryUpdate | None = None
 
@@ -52,7 +52,7 @@ class CheckReady(msgspec.Struct, tag="check", array_like=True):
 
 
 class ReadyReport(msgspec.Struct, tag="ready", array_like=True):
-    """Worker to server: what `is_ready` said."""
+    """Worker to server: the result of `is_ready`."""
 
     call: int
     is_ready: bool
@@ -60,28 +60,28 @@ class ReadyReport(msgspec.Struct, tag="ready", array_like=True):
 
 
 class InferCall(msgspec.Struct, tag="infer", array_like=True):
-    """Worker to server: infer with another model. Numbers of calls are the worker's."""
+    """Worker to server: infer with another model. The worker numbers its calls."""
 
     call: int
     model_name: str
     model_version: int  # -1: the newest
     inputs: list[TensorRef]
-    outputs: list[str] = []  # none: all
+    outputs: list[str] = []  # empty: all
     id: str = ""
     correlation_id: int | str = 0
     flags: int = 0
     timeout_us: int = 0
     parameters: dict[str, ParameterValue] = {}
-    is_decoupled: bool = False  # the caller takes any number of responses
-    blocked_batch: int = 0  # whose `execute` waits for this call on the model's thread; 0: none
-    trace: TraceContext | None = None  # of the request that it is made for
+    is_decoupled: bool = False  # the caller accepts any number of responses
+    blocked_batch: int = 0  # the batch whose `execute` blocks the model's thread on this call, or 0
+    trace: TraceContext | None = None  # of the request for which the call is made
     memory: MemoryUpdate | None = None
-    batch: int = 0  # in whose `execute` it was made, where that is known and does not wait above
-    blocks_loop: bool = False  # what waits is the thread that the coroutines of all batches share
+    batch: int = 0  # the batch whose `execute` made the call, if known and not `blocked_batch`
+    blocks_loop: bool = False  # the blocked thread is the one that runs all batches' coroutines
 
 
 class InferReply(msgspec.Struct, tag="reply", array_like=True):
-    """Server to worker: a response to an `InferCall`, or the error or bare end in its place."""
+    """Server to worker: a response to an `InferCall`, an error, or an end without tensors."""
 
     call: int
     outputs: list[TensorRef] | None = None
@@ -93,14 +93,14 @@ class InferReply(msgspec.Struct, tag="reply", array_like=True):
 
 
 class CancelCall(msgspec.Struct, tag="cancel_call", array_like=True):
-    """Worker to server: the caller gives an `InferCall` up; its end is still reported."""
+    """Worker to server: the caller cancels an `InferCall`; its end is still reported."""
 
     call: int
     memory: MemoryUpdate | None = None
 
 
 class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
-    """Worker to server: the caller took so many more responses of a decoupled `InferCall`."""
+    """Worker to server: the caller consumed `count` more responses of a decoupled `InferCall`."""
 
     call: int
     count: int
@@ -108,16 +108,16 @@ class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
 
 
 class ServiceCall(msgspec.Struct, tag="service", array_like=True):
-    """Worker to server: something that is no inference; `docs/architecture.md` has the actions."""
+    """Worker to server: a call of a service; `docs/architecture.md` lists the actions."""
 
-    call: int  # 0: no reply is wanted
+    call: int  # 0: no reply is expected
     action: str
     arguments: dict[str, Any]
     memory: MemoryUpdate | None = None
 
 
 class ServiceReply(msgspec.Struct, tag="service_reply", array_like=True):
-    """Server to worker: the value that a `ServiceCall` asked for, or an error."""
+    """Server to worker: the result of a `ServiceCall`, or an error."""
 
     call: int
     value: Any = None
