@@ -273,7 +273,7 @@ return [response()]
     rig.answers(batch, 1)
     log = rig.log()
     assert "cancelled\n<Connection calls=0 " in log
-    assert "<LoopReader trusting=0 helped=0>" in log
+    assert "<LoopReader main=0 helper=0>" in log
 
 
 def test_task_that_is_cancelled_between_responses_cancels_its_call(worker):

@@ -45,7 +45,7 @@ def rig():
     ours, theirs = socket_pair()
     rig = Connection(ours)
     rig.server = MemoryChannel(theirs, Arena())
-    rig.handlers[Execute] = rig.mailbox.jobs.take
+    rig.handlers[Execute] = rig.mailbox.jobs.put
     yield rig
     rig.server.close()
     rig.close()
@@ -121,8 +121,8 @@ def test_reader_gives_way_to_the_models_thread(rig):
 
 
 def test_patient_thread_lets_the_models_thread_read(rig):
-    inbox = Inbox(is_patient=True)
-    rig.handlers[CheckReady] = inbox.take
+    inbox = Inbox(is_low_priority=True)
+    rig.handlers[CheckReady] = inbox.put
     patient = Waiting(rig.mailbox, inbox)
     assert eventually(lambda: is_asleep(rig, patient))
     model = Waiting(rig.mailbox, rig.mailbox.jobs)
@@ -136,8 +136,8 @@ def test_patient_thread_lets_the_models_thread_read(rig):
 
 
 def test_patient_thread_reads_while_nobody_else_does(rig):
-    inbox = Inbox(is_patient=True)
-    rig.handlers[CheckReady] = inbox.take
+    inbox = Inbox(is_low_priority=True)
+    rig.handlers[CheckReady] = inbox.put
     patient = Waiting(rig.mailbox, inbox)
     rig.server.send(Execute(1, [], []))
     rig.server.send(CheckReady(1))
@@ -147,10 +147,10 @@ def test_patient_thread_reads_while_nobody_else_does(rig):
 
 
 def test_what_is_there_is_read_without_waiting(rig):
-    rig.mailbox.read_what_is_there()
+    rig.mailbox.read_available()
     rig.server.send(Execute(1, [], []))
     rig.server.send(Execute(2, [], []))
-    rig.mailbox.read_what_is_there()
+    rig.mailbox.read_available()
     assert len(rig.mailbox.jobs.messages) == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend import mailbox
 from pytriton.python_backend.connection import Connection
-from pytriton.python_backend.placing import place
+from pytriton.python_backend.tensor_payload import add_tensor
 from pytriton.transport import idle_reader
 from pytriton.transport.arena import Arena
 from pytriton.transport.frames import BatchResult, MemoryFrame, ResponseItem, Responses
@@ -83,10 +83,10 @@ def test_idle_memory_is_given_back(monkeypatch):
     connection, server = Connection(ours), MemoryChannel(theirs, Arena())
     tensor = Tensor("y", LARGE)
     connection.outbox.send(
-        lambda payload: Responses(0, 0, [ResponseItem(1, 0, [place(payload, tensor)])])
+        lambda payload: Responses(0, 0, [ResponseItem(1, 0, [add_tensor(payload, tensor)])])
     )
     thread = threading.Thread(target=connection.mailbox.wait, args=(connection.mailbox.jobs,))
-    connection.handlers[Finalize] = connection.mailbox.jobs.take
+    connection.handlers[Finalize] = connection.mailbox.jobs.put
     thread.start()
     server.receive()
     assert server.maps_memory

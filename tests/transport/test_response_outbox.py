@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.errors import UnavailableError
 from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend.placing import place
+from pytriton.python_backend.tensor_payload import add_tensor
 from pytriton.transport.arena import Arena
 from pytriton.transport.frames import MemoryFrame, ResponseItem, Responses
 from pytriton.transport.link import socket_pair
@@ -86,7 +86,7 @@ def test_frame_is_sent_after_held_responses(far):
 def test_tensor_without_room_is_refused_and_others_are_not(far):
     large = Tensor("y", np.zeros(100 << 20, np.uint8))
     with pytest.raises(UnavailableError, match="no room"):
-        far.outbox.send(lambda p: Responses(0, 0, [ResponseItem(1, 0, [place(p, large)])]))
+        far.outbox.send(lambda p: Responses(0, 0, [ResponseItem(1, 0, [add_tensor(p, large)])]))
     far.outbox.send(lambda payload: MemoryFrame())
     assert isinstance(far.receive().frame, MemoryFrame)
 
@@ -96,7 +96,9 @@ def test_threads_do_not_mix_up_their_tensors(far):
         tensor = Tensor("y", np.full(20_000, number, np.float32))
         for _ in range(20):
             far.outbox.respond(
-                lambda payload: ResponseItem(number, 0, [place(payload, tensor)]), 0, at_once=True
+                lambda payload: ResponseItem(number, 0, [add_tensor(payload, tensor)]),
+                0,
+                at_once=True,
             )
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

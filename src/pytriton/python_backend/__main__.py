@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that was started by itself, maybe by another Python than the server's.
+"""Runs a worker that was not forked by the zygote, possibly with another Python than the server's.
 
-`python -m pytriton.python_backend`, or this file as a script where that Python has no pytriton.
+Run as `python -m pytriton.python_backend`, or as a script if that Python has no pytriton.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     if not __package__:
-        # The folder of this file is not to be imported from, the one that holds pytriton is.
+        # Import from the folder that contains pytriton, not from the folder of this file.
         if not getattr(sys.flags, "safe_path", False):
             del sys.path[0]
         sys.path.append(str(Path(__file__).resolve().parents[2]))
     sys.path.extend(path for path in options.fallback_path if path not in sys.path)
     try:
-        # Not at the top of the file: only now can it be found.
+        # Not at the top of the file, because only now the package can be found.
         process = importlib.import_module("pytriton.python_backend.process")
     except ImportError as error:
         sys.exit(_describe(error))
     if __package__:
-        process.forget_first_path()
+        process.remove_first_path()
     process.run_worker(options.channel_fd, options.fork_fd, options.title, {})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules on what `execute` returns and sends, and how that becomes frames. Pure."""
+"""Checks what `execute` returns and sends, and makes frames of it, without I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.pb_utils.response import InferenceResponse
 from pytriton.python_backend.failure_text import RuleError, describe
-from pytriton.python_backend.placing import place, place_column, place_only
+from pytriton.python_backend.tensor_payload import add_batch_output, add_single, add_tensor
 from pytriton.transport.frames import BatchResult, ResponseItem
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ SENDER_CLOSED = "Unable to send response. Response sender has been closed."
 
 
 def failure_text(instance_name: str, error: BaseException | str) -> str:
-    """What the clients of all requests read whose `execute` raised."""
+    """Returns the error message for all requests of a batch whose `execute` raised."""
     text = error if isinstance(error, str) else describe(error)
     return f"Failed to process the request(s) for model '{instance_name}', message: {text}"
 
 
 def check_decoupled_return(result: Any, instance_name: str) -> None:
-    """A decoupled model answers through senders only.
+    """Check the result of a decoupled model, which responds only through senders.
 
     Raises:
-        RuleError: it returned something.
+        RuleError: The result is not None.
     """
     if result is not None:
         raise RuleError(
@@ -44,10 +44,10 @@ def check_decoupled_return(result: Any, instance_name: str) -> None:
 def returned_responses(
     result: Any, requests: Sequence[InferenceRequest]
 ) -> Sequence[InferenceResponse | None]:
-    """The response to each request; None where it comes through the request's sender, if it comes.
+    """Returns the response to each request; None if only its sender may respond.
 
     Raises:
-        RuleError: `execute` of a model that is not decoupled may not return that.
+        RuleError: `execute` of a model that is not decoupled must not return this.
     """
     if result is None:
         return [None] * len(requests)
@@ -83,15 +83,15 @@ def _check_response(request: InferenceRequest, response: Any) -> None:
             raise RuleError(str(error)) from error
 
 
-def columns_of(
+def batch_outputs(
     responses: Sequence[InferenceResponse | None],
     requests: Sequence[InferenceRequest],
     rows: Sequence[int],
 ) -> list[list[Tensor]] | None:
-    """The outputs of a whole batch, by name, if they can be sent in one piece each; else None.
+    """Returns the outputs of a whole batch, if each can be sent as one tensor; otherwise None.
 
-    They can where every request has a response with the same outputs, which differ in nothing but
-    in having their request's rows, and where all clients want the same ones.
+    For that, every request must have a response with the same outputs, which may differ only in
+    their number of rows, and all clients must request the same outputs.
     """
     names = requests[0].output_names
     table = []
@@ -106,14 +106,14 @@ def columns_of(
         return None
     columns = []
     for column in zip(*table, strict=True):
-        if len(column) > 1 and not _is_alike(column, rows):
+        if len(column) > 1 and not _are_alike(column, rows):
             return None
         if column[0].name() in names:
             columns.append(list(column))
     return columns
 
 
-def _is_alike(tensors: Sequence[Tensor], rows: Sequence[int]) -> bool:
+def _are_alike(tensors: Sequence[Tensor], rows: Sequence[int]) -> bool:
     name = tensors[0].name()
     array = tensors[0].as_numpy()
     dtype, tail = array.dtype, array.shape[1:]
@@ -132,12 +132,12 @@ def make_batch_result(
     columns: list[list[Tensor]],
     payload: Payload,
 ) -> BatchResult:
-    """One response to every request of a batch, outputs in one piece."""
+    """Returns the frame with a response to each request; an output holds the whole batch."""
     if len(rows) == 1:
-        refs = [place_only(payload, column) for column in columns]
+        refs = [add_single(payload, column) for column in columns]
     else:
         row_count = sum(rows)
-        refs = [place_column(payload, tensors, row_count) for tensors in columns]
+        refs = [add_batch_output(payload, tensors, row_count) for tensors in columns]
     return BatchResult(batch, *times_ns, refs)
 
 
@@ -150,12 +150,12 @@ def make_item(
     *,
     is_final: bool = True,
 ) -> ResponseItem:
-    """One response, error or bare end."""
+    """Returns one response, one error, or an end without tensors."""
     if response is None:
         return ResponseItem(batch, position, None, is_final)
     if (failure := response.failure) is not None:
         return ResponseItem(batch, position, None, is_final, failure.message(), int(failure.code()))
-    refs = [place(payload, tensor) for tensor in response.tensors if tensor.name() in names]
+    refs = [add_tensor(payload, tensor) for tensor in response.tensors if tensor.name() in names]
     return ResponseItem(
         batch, position, refs, is_final, parameters=response.parameter_values or None
     )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch in a model's hands: which of its requests are open, cancelled, or wait for their client.
+"""The state of a batch while a model executes it: open and cancelled requests, flow control.
 
-Requests hold it and it holds none of them, so that their arrays go when the model drops them.
+Requests refer to their batch, but the batch does not refer to its requests, so their arrays are
+freed when the model drops them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ResponseWindow(CreditWindow, Waiter):
-    """The credit of one request, for which senders wait."""
+    """The flow control window of one request, for which senders wait."""
 
     __slots__ = ("_is_cancelled",)
 
@@ -34,17 +35,17 @@ class ResponseWindow(CreditWindow, Waiter):
         super().__init__()
         self._is_cancelled = False
 
-    def has_news(self) -> bool:
-        """Whether another response may be sent."""
+    def is_satisfied(self) -> bool:
+        """Returns whether another response may be sent."""
         return self._is_cancelled or self.is_open
 
     def cancel(self) -> None:
-        """Nobody takes responses any more, so none waits for that."""
+        """Let senders continue: the request was cancelled, so there is no client to wait for."""
         self._is_cancelled = True
 
 
-class ModelRuns:
-    """What the batches of an instance have in common, and those that are open."""
+class BatchRegistry:
+    """The open batches of an instance, and what they have in common."""
 
     def __init__(
         self,
@@ -61,25 +62,25 @@ class ModelRuns:
         self.is_decoupled = is_decoupled
         self.is_batching = is_batching
         self.open: dict[int, BatchRun] = {}
-        self.loop_thread = 0  # which runs coroutines and must not wait for a client
-        self.is_here = True  # false in processes that the model forked
+        self.loop_thread = 0  # runs coroutines and must not wait for a client
+        self.is_model_process = True  # False in processes that the model forked
 
     def set_loop_thread(self, thread: int) -> None:
-        """Coroutines run on this thread."""
+        """Set the thread that runs coroutines."""
         self.loop_thread = thread
 
-    def leave(self) -> None:
-        """This is a process that the model forked: requests are the parent's."""
-        self.is_here = False
+    def on_fork(self) -> None:
+        """Mark this as a process that the model forked: only its parent may respond."""
+        self.is_model_process = False
 
     def on_cancel(self, received: Received) -> Waiter | None:
-        """Nobody waits for a request any more."""
+        """Mark a request as cancelled."""
         frame: Cancel = received.frame  # type: ignore[assignment]  # registered for these only
         run = self.open.get(frame.batch)
         return None if run is None else run.cancel(frame.position)
 
     def on_credit(self, received: Received) -> Waiter | None:
-        """A client took responses."""
+        """Add credit for the responses that a client has consumed."""
         frame: Credit = received.frame  # type: ignore[assignment]  # registered for these only
         run = self.open.get(frame.batch)
         return None if run is None else run.credit(frame.position, frame.count)
@@ -93,7 +94,7 @@ class BatchRun:
         "started_ns",
     )  # fmt: skip
 
-    def __init__(self, runs: ModelRuns, execute: Execute, started_ns: int) -> None:
+    def __init__(self, runs: BatchRegistry, execute: Execute, started_ns: int) -> None:
         self.execute = execute
         self.started_ns = started_ns
         self._runs = runs
@@ -106,39 +107,39 @@ class BatchRun:
 
     @property
     def is_returned(self) -> bool:
-        """Whether the server was told that `execute` returned."""
+        """Whether the server was notified that `execute` returned."""
         return self._is_returned
 
     @property
     def open_positions(self) -> list[int]:
-        """The requests that wait for a last response."""
+        """The positions of the requests that wait for their final response."""
         if self._is_ended:
             return []
         return [position for position in range(len(self.execute.rows)) if self.is_open(position)]
 
     def is_open(self, position: int) -> bool:
-        """Whether a request waits for its last response."""
+        """Returns whether a request waits for its final response."""
         return not self._is_ended and position not in self._closed
 
     def names(self, position: int) -> Collection[str]:
-        """The outputs that a request's client asked for."""
+        """Returns the outputs that a request's client wants."""
         return self.execute.outputs.get(position, self._runs.output_names)
 
     def end(self) -> None:
-        """All requests are answered."""
+        """Mark all requests as answered."""
         self._is_ended = True
         self._runs.open.pop(self.execute.batch, None)
 
-    def return_(self, answered: Iterable[int] = ()) -> None:
-        """`execute` returned and answered some; others may still be answered by senders."""
+    def mark_returned(self, answered: Iterable[int] = ()) -> None:
+        """Mark `execute` as returned and some requests as answered; senders may do the rest."""
         self._closed.update(answered)
         self._is_returned = True
         self._end_if_answered()
 
     def send(self, position: int, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Send a response or the end; waits for the client of a decoupled model to take more."""
+        """Send a response or the end. A decoupled model waits until its client can take more."""
         runs = self._runs
-        if not runs.is_here:
+        if not runs.is_model_process:
             raise TritonModelException(
                 "Responses are sent by the process that runs the model, not by one it forked."
             )
@@ -149,7 +150,7 @@ class BatchRun:
         if response is not None and runs.is_decoupled:
             window = self._window(position)
             is_first = not window.has_sent
-            if not window.has_news():
+            if not window.is_satisfied():
                 self._wait_for_client(window)
         make = functools.partial(self._make_item, position, response, window, is_final)
         runs.outbox.respond(make, self.started_ns, at_once=is_final or is_first)
@@ -159,15 +160,15 @@ class BatchRun:
                 self._end_if_answered()
 
     def is_cancelled(self, position: int) -> bool:
-        """Whether nobody waits for a request's responses any more."""
+        """Returns whether a request was cancelled."""
         if position in self._cancelled:
             return True
-        if self._runs.is_here:
-            self._runs.mailbox.read_what_is_there()
+        if self._runs.is_model_process:
+            self._runs.mailbox.read_available()
         return position in self._cancelled
 
     def cancel(self, position: int) -> Waiter | None:
-        """The client went away."""
+        """Mark a request as cancelled; returns its window, for which senders may wait."""
         self._cancelled.add(position)
         window = self._windows.get(position)
         if window is not None:
@@ -175,7 +176,7 @@ class BatchRun:
         return window
 
     def credit(self, position: int, count: int) -> Waiter | None:
-        """The client took responses."""
+        """Add credit to a request; returns its window, for which senders may wait."""
         window = self._windows.get(position)
         if window is not None:
             window.add(count)
@@ -192,7 +193,7 @@ class BatchRun:
 
     def _wait_for_client(self, window: ResponseWindow) -> None:
         self._runs.outbox.flush()
-        # Coroutines share a thread: those of other clients would wait, too.
+        # Coroutines share a thread: waiting would also delay those of other clients.
         if threading.get_ident() != self._runs.loop_thread:
             self._runs.mailbox.wait(window)
 
@@ -218,7 +219,7 @@ class BatchRun:
 
 
 class RunContext:
-    """One request of a run, as its `InferenceRequest` and its sender see it."""
+    """One request of a batch, as its `InferenceRequest` and its sender see it."""
 
     __slots__ = ("_position", "_run")
 

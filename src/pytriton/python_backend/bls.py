@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of other models, from any thread of the process."""
+"""Calls other models, from any thread of the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton.errors import ErrorCode, ServerError
 from pytriton.pb_utils.response import InferenceResponse, TritonError
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend.mailbox import Inbox, Waiter
-from pytriton.python_backend.placing import place
+from pytriton.python_backend.tensor_payload import add_tensor
 from pytriton.transport.credit import RESPONSE_WINDOW
 from pytriton.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pytriton.python_backend.connection import Connection
     from pytriton.transport.channel import Payload, Received
 
-# Responses that are taken before the server hears of it: a fraction of what it sends unasked.
+# Credit is sent for this number of consumed responses, a fraction of the server's window.
 _CREDIT_STEP = RESPONSE_WINDOW // 4
 
 
 @dataclass(frozen=True, slots=True)
 class CallOrigin:
-    """In which batch's `execute` a call is made, and what waits for it; see `InferCall`."""
+    """The batch whose `execute` makes a call, and what the call blocks; see `InferCall`."""
 
     batch: int = 0
     blocked_batch: int = 0
@@ -36,7 +36,7 @@ class CallOrigin:
 
 
 class BlsCall(Inbox):
-    """A request on its way through another model."""
+    """A running call of another model."""
 
     __slots__ = (
         "_connection", "_is_abandoned", "_is_decoupled", "_number", "_uncredited", "_wake",
@@ -54,7 +54,7 @@ class BlsCall(Inbox):
         self._number = connection.open_call(self)
 
     def start(self, request: InferenceRequest, origin: CallOrigin) -> None:
-        """Send the request; ServerError where there is no room for its tensors."""
+        """Send the request; raises ServerError if there is no memory for its tensors."""
         try:
             self._connection.outbox.send(functools.partial(self._frame, request, origin))
         except BaseException:
@@ -75,35 +75,35 @@ class BlsCall(Inbox):
         return _response(received, reply)
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when a response is there, or the server is gone."""
-        self._connection.loop_reader.expect(self)
+        """Call `wake` once there is a response, or the connection to the server has ended."""
+        self._connection.loop_reader.add(self)
         self._wake = wake
         if self.messages or self.is_over or self._connection.mailbox.is_over:
-            self.tell()
+            self.on_delivered()
 
-    def tell(self) -> None:
-        """Wake who wanted to be notified; twice is harmless."""
+    def on_delivered(self) -> None:
+        """Call the callback of `notify`, at most once."""
         wake, self._wake = self._wake, None
         if wake is not None:
-            self._connection.loop_reader.forget(self)
+            self._connection.loop_reader.remove(self)
             wake()
 
     def cancel(self) -> None:
-        """Give the request up; its end still comes."""
+        """Cancel the request; its end is still received."""
         if not self.is_over:
             self._connection.outbox.post(CancelCall(self._number))
 
     def abandon(self) -> None:
-        """Drop all further responses. A finalizer may call this: nothing here takes a lock."""
+        """Drop all further responses. Takes no lock, because a finalizer may call this."""
         self._is_abandoned = True
         self._wake = None
-        self._connection.loop_reader.forget(self)
+        self._connection.loop_reader.remove(self)
         self._drop_all()
 
-    def take(self, received: Received) -> Waiter:
-        """Keep a reply for `receive`."""
+    def put(self, received: Received) -> Waiter:
+        """Store a reply for `receive`."""
         self.messages.append(received)
-        if self._is_abandoned:  # looked at last: it may be said meanwhile
+        if self._is_abandoned:  # checked last, because another thread may set it meanwhile
             self._drop_all()
         return self
 
@@ -132,7 +132,7 @@ class BlsCall(Inbox):
             self._number,
             request.model_name,
             request.model_version,
-            [place(payload, tensor) for tensor in request.inputs()],
+            [add_tensor(payload, tensor) for tensor in request.inputs()],
             list(request.output_names),
             request.request_id(),
             request.correlation_id(),
@@ -148,7 +148,7 @@ class BlsCall(Inbox):
 
 
 class RefusedCall:
-    """A call that could not be sent: its only response says why."""
+    """A call that could not be sent; its only response is the error."""
 
     def __init__(self, request: InferenceRequest, error: ServerError) -> None:
         self.is_over = False
@@ -156,21 +156,21 @@ class RefusedCall:
         self._response = InferenceResponse.received([], TritonError(text, error.code), None)
 
     def receive(self) -> InferenceResponse | None:
-        """The only response, then None."""
+        """Returns the only response, then None."""
         if self.is_over:
             return None
         self.is_over = True
         return self._response
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """The response is there."""
+        """Call `wake` at once: the response is there."""
         wake()
 
     def cancel(self) -> None:
-        """There is nothing to cancel."""
+        """Do nothing: there is no request."""
 
     def abandon(self) -> None:
-        """There is nothing to drop."""
+        """Do nothing: there are no further responses."""
 
 
 def _response(received: Received, reply: InferReply) -> InferenceResponse:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process's way to the server: what it calls there, and where the answers go.
+"""A process's connection to the server: its calls, and the delivery of their replies.
 
-A worker has one, over which it also gets its batches. A process that it forks makes one of its own,
-with a socket that it sends to the server over the fork socket of its worker.
+A worker has one connection, over which it also gets its batches. A process that it forks creates
+its own connection: it sends a new socket to the server over the fork socket of its worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """A channel with a mailbox, an outbox and the calls whose answers are awaited."""
+    """A channel with a mailbox, an outbox and the calls that wait for replies."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.outbox = ResponseOutbox(MemoryChannel(sock, Arena()))
@@ -40,24 +40,24 @@ class Connection:
 
     @classmethod
     def of_forked_process(cls, fork_socket: socket.socket) -> Connection:
-        """A new connection, whose other end goes to the server over the fork socket."""
+        """Create a connection; its other end is sent to the server over the fork socket."""
         ours, theirs = socket_pair()
         socket.send_fds(fork_socket, [b"\0"], [theirs.fileno()])
         theirs.close()
         return cls(ours)
 
     def open_call(self, inbox: Inbox) -> int:
-        """A number for a call whose answers are to go to `inbox`."""
+        """Register a call whose replies go to `inbox`; returns its number."""
         number = next(self._numbers)
         self._inboxes[number] = inbox
         return number
 
     def close_call(self, number: int) -> None:
-        """No more answers are awaited."""
+        """Remove a call; further replies are dropped."""
         self._inboxes.pop(number, None)
 
     def receive(self, inbox: Inbox) -> Received:
-        """Wait for a message."""
+        """Wait for a message and return it."""
         try:
             self.mailbox.wait(inbox)
         except EOFError:
@@ -65,7 +65,7 @@ class Connection:
         return inbox.messages.popleft()
 
     def call_service(self, action: str, arguments: dict[str, Any]) -> Any:
-        """Have the server do something; its value, or TritonModelException with its error."""
+        """Call a service of the server; returns its value or raises TritonModelException."""
         inbox = Inbox()
         number = self.open_call(inbox)
         try:
@@ -79,7 +79,7 @@ class Connection:
         return reply.value
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.mailbox.end()
         self.outbox.close()
         self.outbox.channel.close()
@@ -91,4 +91,4 @@ class Connection:
         frame = received.frame
         assert isinstance(frame, InferReply | ServiceReply)
         inbox = self._inboxes.get(frame.call)
-        return None if inbox is None else inbox.take(received)
+        return None if inbox is None else inbox.put(received)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of an instance whose methods are coroutines: one, for ever, on its own thread."""
+"""Runs an event loop on its own thread, for models whose methods are coroutine functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pytriton.background_tasks import BackgroundTasks
 
-_POOL_THREADS = 64  # for what coroutines give to `run_in_executor`
+_POOL_THREADS = 64  # for functions that coroutines pass to `run_in_executor`
 _STOP_DEADLINE_S = 5.0
 
 P = ParamSpec("P")
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class CoroutineThread:
-    """Runs coroutines side by side; the thread starts with the first one."""
+    """Runs coroutines concurrently; the thread starts with the first one and runs until `stop`."""
 
     def __init__(self, on_start: Callable[[int], None]) -> None:
-        self._on_start = on_start  # hears of the thread
+        self._on_start = on_start  # called with the thread's id
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: BackgroundTasks | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start a coroutine and go on; it must deal with its own exceptions."""
+        """Start a coroutine without waiting; it must handle its own exceptions."""
         self._started_loop().call_soon_threadsafe(self._start, coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -39,7 +39,7 @@ class CoroutineThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._started_loop()).result()
 
     def stop(self) -> None:
-        """Cancel what runs and end the thread, as far as it can be reached."""
+        """Cancel running coroutines and end the thread, unless a coroutine blocks it."""
         if self._loop is None or self._thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self._loop)
@@ -78,7 +78,7 @@ class CoroutineThread:
 
 
 class _ContextPool(ThreadPoolExecutor):
-    """Threads that know for which batch they work, as the tasks that give them work do."""
+    """Threads that inherit the context of the submitting task, and with it the current batch."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         context = contextvars.copy_context()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a model's `execute` with a batch and answers with what it returns, sends or raises."""
+"""Calls a model's `execute` with a batch, and sends what it returns or raises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton.errors import ErrorCode
 from pytriton.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.python_backend import answers
 from pytriton.python_backend.batch_run import BatchRun
-from pytriton.python_backend.failure_text import RuleError, describe_fully, place
+from pytriton.python_backend.failure_text import RuleError, describe_fully, raised_at
 from pytriton.python_backend.requests import make_requests
 from pytriton.transport.frames import BatchFailure, Execute, ResponseItem, Responses
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.response import InferenceResponse
-    from pytriton.python_backend.batch_run import ModelRuns
+    from pytriton.python_backend.batch_run import BatchRegistry
     from pytriton.python_backend.coroutines import CoroutineThread
     from pytriton.python_backend.runtime import WorkerRuntime
     from pytriton.transport.channel import Payload, Received
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Call:
-    """A batch, what `execute` is given for it, and what it returned."""
+    """A batch, the requests that `execute` gets for it, and its result."""
 
     __slots__ = ("requests", "result", "run")
 
@@ -40,23 +40,23 @@ class _Call:
         self.result: Any = None
 
     def clear(self) -> None:
-        """Let requests and result go."""
+        """Drop the requests and the result."""
         self.requests = []
         self.result = None
 
 
 class Execution:
-    """One model and its batches. Coroutines answer on the event loop's thread, all else here."""
+    """Runs the batches of one model. Coroutines respond on the event loop's thread, others here."""
 
     def __init__(
         self,
         model: Any,
         model_path: str,
-        runs: ModelRuns,
+        runs: BatchRegistry,
         runtime: WorkerRuntime,
         coroutines: CoroutineThread,
     ) -> None:
-        # Triton finds that out with the first request; a model that cannot serve is not ready.
+        # Triton notices this only with the first request. Here such a model never becomes ready.
         if not hasattr(model, "execute"):
             raise RuleError(f"Python model {model_path} does not implement `execute` method.")
         self._execute = model.execute
@@ -66,26 +66,26 @@ class Execution:
         self._coroutines = coroutines
 
     def run(self, received: Received) -> None:
-        """Call the model with a batch; whatever it does, the batch is answered.
+        """Call the model with a batch; the batch is answered whatever the model does.
 
         Raises:
-            ConnectionError: the server is gone.
+            ConnectionError: The connection to the server has ended.
         """
         execute = received.frame
         assert isinstance(execute, Execute)
         call = _Call(BatchRun(self._runs, execute, time.monotonic_ns()))
-        self._runtime.work_for(execute.batch)
+        self._runtime.set_batch(execute.batch)
         try:
             self._run(call, received)
         finally:
-            self._runtime.work_for(0)
+            self._runtime.set_batch(0)
 
     def _run(self, call: _Call, received: Received) -> None:
         try:
             call.requests = make_requests(received, call.run, self._runs)
-            # A list of its own, with which the model may do as it likes.
+            # A copy of the list, because the model may change it.
             call.result = self._execute(call.requests[:])
-        except BaseException as error:  # noqa: BLE001  whatever the model raises is answered
+        except BaseException as error:  # noqa: BLE001  all that a model raises is sent as an error
             self._fail(call, error)
             return
         if isinstance(call.result, Coroutine):
@@ -100,19 +100,19 @@ class Execution:
                 run.started_ns, time.monotonic_ns(), [], returned_batch=run.execute.batch
             )
             self._outbox.send(lambda _: frame)
-            run.return_()
+            run.mark_returned()
         self._coroutines.submit(self._finish(call))
 
     async def _finish(self, call: _Call) -> None:
         try:
             try:
                 call.result = await call.result
-            except BaseException as error:  # noqa: BLE001  as in `run`
+            except BaseException as error:  # noqa: BLE001  see `_run`
                 self._fail(call, error)
             else:
                 self._answer(call)
         except ConnectionError:
-            pass  # the server is gone, which the model's thread hears, too
+            pass  # the server has ended; the model's thread notices that, too
 
     def _answer(self, call: _Call) -> None:
         try:
@@ -123,17 +123,17 @@ class Execution:
                 self._answer_coupled(call)
         except ConnectionError:
             raise
-        except Exception as error:  # noqa: BLE001  it broke a rule, or its tensors cannot be sent
+        except Exception as error:  # noqa: BLE001  invalid result, or tensors that cannot be sent
             self._fail(call, error)
 
     def _answer_coupled(self, call: _Call) -> None:
         run, execute = call.run, call.run.execute
         responses = answers.returned_responses(call.result, call.requests)
-        columns = answers.columns_of(responses, call.requests, execute.rows)
+        columns = answers.batch_outputs(responses, call.requests, execute.rows)
         if columns is None:
             self._return(call, responses)
             return
-        # An output may now be all that is left of an input, which then needs no copy.
+        # Now an output may be the only reference to an input's memory; then it needs no copy.
         del responses
         call.clear()
         times_ns = (run.started_ns, time.monotonic_ns())
@@ -145,7 +145,7 @@ class Execution:
         run.end()
 
     def _return(self, call: _Call, responses: Sequence[InferenceResponse | None]) -> None:
-        """Send what there is, and say that `execute` returned."""
+        """Send the responses, and notify the server that `execute` returned."""
         run = call.run
         answered = [
             (position, response)
@@ -163,7 +163,7 @@ class Execution:
             )
         for position, _ in answered:
             _close(call.requests[position])
-        run.return_([position for position, _ in answered])
+        run.mark_returned([position for position, _ in answered])
 
     def _make_responses(
         self,
@@ -173,7 +173,7 @@ class Execution:
         returned_batch: int,
         payload: Payload,
     ) -> Responses:
-        """Responses, and None for a request that is to be executed again."""
+        """Returns the frame; a response of None means that the request is to be executed again."""
         batch = run.execute.batch
         items = [
             answers.make_item(payload, batch, position, response, run.names(position))
@@ -184,7 +184,7 @@ class Execution:
         return Responses(*times_ns, items, returned_batch=returned_batch)
 
     def _fail(self, call: _Call, error: BaseException) -> None:
-        """Answer what is open of a batch with the error, but for responses that were sent."""
+        """Fail the open requests of a batch; responses that senders hold are sent before."""
         run = call.run
         times_ns = (run.started_ns, time.monotonic_ns())
         self._log(error)
@@ -201,7 +201,7 @@ class Execution:
             self._send_failure(run, times_ns, error)
         except OSError:
             raise
-        except Exception as failure:  # noqa: BLE001  no room for a long text: a short one goes
+        except Exception as failure:  # noqa: BLE001  no memory for a long text: send a short one
             self._send_failure(run, times_ns, RuleError(f"{type(failure).__name__}: {failure}"))
         run.end()
 
@@ -223,12 +223,12 @@ class Execution:
             self._outbox.send(functools.partial(self._make_responses, run, times_ns, held, 0))
         except ConnectionError:
             raise
-        except Exception as error:  # noqa: BLE001  they fail with the rest, then
+        except Exception as error:  # noqa: BLE001  these requests then fail like the others
             self._log(error)
 
     def _log(self, error: BaseException) -> None:
         text = answers.failure_text(self._runtime.instance_name, describe_fully(error))
-        self._runtime.log("ERROR", text, *place(error))
+        self._runtime.log("ERROR", text, *raised_at(error))
 
 
 def _close(request: InferenceRequest) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of what a model raised, as clients and the server's log read it."""
+"""The error texts of exceptions that a model raised, for clients and for the server's log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _IMPORTING = "<frozen importlib"
 
 
 class RuleError(Exception):
-    """A model broke a rule; the text is read as it is, there is no place to point to."""
+    """A model broke a rule; only the text is shown, without class and traceback."""
 
 
 def describe(error: BaseException) -> str:
-    """`<class>: <text>`, a blank line, `At:` and the frames of the model, innermost first."""
+    """Returns `<class>: <text>`, a blank line, `At:` and the model's frames, innermost first."""
     if isinstance(error, RuleError):
         return sendable_text(str(error))
     text = f"{type(error).__name__}: {_message(error)}"
@@ -35,7 +35,7 @@ def describe(error: BaseException) -> str:
 
 
 def describe_fully(error: BaseException) -> str:
-    """`<class>: <text>` and the traceback from the model's first frame on, for the log."""
+    """Returns `<class>: <text>` and the traceback from the model's first frame on, for the log."""
     if isinstance(error, RuleError):
         return sendable_text(str(error))
     trace = error.__traceback__
@@ -46,8 +46,8 @@ def describe_fully(error: BaseException) -> str:
     return sendable_text(text.rstrip("\n"))
 
 
-def place(error: BaseException) -> tuple[str, int]:
-    """File and line of the model where it was raised; empty and 0 where that is not known."""
+def raised_at(error: BaseException) -> tuple[str, int]:
+    """Returns the file and line of the model that raised an error; "" and 0 if unknown."""
     for file, line, _ in _frames(error.__traceback__):
         return file, line
     return "", 0
@@ -56,12 +56,12 @@ def place(error: BaseException) -> tuple[str, int]:
 def _message(error: BaseException) -> str:
     try:
         return str(error) or "<EMPTY MESSAGE>"
-    except Exception:  # noqa: BLE001  the traceback has the rest
+    except Exception:  # noqa: BLE001  the traceback still says enough
         return "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
-    """Innermost first, without those that are no business of who wrote the model."""
+    """Returns the frames, innermost first, without those of this package and of importlib."""
     frames = []
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 CLASS_NAME = "TritonPythonModel"
-# Where `triton_python_backend_utils` is.
+# The folder that contains `triton_python_backend_utils`.
 _UTILS_DIRECTORY = str(Path(__file__).parents[2])
 
 
 class LoadError(RuleError):
-    """The file cannot be a model; the text says why."""
+    """The file is not a model; the text says why."""
 
 
 def load_class(path: str, package: str) -> type[Any]:
-    """The class of the model in a file.
+    """Import a file and return its model class.
 
-    `package` is the version, which is the name of the file's folder; it is empty for the code of a
-    backend, which is imported as a module of its own.
+    `package` is the version, which is the name of the file's folder. It is empty for the code of a
+    backend, which is imported as a top-level module.
 
     Raises:
-        LoadError: there is no such file, or it is no Python file.
-        AttributeError: the file has no class of that name.
-        Exception: whatever the file raises.
+        LoadError: The file does not exist, or is not a Python file.
+        AttributeError: The file has no class of that name.
+        Exception: Any exception that the file raises.
     """
     file = Path(path)
     if file.suffix != ".py":
@@ -52,7 +52,7 @@ def load_class(path: str, package: str) -> type[Any]:
 
 
 def _import_package(name: str, parent: str) -> None:
-    """Make the version's folder a package: `from . import helper` works in the model's file."""
+    """Import the version's folder as a package, so that the file can `from . import helper`."""
     spec = PathFinder.find_spec(name, [parent])
     if spec is None:
         raise LoadError(f"expected the version '{name}' to be a folder in '{parent}'")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the replies read that event loops await, which cannot wait in a mailbox themselves.
+"""Arranges that replies for event loops are read: a loop cannot block in `Mailbox.wait` itself.
 
-The model's thread reads for the instance's own loop, as it waits for batches nearly all the time.
-Where it is busy for long, and for loops that the model runs itself, a helper thread reads.
+The model's thread reads for the loop of the instance, because it waits for batches nearly all the
+time. If that thread is busy for long, and for other loops that the model runs, a helper thread
+reads.
 """
 
 from __future__ import annotations
@@ -11,76 +12,85 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from pytriton.python_backend.mailbox import PATIENCE_S, Waiter
+from pytriton.python_backend.mailbox import BUSY_TIMEOUT_S, Waiter
 
 if TYPE_CHECKING:
     from pytriton.python_backend.mailbox import Mailbox
 
 
 class LoopReader(Waiter):
-    """The calls that event loops of this process await, and the helper thread."""
+    """The calls that event loops of this process wait for, and the helper thread."""
 
-    __slots__ = ("_helped", "_helper", "_is_wanted", "_is_watching", "_mailbox", "_trusting",
-                 "own_thread")  # fmt: skip
+    __slots__ = (
+        "_helper",
+        "_helper_calls",
+        "_helper_wakeup",
+        "_is_checking",
+        "_mailbox",
+        "_main_calls",
+        "own_thread",
+    )  # fmt: skip
 
     def __init__(self, mailbox: Mailbox) -> None:
-        self.own_thread = 0  # of the instance's own loop
+        self.own_thread = 0  # the thread of the instance's loop
         self._mailbox = mailbox
-        self._trusting: set[Waiter] = set()  # that the model's thread will read
-        self._helped: set[Waiter] = set()
-        self._is_watching = False
-        self._is_wanted = threading.Event()
+        self._main_calls: set[Waiter] = set()  # the model's thread reads their replies
+        self._helper_calls: set[Waiter] = set()  # the helper thread reads their replies
+        self._is_checking = False
+        self._helper_wakeup = threading.Event()
         self._helper: threading.Thread | None = None
 
-    def expect(self, call: Waiter) -> None:
-        """The running event loop awaits something; the call is told, and forgotten then."""
+    def add(self, call: Waiter) -> None:
+        """Read replies for a call that the running event loop waits for, until `remove`."""
         if threading.get_ident() != self.own_thread:
-            self._helped.add(call)
-            self._help()
+            self._helper_calls.add(call)
+            self._wake_helper()
             return
-        self._trusting.add(call)
-        if not self._is_watching:
-            self._is_watching = True
+        self._main_calls.add(call)
+        if not self._is_checking:
+            self._is_checking = True
             loop = asyncio.get_running_loop()
-            loop.call_later(PATIENCE_S, self._watch, loop, self._mailbox.count)
+            loop.call_later(
+                BUSY_TIMEOUT_S, self._check_main_thread, loop, self._mailbox.message_count
+            )
 
-    def forget(self, call: Waiter) -> None:
-        """A call needs nobody to read for it any more."""
-        self._trusting.discard(call)
-        self._helped.discard(call)
+    def remove(self, call: Waiter) -> None:
+        """Stop to read replies for a call."""
+        self._main_calls.discard(call)
+        self._helper_calls.discard(call)
 
-    def has_news(self) -> bool:
-        """Whether the helper may stop."""
-        return not self._helped
+    def is_satisfied(self) -> bool:
+        """Returns whether the helper may stop."""
+        return not self._helper_calls
 
     def __repr__(self) -> str:
-        return f"<LoopReader trusting={len(self._trusting)} helped={len(self._helped)}>"
+        return f"<LoopReader main={len(self._main_calls)} helper={len(self._helper_calls)}>"
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
-        """Give calls to the helper if the model's thread did not read for a while."""
+    def _check_main_thread(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        """Pass calls to the helper if the model's thread has not read for a while."""
         mailbox = self._mailbox
-        is_quiet = mailbox.is_unattended and mailbox.count == count
-        if self._trusting and is_quiet:
-            self._helped |= self._trusting
-            self._trusting = set()
-            self._help()
-        self._is_watching = bool(self._trusting)
-        if self._is_watching:
-            loop.call_later(PATIENCE_S, self._watch, loop, mailbox.count)
+        is_quiet = mailbox.has_no_reader and mailbox.message_count == count
+        if self._main_calls and is_quiet:
+            self._helper_calls |= self._main_calls
+            self._main_calls = set()
+            self._wake_helper()
+        self._is_checking = bool(self._main_calls)
+        if self._is_checking:
+            loop.call_later(BUSY_TIMEOUT_S, self._check_main_thread, loop, mailbox.message_count)
 
-    def _help(self) -> None:
-        self._is_wanted.set()
+    def _wake_helper(self) -> None:
+        self._helper_wakeup.set()
         if self._helper is None:
             self._helper = threading.Thread(target=self._run, name="pytriton-reader", daemon=True)
             self._helper.start()
 
     def _run(self) -> None:
         while True:
-            self._is_wanted.wait()
-            self._is_wanted.clear()
+            self._helper_wakeup.wait()
+            self._helper_wakeup.clear()
             try:
                 self._mailbox.wait(self)
             except EOFError:
-                for call in [*self._helped, *self._trusting]:
-                    call.tell()
+                for call in [*self._helper_calls, *self._main_calls]:
+                    call.on_delivered()
                 return

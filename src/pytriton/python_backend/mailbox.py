@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a channel for all threads of a process: whoever waits first reads for everybody.
+"""Reads a channel for all threads of a process: the first thread that waits reads for all.
 
-There is no thread between the socket and `execute`. A thread that waits for something becomes the
-reader if nobody is, and hands each message to whom it is for; the others sleep until theirs came or
-until the reader has what it waited for, when one of them reads on. The model's thread is preferred:
-another reader gives way to it after the next message.
+There is no thread between the socket and `execute`. A thread that waits becomes the reader if there
+is none, and delivers each message to its receiver. Other threads sleep until their message has
+arrived, or until the reader has what it waited for; then one of them becomes the reader. The
+model's thread is preferred: another reader yields to it after the next message.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long the model's thread must have been busy before a patient waiter reads in its place.
-PATIENCE_S = 0.1
+# After this time without a reader, a waiter of low priority reads: the model's thread is busy.
+BUSY_TIMEOUT_S = 0.1
 
 
 class Waiter:
-    """Something that threads wait for in a mailbox."""
+    """An event for which threads wait in a mailbox."""
 
     __slots__ = ()
-    is_patient = False  # can wait for its news a little, so as not to take the reader's place
+    is_low_priority = False  # True: becomes the reader only after `BUSY_TIMEOUT_S`
 
-    def has_news(self) -> bool:
-        """Whether what is waited for is there."""
+    def is_satisfied(self) -> bool:
+        """Returns whether the event has happened."""
         raise NotImplementedError
 
-    def tell(self) -> None:
-        """News came; runs on the thread that reads, after all threads were woken."""
+    def on_delivered(self) -> None:
+        """Called on the reading thread after a message was delivered and all threads were woken."""
 
 
 class Inbox(Waiter):
-    """Waits for messages."""
+    """Stores messages; threads wait for the first one."""
 
-    __slots__ = ("is_patient", "messages")
+    __slots__ = ("is_low_priority", "messages")
 
-    def __init__(self, *, is_patient: bool = False) -> None:
-        self.is_patient = is_patient
+    def __init__(self, *, is_low_priority: bool = False) -> None:
+        self.is_low_priority = is_low_priority
         self.messages: deque[Received] = deque()
 
-    def take(self, received: Received) -> Waiter:
-        """Keep a message until somebody asks for it."""
+    def put(self, received: Received) -> Waiter:
+        """Store a message."""
         self.messages.append(received)
         return self
 
-    def has_news(self) -> bool:
-        """Whether there is a message."""
+    def is_satisfied(self) -> bool:
+        """Returns whether there is a message."""
         return bool(self.messages)
 
 
-# Takes a message and tells whom it was for; runs on the thread that reads, and must be quick.
+# Processes a message and returns its waiter; runs on the reading thread, and must be quick.
 Handler = Callable[["Received"], Waiter | None]
 
 
 class Mailbox:
-    """The reading end of a channel. `jobs` is what the model's thread waits for."""
+    """The reading end of a channel. The model's thread waits for `jobs`."""
 
     def __init__(self, outbox: ResponseOutbox, handlers: Mapping[type, Handler]) -> None:
         self.jobs = Inbox()
@@ -75,10 +75,10 @@ class Mailbox:
         self._handlers = handlers
         self._lock = threading.Lock()
         self._has_reader = False
-        # Was woken to become the reader but has not taken over yet.
+        # The waiter that was woken to become the reader but has not taken over yet.
         self._next_reader: Waiter | None = None
         self._is_over = False
-        self._count = 0  # of messages so far
+        self._message_count = 0
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
         self._idle_reader = IdleReader(
             outbox.channel, lambda: outbox.uses_memory, lambda: outbox.trim(IDLE_SECONDS)
@@ -86,90 +86,92 @@ class Mailbox:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is read any more."""
+        """Whether the mailbox has ended."""
         return self._is_over
 
     @property
-    def is_unattended(self) -> bool:
-        """Whether nobody reads now, nor is about to."""
+    def has_no_reader(self) -> bool:
+        """Whether no thread reads or is about to."""
         return not self._has_reader and self._next_reader is None
 
     @property
-    def count(self) -> int:
-        """How many messages were read so far."""
-        return self._count
+    def message_count(self) -> int:
+        """The number of messages read so far."""
+        return self._message_count
 
     def wait(self, waiter: Waiter) -> None:
-        """Return once the waiter has news; EOFError when the server is gone."""
-        while not waiter.has_news():
+        """Return once the waiter is satisfied; raises EOFError if the connection has ended."""
+        while not waiter.is_satisfied():
             with self._lock:
-                if waiter.has_news():
+                if waiter.is_satisfied():
                     break
                 if self._is_over:
                     raise EOFError
-                gate = None if self._become_reader(waiter) else self._sleep(waiter)
-            if gate is None:
+                wakeup = None if self._become_reader(waiter) else self._add_sleeper(waiter)
+            if wakeup is None:
                 self._read_for(waiter)
-            elif waiter.is_patient:
-                self._doze(waiter, gate)
+            elif waiter.is_low_priority:
+                self._wait_low_priority(waiter, wakeup)
             else:
-                gate.acquire()
-        if self._next_reader is waiter:  # it was woken to read, and need not any more
+                wakeup.acquire()
+        if self._next_reader is waiter:  # it was woken to read, and does not need to any more
             self._next_reader = None
-            self._wake_successor()
+            self._wake_next_reader()
 
-    def read_what_is_there(self) -> None:
-        """Take the messages that came, without waiting; somebody who reads does that anyway."""
+    def read_available(self) -> None:
+        """Deliver the messages that have arrived, without waiting, unless another thread reads."""
         with self._lock:
             if self._has_reader or self._is_over:
                 return
             self._has_reader = True
         try:
             while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
-                self._hand_out(received)
-        except Exception as error:  # noqa: BLE001  it is logged unless the server is gone
-            self._give_up(error)
+                self._dispatch(received)
+        except Exception as error:  # noqa: BLE001  logged by `_fail`
+            self._fail(error)
         finally:
             with self._lock:
                 self._has_reader = False
-            self._wake_successor()
+            self._wake_next_reader()
 
     def end(self) -> None:
-        """Nothing is read any more: whoever waits is told so."""
+        """End the mailbox; waiting threads get an EOFError."""
         with self._lock:
             self._is_over = True
-            gates = [gate for gates in self._sleepers.values() for gate in gates]
+            wakeups = [wakeup for wakeups in self._sleepers.values() for wakeup in wakeups]
             self._sleepers.clear()
-        for gate in gates:
-            gate.release()
+        for wakeup in wakeups:
+            wakeup.release()
 
     def _become_reader(self, waiter: Waiter) -> bool:
         is_next = self._next_reader is waiter
         if is_next:
             self._next_reader = None
-        if self._has_reader or waiter.is_patient:
+        if self._has_reader or waiter.is_low_priority:
             return False
-        has_right = is_next or waiter is self.jobs
-        if not has_right and (self._next_reader is not None or self.jobs in self._sleepers):
+        is_preferred = is_next or waiter is self.jobs
+        if not is_preferred and (self._next_reader is not None or self.jobs in self._sleepers):
             return False
         self._has_reader = True
         return True
 
-    def _sleep(self, waiter: Waiter) -> threading.Lock:
-        gate = threading.Lock()
-        gate.acquire()
-        self._sleepers.setdefault(waiter, []).append(gate)
-        return gate
+    def _add_sleeper(self, waiter: Waiter) -> threading.Lock:
+        wakeup = threading.Lock()
+        wakeup.acquire()
+        self._sleepers.setdefault(waiter, []).append(wakeup)
+        return wakeup
 
-    def _doze(self, waiter: Waiter, gate: threading.Lock) -> None:
-        """Sleep, but read if nobody did for a while: the model's thread is busy for long."""
-        count = self._count
-        while not gate.acquire(timeout=PATIENCE_S):
+    def _wait_low_priority(self, waiter: Waiter, wakeup: threading.Lock) -> None:
+        """Sleep, but become the reader if there was none for a while."""
+        count = self._message_count
+        while not wakeup.acquire(timeout=BUSY_TIMEOUT_S):
             with self._lock:
                 is_quiet = (
-                    count == self._count and not self._has_reader and self._next_reader is None
+                    count == self._message_count
+                    and not self._has_reader
+                    and self._next_reader is None
                 )
-                count = self._count
+                count = self._message_count
                 if is_quiet and not self._is_over:
                     self._has_reader = True
                     self._sleepers.pop(waiter, None)
@@ -183,57 +185,59 @@ class Mailbox:
         try:
             while True:
                 received = self._idle_reader.receive() if is_main else self._receive()
-                gives_way = not is_main and self.jobs in self._sleepers
-                self._hand_out(received)
+                yields = not is_main and self.jobs in self._sleepers
+                self._dispatch(received)
                 del received
-                if gives_way or waiter.has_news():
+                if yields or waiter.is_satisfied():
                     return
         except Exception as error:
-            self._give_up(error)
+            self._fail(error)
             raise EOFError from error
         finally:
             with self._lock:
                 self._has_reader = False
                 has_sleepers = bool(self._sleepers)
             if has_sleepers:
-                self._wake_successor()
+                self._wake_next_reader()
 
-    def _give_up(self, error: Exception) -> None:
-        """End: the server is gone, or somebody would wait for ever for what could not be read."""
+    def _fail(self, error: Exception) -> None:
+        """End the mailbox: the server has ended, or a thread may wait for the lost message."""
         if not isinstance(error, EOFError | ConnectionError):
             logger.error("a message of the server could not be read", exc_info=error)
         self.end()
 
-    def _hand_out(self, received: Received) -> None:
+    def _dispatch(self, received: Received) -> None:
         handler = self._handlers.get(type(received.frame))
         if handler is None:
             return
-        # So that nobody goes to sleep between the news and the look for sleepers.
+        # The lock keeps threads from falling asleep after the delivery and before the wakeups.
         with self._lock:
-            self._count += 1
+            self._message_count += 1
             waiter = handler(received)
-            gates = self._sleepers.pop(waiter, ()) if self._sleepers and waiter is not None else ()
-        for gate in gates:
-            gate.release()
+            wakeups = (
+                self._sleepers.pop(waiter, ()) if self._sleepers and waiter is not None else ()
+            )
+        for wakeup in wakeups:
+            wakeup.release()
         if waiter is not None:
-            waiter.tell()
+            waiter.on_delivered()
 
     def _receive(self) -> Received:
         received = self._channel.receive()
         assert received is not None, "the socket blocks"
         return received
 
-    def _wake_successor(self) -> None:
-        """Have somebody read if nobody does, and if somebody waits."""
+    def _wake_next_reader(self) -> None:
+        """Wake a thread to become the reader, if there is none and a thread waits."""
         with self._lock:
             if self._has_reader or self._next_reader is not None:
                 return
-            candidates = [waiter for waiter in self._sleepers if not waiter.is_patient]
+            candidates = [waiter for waiter in self._sleepers if not waiter.is_low_priority]
             if not candidates:
                 return
             self._next_reader = self.jobs if self.jobs in candidates else candidates[0]
-            gates = self._sleepers[self._next_reader]
-            gate = gates.pop()
-            if not gates:
+            wakeups = self._sleepers[self._next_reader]
+            wakeup = wakeups.pop()
+            if not wakeups:
                 del self._sleepers[self._next_reader]
-        gate.release()
+        wakeup.release()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker process does to itself before it runs a model, whoever started it."""
+"""Prepares a worker process, forked or spawned, and runs its model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 def run_worker(
     channel_descriptor: int, fork_descriptor: int, title: str, environment: Mapping[str, str]
 ) -> None:
-    """Turn this process into a worker, and run its model until the server ends it."""
+    """Make this process a worker, and run its model until the server ends it."""
     for descriptor in (channel_descriptor, fork_descriptor):
         os.set_inheritable(descriptor, False)
     _die_with_parent()
@@ -37,7 +37,7 @@ def run_worker(
     os.environ.update(environment)
     np.random.seed()  # noqa: NPY002  the state that models share, equal in all forks otherwise
     _set_title(title)
-    # As in Triton. Ours would make a model exit that parses its arguments, as `unittest.main` does.
+    # As in Triton. With our arguments, models that parse them, like `unittest.main`, would exit.
     sys.argv = [""]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -47,36 +47,36 @@ def run_worker(
 
 
 def _ignore_signals() -> None:
-    """Leave it to the server when to end: these signals reach a whole terminal or container.
+    """Ignore signals that reach a whole terminal or container: the server decides when to end.
 
-    Processes that the model forks, a pool's for example, end by signals as anywhere else, also by
-    one that comes before they could say so.
+    Processes that the model forks, for example those of a pool, are ended by these signals as
+    usual. That includes a signal that arrives before they have restored the default.
     """
-    # A handler that does nothing, not SIG_IGN, which programs that the model starts would inherit.
+    # An empty handler, not SIG_IGN, because programs that the model starts would inherit SIG_IGN.
     for number in _IGNORED:
         signal.signal(number, _do_nothing)
     block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, _IGNORED)
     unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _IGNORED)
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_take_signals)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_restore_signals)
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Take a signal."""
+    """Ignore a signal."""
 
 
-def _take_signals() -> None:
+def _restore_signals() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
 
 
 def _die_with_parent() -> None:
-    """Be killed when the parent goes, even in the middle of a model's longest call."""
+    """Have the kernel kill this process when its parent ends, even during a model's long call."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it went before we said so
+    if os.getppid() != parent:  # it ended before the call of prctl
         os._exit(1)
 
 
@@ -88,10 +88,10 @@ def _set_title(title: str) -> None:
     setproctitle.setproctitle(title)
 
 
-def forget_first_path() -> None:
-    """Take out of `sys.path` what stands there only to find this package, before all else.
+def remove_first_path() -> None:
+    """Remove the first entry of `sys.path`, which is only there to find this package.
 
-    Models find it at the end of the path, and do not import from the working directory.
+    For models the package is at the end of the path, and the working directory is not in it.
     """
     holder = Path(__file__).resolve().parents[2]
     if sys.path[0] in ("", str(Path.cwd()), str(holder)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a model's `is_ready` on a thread of its own, also while `execute` runs."""
+"""Calls a model's `is_ready` on a thread of its own, also while `execute` runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReadyCheck:
-    """Answers checks one at a time; those that came while one ran get its result."""
+    """Answers checks one at a time; checks that arrive during a call get its result."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class ReadyCheck:
         self._connection = connection
         self._coroutines = coroutines
         self._on_error = on_error
-        self._inbox = Inbox(is_patient=True)
+        self._inbox = Inbox(is_low_priority=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="pytriton-ready", daemon=True).start()
 
     def on_check(self, received: Received) -> Waiter:
-        """Take a check."""
-        return self._inbox.take(received)
+        """Queue a check."""
+        return self._inbox.put(received)
 
     def _run(self) -> None:
         mailbox, checks = self._connection.mailbox, self._inbox.messages
@@ -49,18 +49,18 @@ class ReadyCheck:
                 mailbox.wait(self._inbox)
             except EOFError:
                 return
-            is_ready = self._ask()
+            is_ready = self._call_is_ready()
             while checks:
                 check = checks.popleft().frame
                 assert isinstance(check, CheckReady)
                 self._connection.outbox.post(ReadyReport(check.call, is_ready))
 
-    def _ask(self) -> bool:
+    def _call_is_ready(self) -> bool:
         try:
             answer = self._is_ready()
             if asyncio.iscoroutine(answer):
                 answer = self._coroutines.run(answer)
-        except BaseException as error:  # noqa: BLE001  whatever the model raises: it is not ready
+        except BaseException as error:  # noqa: BLE001  a model that raises anything is not ready
             self._on_error(error)
             return False
         if not isinstance(answer, bool):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch to the requests that `execute` gets: views of its rows, nothing is copied."""
+"""Makes the requests for `execute` from a batch; their tensors are views of it, not copies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytriton.python_backend.batch_run import BatchRun, ModelRuns
+    from pytriton.python_backend.batch_run import BatchRegistry, BatchRun
     from pytriton.transport.channel import Received
 
 _NO_DETAILS = RequestDetails()
 
 
-def make_requests(received: Received, run: BatchRun, runs: ModelRuns) -> list[InferenceRequest]:
-    """The requests of a batch, in its order."""
+def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> list[InferenceRequest]:
+    """Returns the requests of a batch, in order."""
     execute = run.execute
     names = [ref.name for ref in execute.inputs]
     arrays = [received.array(ref) for ref in execute.inputs]
@@ -58,10 +58,10 @@ def make_requests(received: Received, run: BatchRun, runs: ModelRuns) -> list[In
 
 
 def _cut(array: NDArray[Any], rows: list[int]) -> list[NDArray[Any]]:
-    """Each request's rows of a batch."""
+    """Split a batch into the rows of each request."""
     count = rows[0]
     if rows.count(count) == len(rows):
-        # Twice as fast as slices.
+        # Takes half as long as slicing.
         return list(array.reshape(len(rows), count, *array.shape[1:]))
     parts = []
     at = 0

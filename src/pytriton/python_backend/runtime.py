@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process as `pytriton.pb_utils` sees it."""
+"""The implementation of `pytriton.pb_utils.runtime.Runtime` in a worker process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.runtime import InferenceCall
 
-# Whose `execute` this code works for. Tasks inherit it, and so do `asyncio.to_thread` and the
-# default executor of the instance's loop; threads that a model starts otherwise have none.
+# The batch for whose `execute` the current code runs. Tasks inherit it, and so do
+# `asyncio.to_thread` and the default executor of the instance's loop; other threads of a model have
+# none.
 _batch: ContextVar[int] = ContextVar("pytriton_batch", default=0)
 
 
 class WorkerRuntime:
-    """What the model of this process can reach; processes that it forks reach the same."""
+    """Connects the model of this process, and processes that it forks, to the server."""
 
     def __init__(
         self,
@@ -38,15 +39,15 @@ class WorkerRuntime:
     ) -> None:
         self.instance_name = instance_name
         self.model_directory = model_directory
-        self.can_infer = False  # between the end of `initialize` and the beginning of `finalize`
+        self.can_infer = False  # True from the end of `initialize` to the start of `finalize`
         self._model_thread = threading.get_ident()
         self._fork_socket = fork_socket
         self._connection: Connection | None = connection
         self._connecting = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
 
-    def work_for(self, batch: int) -> None:
-        """What this thread does from now on, and tasks that it starts, is for a batch; 0: none."""
+    def set_batch(self, batch: int) -> None:
+        """Set the batch that this thread, and tasks that it starts, work for; 0: none."""
         _batch.set(batch)
 
     def infer(
@@ -80,7 +81,7 @@ class WorkerRuntime:
     def notify(self, action: str, **arguments: Any) -> None:
         """See `Runtime.notify`."""
         connection = self._connection
-        if connection is not None:  # a forked child that made none has nothing to release, either
+        if connection is not None:  # a forked child without connection has nothing to release
             connection.outbox.post(ServiceCall(0, action, arguments))
 
     def log(self, level: str, message: str, file: str, line: int) -> None:
@@ -99,4 +100,4 @@ class WorkerRuntime:
         self._connection = None
         self._connecting = threading.Lock()
         self._model_thread = 0
-        _batch.set(0)  # the batch need not wait for what this process does
+        _batch.set(0)  # the batch does not wait for this process

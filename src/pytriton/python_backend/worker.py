@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One instance of a model in a process of its own: initialize, batch after batch, finalize.
+"""Runs one instance of a model in its own process: `initialize`, batches, `finalize`.
 
-The main thread reads the channel and calls the model; there is nothing between the two.
+The main thread both reads the channel and calls the model.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.pb_utils.runtime import set_runtime
-from pytriton.python_backend.batch_run import ModelRuns
+from pytriton.python_backend.batch_run import BatchRegistry
 from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.coroutines import CoroutineThread
 from pytriton.python_backend.execution import Execution
-from pytriton.python_backend.failure_text import RuleError, describe, describe_fully, place
+from pytriton.python_backend.failure_text import RuleError, describe, describe_fully, raised_at
 from pytriton.python_backend.loader import load_class
 from pytriton.python_backend.readiness import ReadyCheck
 from pytriton.python_backend.runtime import WorkerRuntime
@@ -41,7 +41,7 @@ _SERVER_GONE = 1  # exit status
 
 
 class Worker:
-    """Runs a model over a channel until the server says that it is enough, or is gone."""
+    """Runs a model over a channel until the server ends it or the connection is lost."""
 
     def __init__(self, channel: socket.socket, fork_socket: socket.socket) -> None:
         self._connection = Connection(channel)
@@ -49,14 +49,14 @@ class Worker:
         self._model: Any = None
         jobs = self._connection.mailbox.jobs
         for kind in (Initialize, Execute, Finalize):
-            self._connection.handlers[kind] = jobs.take
+            self._connection.handlers[kind] = jobs.put
 
     def run(self) -> None:
-        """Serve; returns after the end of `finalize`."""
+        """Run the model; returns after `finalize`."""
         try:
             self._serve()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            # Nobody is left to whom anything that the model might still do would matter.
+            # Without a server the model's work is of no use, so the process ends at once.
             os._exit(_SERVER_GONE)
         self._connection.close()
         self._fork_socket.close()
@@ -72,7 +72,7 @@ class Worker:
         self._runtime = self._make_runtime(frame)
         try:
             report = self._initialize(frame)
-        except BaseException as error:  # noqa: BLE001  whatever the model raises is reported
+        except BaseException as error:  # noqa: BLE001  all that a model raises is reported
             self._log_raised(error, "could not be loaded")
             report = Initialized(error=describe(error))
         self._connection.outbox.send(lambda _: report)
@@ -84,7 +84,7 @@ class Worker:
             if isinstance(received.frame, Finalize):
                 break
             self._execution.run(received)
-            # Arrays that the model did not keep go now, before this thread waits again.
+            # Free arrays that the model does not keep now, before this thread waits again.
             del received
         self._finalize()
 
@@ -117,13 +117,13 @@ class Worker:
             is_async=inspect.iscoroutinefunction(model.execute),
         )
 
-    def _on_loop_thread(self, runs: ModelRuns, thread: int) -> None:
+    def _on_loop_thread(self, runs: BatchRegistry, thread: int) -> None:
         runs.set_loop_thread(thread)
         self._connection.loop_reader.own_thread = thread
 
-    def _make_runs(self, frame: Initialize) -> ModelRuns:
+    def _make_runs(self, frame: Initialize) -> BatchRegistry:
         connection = self._connection
-        runs = ModelRuns(
+        runs = BatchRegistry(
             connection.outbox,
             connection.mailbox,
             frame.output_names,
@@ -132,13 +132,13 @@ class Worker:
         )
         connection.handlers[Cancel] = runs.on_cancel
         connection.handlers[Credit] = runs.on_credit
-        os.register_at_fork(after_in_child=runs.leave)
+        os.register_at_fork(after_in_child=runs.on_fork)
         return runs
 
     def _prepare_ready_check(self) -> bool:
         handlers = self._connection.handlers
         if not hasattr(self._model, "is_ready"):
-            handlers[CheckReady] = self._on_needless_check
+            handlers[CheckReady] = self._report_ready
             return False
         check = ReadyCheck(
             self._model.is_ready,
@@ -150,7 +150,7 @@ class Worker:
         check.start()
         return True
 
-    def _on_needless_check(self, received: Received) -> None:
+    def _report_ready(self, received: Received) -> None:
         frame = received.frame
         assert isinstance(frame, CheckReady)
         self._connection.outbox.post(ReadyReport(frame.call, True))
@@ -161,17 +161,19 @@ class Worker:
         if hasattr(self._model, "finalize"):
             try:
                 self._model.finalize()
-            except BaseException as error:  # noqa: BLE001  the model ends anyway
+            except BaseException as error:  # noqa: BLE001  the process ends anyway
                 self._log_raised(error, "raised in finalize")
         self._connection.outbox.flush()
 
     def _log_raised(self, error: BaseException, what: str) -> None:
         name = self._runtime.instance_name
-        self._runtime.log("ERROR", f"Model '{name}' {what}: {describe_fully(error)}", *place(error))
+        self._runtime.log(
+            "ERROR", f"Model '{name}' {what}: {describe_fully(error)}", *raised_at(error)
+        )
 
 
 def _complete_config(model_class: type[Any], arguments: dict[str, str]) -> str:
-    """The configuration that the model made of its own, as JSON; empty if it has no say."""
+    """Returns the configuration that the model completed, as JSON; "" if it has no such method."""
     complete = getattr(model_class, "auto_complete_config", None)
     if complete is None:
         return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has everything imported and forks workers in milliseconds.
+"""A process that has all modules imported and forks workers in milliseconds.
 
-It has no threads, so a fork of it is a whole process. It tells the server when a worker ends, and
-when the server goes, it kills them all.
+It has no threads, because a fork copies only the thread that forks. It notifies the server when a
+worker ends. When the server ends, it kills all workers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-# Imported for those that are forked.
+# Imported for the forked processes.
 import triton_python_backend_utils  # noqa: F401
 
-from pytriton.python_backend.process import forget_first_path, run_worker
+from pytriton.python_backend.process import remove_first_path, run_worker
 from pytriton.python_backend.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Fork(NamedTuple):
-    """What a forked process is to do."""
+    """The arguments of a forked worker."""
 
     channel_descriptor: int
     fork_descriptor: int
@@ -37,34 +37,34 @@ class Fork(NamedTuple):
 
 
 class Zygote:
-    """Forks on request. `serve` returns in the forked process with what is to be run there."""
+    """Forks on request. In the forked process, `serve` returns the worker's arguments."""
 
     def __init__(self, link: ZygoteLink) -> None:
         self._link = link
         self._workers: set[int] = set()
-        self._wakeup, self._alarm = socket.socketpair()
-        for end in (self._wakeup, self._alarm):
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        for end in (self._wakeup_reader, self._wakeup_writer):
             end.setblocking(False)
 
     def serve(self) -> Fork | None:
-        """Work until the server is gone, None, or until this is a forked process."""
-        signal.set_wakeup_fd(self._alarm.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _note_end)
+        """Fork on request; returns None when the server ended, a `Fork` in a forked process."""
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _on_sigchld)
         poll = select.poll()
         poll.register(self._link.fileno(), select.POLLIN)
-        poll.register(self._wakeup.fileno(), select.POLLIN)
+        poll.register(self._wakeup_reader.fileno(), select.POLLIN)
         try:
             while True:
                 ready = {descriptor for descriptor, _ in poll.poll()}
-                if self._wakeup.fileno() in ready:
+                if self._wakeup_reader.fileno() in ready:
                     self._reap()
-                if self._link.fileno() in ready and (fork := self._take()) is not None:
+                if self._link.fileno() in ready and (fork := self._handle_requests()) is not None:
                     return fork
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._kill()
             return None
 
-    def _take(self) -> Fork | None:
+    def _handle_requests(self) -> Fork | None:
         while True:
             message = self._link.receive()
             assert isinstance(message, ForkWorker)
@@ -88,32 +88,32 @@ class Zygote:
         os.close(fork_socket)
         if pid > 0:
             self._workers.add(pid)
-            with contextlib.suppress(OSError):  # it was quicker, or is gone already
+            with contextlib.suppress(OSError):  # the child has done it, or has ended
                 os.setpgid(pid, pid)
             self._link.send(Forked(message.call, pid))
         return None
 
     def _become_worker(self) -> None:
-        # A group of its own: what a model starts goes with it.
+        # In its own process group, so that processes which the model starts are killed with it.
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._wakeup.close()
-        self._alarm.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
         self._link.close()
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._wakeup.recv(4096):
+            while self._wakeup_reader.recv(4096):
                 pass
         while self._workers:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return
-            self._bury(ended.si_pid)
+            self._reap_one(ended.si_pid)
 
-    def _bury(self, pid: int) -> None:
-        # Before its number is free again: processes that it started may be left.
+    def _reap_one(self, pid: int) -> None:
+        # Kill the group before the pid can be reused: the worker may have started processes.
         if pid in self._workers:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
@@ -123,14 +123,14 @@ class Zygote:
             self._link.send(Exited(pid, status))
 
     def _kill(self) -> None:
-        """End what is left; a server that only stopped to speak hears of it."""
+        """Kill all workers; reports this if the server only closed its sending side."""
         for pid in list(self._workers):
             with contextlib.suppress(OSError):
-                self._bury(pid)
+                self._reap_one(pid)
 
 
-def _note_end(number: int, frame: FrameType | None) -> None:
-    """A child ended, as the wakeup descriptor says; signals that are ignored do not write to it."""
+def _on_sigchld(number: int, frame: FrameType | None) -> None:
+    """Do nothing: Python writes to the wakeup descriptor only for signals with a handler."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -138,11 +138,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pytriton.python_backend.zygote")
     parser.add_argument("--control-fd", type=int, required=True, metavar="N")
     options = parser.parse_args(arguments)
-    forget_first_path()
+    remove_first_path()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.set_inheritable(options.control_fd, False)
-    # What is there now is never garbage, and looking at it would copy its pages in every fork.
+    # Existing objects are never garbage, and a collector that visits them would copy their pages
+    # in every fork.
     gc.collect()
     gc.freeze()
     fork = Zygote(ZygoteLink(socket.socket(fileno=options.control_fd))).serve()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server and the zygote, which forks worker processes for it, say to each other.
+"""The messages between the server and the zygote, which forks worker processes for it.
 
-The zygote speaks over a stream socket that it inherits. When the server's end closes, it kills all
-that it forked and ends.
+They are sent over a stream socket that the zygote inherits. When the server closes its end, the
+zygote kills all processes that it forked and exits.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class ForkWorker(msgspec.Struct, tag="fork", array_like=True):
-    """Server to zygote: fork a worker. The sockets of its channel and for its forks come along."""
+    """Server to zygote: fork a worker. The message comes with its channel and its fork socket."""
 
     call: int
     title: str  # of the process
-    environment: dict[str, str] = {}  # what is changed in it
+    environment: dict[str, str] = {}  # variables to set
 
 
 class Forked(msgspec.Struct, tag="forked", array_like=True):
-    """Zygote to server: the worker is there, or the reason why not."""
+    """Zygote to server: the worker was forked, or the reason why not."""
 
     call: int
-    pid: int  # 0: there is none
+    pid: int  # 0: no worker was forked
     error: str = ""
 
 
 class Exited(msgspec.Struct, tag="exited", array_like=True):
-    """Zygote to server: a worker ended; the status is the one of `os.waitpid`."""
+    """Zygote to server: a worker ended; the status is that of `os.waitpid`."""
 
     pid: int
     status: int
@@ -48,31 +48,31 @@ _decoder = msgspec.msgpack.Decoder(ZygoteMessage)
 
 
 class ZygoteLink:
-    """Either end of the zygote's socket. EOFError means that the other side is gone."""
+    """Either end of the zygote's socket. EOFError means that the peer closed the connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._link = StreamLink(sock)
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Returns the socket's file descriptor."""
         return self._link.socket.fileno()
 
     @property
     def has_message(self) -> bool:
-        """Whether a message was read already, so that the socket need not be readable."""
+        """Whether a message is buffered already, so that polling the socket does not report it."""
         return self._link.has_message
 
     def send(self, message: ZygoteMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; on a non-blocking socket what does not fit is queued, see `flush`."""
+        """Send a message; a non-blocking socket queues the data that does not fit, see `flush`."""
         self._link.send(_encoder.encode(message), descriptors)
 
     def flush(self) -> bool:
-        """Send what is queued; whether nothing is left."""
+        """Send queued data; returns whether all of it was sent."""
         self._link.flush()
         return not self._link.has_unsent
 
     def receive(self) -> ZygoteMessage | None:
-        """The next message; None where a non-blocking socket has none."""
+        """Returns the next message; None if a non-blocking socket has none."""
         message = self._link.receive()
         if message is None:
             return None
@@ -82,7 +82,7 @@ class ZygoteLink:
         return decoded
 
     def take_descriptors(self, count: int) -> list[int]:
-        """The descriptors that came with the last message; the caller owns them."""
+        """Returns the file descriptors that came with the last message; the caller owns them."""
         return self._link.take_descriptors(count)
 
     def close(self) -> None:

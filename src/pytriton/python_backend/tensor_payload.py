@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a model's tensors into messages, one by one or those of a whole batch in one piece."""
+"""Adds a model's tensors to messages: single ones, or those of a whole batch as one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytriton.transport.channel import Payload
 
 
-def place(payload: Payload, tensor: Tensor) -> TensorRef:
-    """Copy a tensor into the payload, so that the model may go on to use its array."""
+def add_tensor(payload: Payload, tensor: Tensor) -> TensorRef:
+    """Copy a tensor into the payload; the model may continue to use its array."""
     dtype, shape, array = tensor.to_wire()
     if dtype is BYTES:
         data: bytes | memoryview = encode_bytes(array_to_bytes_elements(array))
@@ -35,22 +35,22 @@ def place(payload: Payload, tensor: Tensor) -> TensorRef:
     return TensorRef(tensor.name(), dtype.number, shape, offset, size, block)
 
 
-def place_only(payload: Payload, column: list[Tensor]) -> TensorRef:
-    """Like `place` for the only tensor of a list, which is taken out of it.
+def add_single(payload: Payload, column: list[Tensor]) -> TensorRef:
+    """Like `add_tensor`, for the only tensor of a list, from which it is removed.
 
-    An input that the model passes on, and that nothing else refers to, is not copied: it is in the
+    An input that the model returns, and that nothing else refers to, is not copied: it is in the
     server's memory already.
     """
     if column[0].as_numpy().nbytes <= INLINE_TENSOR_BYTES or (
         _reference_count(column) > _SOLE_REFERENCE
     ):
-        return place(payload, column[0])
+        return add_tensor(payload, column[0])
     name = column[0].name()
     dtype, shape = column[0].to_wire()[:2]
-    arrays = {name: column.pop().as_numpy()}  # the tensor is gone then, and does not count
+    arrays = {name: column.pop().as_numpy()}  # drops the tensor's reference to the array
     found = find_unshared_remote_block(arrays, name)
     if found is None or dtype is BYTES or not arrays[name].flags.c_contiguous:
-        return place(payload, Tensor.from_array(name, arrays[name]))
+        return add_tensor(payload, Tensor.from_array(name, arrays[name]))
     remote, offset = found
     block = payload.return_block(remote)
     return TensorRef(name, dtype.number, shape, offset, arrays[name].nbytes, block)
@@ -60,12 +60,12 @@ def _reference_count(column: list[Tensor]) -> int:
     return sys.getrefcount(column[0])
 
 
-# Of a tensor that only its column has: interpreters differ.
+# The count for a tensor to which only its list refers; it differs by interpreter.
 _SOLE_REFERENCE = _reference_count([Tensor.from_array("", np.empty(0, np.uint8))])
 
 
-def place_column(payload: Payload, tensors: Sequence[Tensor], row_count: int) -> TensorRef:
-    """Copy one output of all requests of a batch; they differ in nothing but the rows they have."""
+def add_batch_output(payload: Payload, tensors: Sequence[Tensor], row_count: int) -> TensorRef:
+    """Copy one output of all requests of a batch; the tensors differ only in their rows."""
     first = tensors[0]
     dtype, shape, array = first.to_wire()
     shape = (row_count, *shape[1:])
@@ -78,7 +78,7 @@ def place_column(payload: Payload, tensors: Sequence[Tensor], row_count: int) ->
     arrays = [tensor.as_numpy() for tensor in tensors]
     size = math.prod(shape) * array.itemsize
     if size <= INLINE_TENSOR_BYTES and dtype is not BF16:
-        # Half as long as calling `tobytes`; bfloat16 is not numpy's own and does not offer it.
+        # Takes half as long as `tobytes`. bfloat16 is not a type of numpy and has no buffer.
         joined = b"".join(arrays)  # type: ignore[arg-type]  # arrays are buffers, says numpy
         block, offset = payload.add((joined,), size)
     else:
@@ -87,7 +87,7 @@ def place_column(payload: Payload, tensors: Sequence[Tensor], row_count: int) ->
 
 
 def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
-    """A copy where the payload keeps what it is given, a view where it copies at once."""
+    """Returns a copy if the payload keeps the buffer, a view if it copies at once."""
     if array.nbytes <= INLINE_TENSOR_BYTES:
         return array.tobytes()
     return array.reshape(-1).view(np.uint8).data
