@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that are native code in Triton, for models that import them from there.
+"""The classes that are native code in Triton, for models that import them from this module.
 
-Models use `triton_python_backend_utils`, which has all that they need.
+Models should import `triton_python_backend_utils`, which has everything that they need.
 """
 
 from __future__ import annotations

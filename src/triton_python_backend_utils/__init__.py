@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a `model.py` uses: `import triton_python_backend_utils as pb_utils`.
+"""The module that a `model.py` imports: `import triton_python_backend_utils as pb_utils`.
 
 It can be imported, type-checked and tested without a server; `pytriton.testing` runs models in a
 test.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `triton_python_backend_utils` is made of."""
+"""The implementation of `triton_python_backend_utils`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what models pass; texts may come as bytes, as elements of BYTES tensors are."""
+"""Checks arguments from models. Strings may also be bytes, like the elements of BYTES tensors."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from pytriton.errors import sendable_text
 
 
 def text(value: str | bytes, what: str) -> str:
-    """`value` as a plain string that can be sent.
+    """Returns `value` as a plain string that can be sent.
 
     Raises:
-        TypeError: it is neither bytes in UTF-8 nor a str that UTF-8 can express.
+        TypeError: `value` is neither bytes in UTF-8 nor a str that can be encoded as UTF-8.
     """
     if type(value) is str and value.isascii():
         return value
     if not isinstance(value, str | bytes):
         raise TypeError(f"{what} must be a str, got {type(value)}")
     try:
-        # Half a surrogate pair has no form in UTF-8.
+        # A lone surrogate cannot be encoded as UTF-8.
         return (str.encode(value) if isinstance(value, str) else value).decode()
     except UnicodeError as error:
         raise TypeError(f"{what} must be text in UTF-8, got {value!r}") from error
 
 
 def message(value: str | bytes, what: str) -> str:
-    """`value` as a plain string for people to read; what cannot be sent is written as escapes.
+    """Returns `value` as a plain string for humans; characters that cannot be sent are escaped.
 
     Raises:
-        TypeError: it is neither str nor bytes in UTF-8.
+        TypeError: `value` is neither a str nor bytes in UTF-8.
     """
     if isinstance(value, str):
         return sendable_text(str.__str__(value))
     return text(value, what)
 
 
-def truth(value: bool, what: str) -> bool:
-    """`value` as a plain bool; numbers and None are fine.
+def boolean(value: bool, what: str) -> bool:
+    """Returns `value` as a plain bool; numbers and None are accepted.
 
     Raises:
-        TypeError: it is something else, such as a text.
+        TypeError: `value` is of another type, such as str.
     """
     if value is not None and not hasattr(type(value), "__bool__"):
         raise TypeError(f"{what} must be a bool, got {type(value)}")
@@ -48,10 +48,10 @@ def truth(value: bool, what: str) -> bool:
 
 
 def integer(value: int, what: str, *, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> int:
-    """`value` as a plain int; numpy's integers are fine.
+    """Returns `value` as a plain int; numpy's integers are accepted.
 
     Raises:
-        TypeError: it is no integer, or not between `low` and `high`.
+        TypeError: `value` is not an integer, or not between `low` and `high`.
     """
     try:
         number = value.__index__()
@@ -63,10 +63,10 @@ def integer(value: int, what: str, *, low: int = -(1 << 63), high: int = (1 << 6
 
 
 def sequence(values: Any, what: str) -> list[Any]:
-    """The elements of `values`.
+    """Returns the elements of `values` as a list.
 
     Raises:
-        TypeError: it is None, a text or nothing to iterate over.
+        TypeError: `values` is None, a string, or not iterable.
     """
     if isinstance(values, str | bytes):
         raise TypeError(f"{what} must be a list, got {type(values)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Futures of an event loop for calls of other models: no thread waits for them."""
+"""Event loop futures for calls of other models; no thread waits for them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pytriton.pb_utils.runtime import InferenceCall
 T = TypeVar("T")
 
 
-def when_ready(call: InferenceCall, take: Callable[[InferenceCall], T]) -> asyncio.Future[T]:
-    """What `take` makes of a call once `receive` does not wait; cancelled, it gives the call up."""
+def when_ready(call: InferenceCall, read: Callable[[InferenceCall], T]) -> asyncio.Future[T]:
+    """Returns a future for `read(call)`, which is called once `receive` would not wait.
+
+    Cancelling the future cancels the call.
+    """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -21,21 +24,21 @@ def when_ready(call: InferenceCall, take: Callable[[InferenceCall], T]) -> async
         if result.done():
             return
         try:
-            result.set_result(take(call))
-        except Exception as error:  # noqa: BLE001  whoever awaits it gets it
+            result.set_result(read(call))
+        except Exception as error:  # noqa: BLE001  raised where the future is awaited
             result.set_exception(error)
 
     def wake() -> None:
         try:
             loop.call_soon_threadsafe(finish)
-        except RuntimeError:  # the loop was closed, and nobody awaits anything
+        except RuntimeError:  # the loop was closed, so nothing awaits the result
             call.abandon()
 
-    def give_up_if_cancelled(_: asyncio.Future[T]) -> None:
+    def cancel_call_if_cancelled(_: asyncio.Future[T]) -> None:
         if result.cancelled():
             call.cancel()
             call.abandon()
 
-    result.add_done_callback(give_up_if_cancelled)
+    result.add_done_callback(cancel_call_if_cancelled)
     call.notify(wake)
     return result

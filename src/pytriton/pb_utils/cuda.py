@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies memory of a GPU to the host through CUDA's driver, which is there wherever a GPU is."""
+"""Copies GPU memory to the host through the CUDA driver, which every machine with a GPU has."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _LIBRARY = "libcuda.so.1"
 
 
 def copy_to_host(address: int, size: int, device: int) -> NDArray[np.uint8]:
-    """The bytes at an address of a GPU's memory, once all work that was given to it is done.
+    """Returns a copy of GPU memory, after waiting for all work that was submitted to the GPU.
 
     Raises:
-        TritonModelException: there is no driver, or it failed.
+        TritonModelException: There is no driver, or it failed.
     """
     driver = _load_driver()
     context, handle = ctypes.c_void_p(), ctypes.c_int()
     _check(driver.cuInit(0), "cuInit")
     _check(driver.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
-    # The context that libraries such as torch share.
+    # The primary context, which libraries such as torch share.
     _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), "context")
     try:
         _check(driver.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of other libraries, by DLPack: host memory is shared, that of a GPU is copied.
+"""Exchanges tensors with other libraries by DLPack; host memory is shared, GPU memory is copied.
 
-numpy speaks DLPack too, but knows neither bfloat16 nor capsules, and its capsules keep the array
-alive where ours keep the `Tensor`. So the C structures of the standard are laid out here.
+numpy supports DLPack too, but neither bfloat16 nor capsules, and its capsules keep the array alive,
+while ours keep the `Tensor` alive. So this module defines the C structures of the standard.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pytriton.pb_utils.failures import TritonModelException
 
 CPU_DEVICE = (1, 0)
 _GPU = 2
-_HOST = frozenset({1, 3})  # plain and pinned memory
-_LEGACY_STREAM = 1  # of a GPU, with which all others are in step
-_FRESH = b"dltensor"
-_USED = b"used_dltensor"
+_HOST = frozenset({1, 3})  # normal and pinned memory
+_LEGACY_STREAM = 1  # the GPU stream that synchronises with all others
+_UNUSED_NAME = b"dltensor"
+_USED_NAME = b"used_dltensor"
 
-# The standard's type codes, by numpy's kinds of dtypes; bfloat16 is the one that numpy lacks.
+# The type codes of the standard by numpy's kind of dtype; numpy has no bfloat16.
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 _BFLOAT = 4
 _DATATYPES = {
@@ -37,7 +37,7 @@ _DATATYPES = {
 
 
 class _Tensor(ctypes.Structure):
-    """`DLTensor`, in which device and datatype are laid out flat."""
+    """`DLTensor`, with the fields of device and datatype inlined."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -54,7 +54,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _ManagedTensor(ctypes.Structure):
-    """`DLManagedTensor`: a tensor, and what to call when nobody needs its memory any more."""
+    """`DLManagedTensor`: a tensor, and the function to call when its memory is no longer needed."""
 
     _fields_ = (
         ("tensor", _Tensor),
@@ -63,13 +63,13 @@ class _ManagedTensor(ctypes.Structure):
     )
 
 
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # may come from a thread without the lock
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # may be called by a thread without the GIL
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 _new_capsule = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 )(("PyCapsule_New", ctypes.pythonapi))
-# Capsules go in by address: a destructor must not touch the count of what is being destroyed.
+# Capsules are passed by address: a destructor must not change the reference count of its object.
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -80,13 +80,13 @@ _rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char
     ("PyCapsule_SetName", ctypes.pythonapi)
 )
 
-# What each exported structure keeps alive, by the structure's address.
+# The objects that each exported structure keeps alive, by the structure's address.
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
-# Tensors may be let go when the interpreter ends and has emptied this module already: what is
-# called then has what it needs as defaults of its arguments, and is never freed.
-def _forget(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
+# Tensors may be released at the end of the interpreter, when this module is already cleared. So the
+# functions that are called then get what they need as default arguments, and are never freed.
+def _drop_export(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
     exported.pop(address, None)
 
 
@@ -94,23 +94,24 @@ def _destroy(
     capsule: int,
     is_valid: Callable[..., Any] = _capsule_is_valid,
     pointer: Callable[..., Any] = _capsule_pointer,
-    forget: Callable[[int], None] = _forget,
+    drop_export: Callable[[int], None] = _drop_export,
 ) -> None:
-    if is_valid(capsule, b"dltensor"):  # nobody took the tensor
-        forget(pointer(capsule, b"dltensor"))
+    if is_valid(capsule, b"dltensor"):  # the capsule was not consumed
+        drop_export(pointer(capsule, b"dltensor"))
 
 
-_DELETE_EXPORT = _DELETER(_forget)
+_DELETE_EXPORT = _DELETER(_drop_export)
 _DESTROY_CAPSULE = _DESTRUCTOR(_destroy)
-for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _FRESH, _USED):  # capsules point to their names
+# Capsules hold only pointers to these objects, so they must never be freed.
+for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _UNUSED_NAME, _USED_NAME):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))
 
 
 def export_capsule(owner: object, array: NDArray[Any]) -> Any:
-    """A capsule of the array's memory; `owner` lives until the capsule's taker lets it go.
+    """Returns a capsule of the array's memory; `owner` lives until the consumer releases it.
 
     Raises:
-        TritonModelException: the array holds texts.
+        TritonModelException: The array contains strings.
     """
     if array.dtype.kind in "OS":
         raise TritonModelException("DLPack does not have support for string tensors.")
@@ -128,35 +129,35 @@ def export_capsule(owner: object, array: NDArray[Any]) -> Any:
     managed.deleter = ctypes.cast(_DELETE_EXPORT, ctypes.c_void_p)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, shape, array, owner)
-    return _new_capsule(address, _FRESH, ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p))
+    return _new_capsule(address, _UNUSED_NAME, ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p))
 
 
 def import_array(source: Any) -> NDArray[Any]:
-    """An array over the memory of another library's tensor, which lives as long as the array.
+    """Returns an array on the memory of another library's tensor, which it keeps alive.
 
-    Memory of a GPU is copied to the host, which needs CUDA's driver.
+    GPU memory is copied to the host, which needs the CUDA driver.
 
     Raises:
-        TritonModelException: it is no DLPack tensor, or none that can be used.
+        TritonModelException: `source` is not a DLPack tensor, or has an unsupported kind.
     """
     if type(source).__name__ != "PyCapsule":
         source = _capsule_of(source)
     capsule = id(source)
-    if not _capsule_is_valid(capsule, _FRESH):
+    if not _capsule_is_valid(capsule, _UNUSED_NAME):
         raise TritonModelException(
             "A DLPack capsule can be used only once; expected one that nobody used, with the name"
             f" 'dltensor', got {source!r}"
         )
-    address = _capsule_pointer(capsule, _FRESH)
+    address = _capsule_pointer(capsule, _UNUSED_NAME)
     managed = _ManagedTensor.from_address(address)
     dtype = _checked_dtype(managed.tensor)
     shape = _checked_shape(managed.tensor)
-    _rename_capsule(capsule, _USED)
+    _rename_capsule(capsule, _USED_NAME)
     return _array_over(_ForeignMemory(address), managed.tensor, dtype, shape)
 
 
 class _ForeignMemory:
-    """The memory of an imported tensor; its library hears when the last array over it is gone."""
+    """The memory of an imported tensor; tells its library when the last array on it is gone."""
 
     def __init__(self, address: int) -> None:
         self._address = address
@@ -173,7 +174,7 @@ class _ForeignMemory:
 
 
 def _capsule_of(source: Any) -> Any:
-    """The capsule of an object that follows the protocol."""
+    """Returns the capsule of an object that implements the protocol."""
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise TritonModelException(
             "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__`"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model says that something failed: to a client, and to itself."""
+"""Errors of models: responses with an error for clients, and exceptions."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pytriton.pb_utils import arguments
 
 
 class TritonModelException(Exception):  # noqa: N818  the name that models catch
-    """What a member of this module was asked for cannot be done; models may raise it as well."""
+    """An operation of `triton_python_backend_utils` failed; models may raise it as well."""
 
 
 class TritonError:
-    """The failure of one request, put in its `InferenceResponse`.
+    """The error of one request, for its `InferenceResponse`.
 
     Args:
-        message: what the client reads.
-        code: one of this class's constants, by which clients tell failures apart.
+        message: The error message for the client.
+        code: One of this class's constants; clients get it as the kind of the error.
 
     Raises:
-        TypeError: `message` is no string, or `code` is none of the constants.
+        TypeError: `message` is not a string, or `code` is none of the constants.
     """
 
     __slots__ = ("_code", "_message")
@@ -40,11 +40,11 @@ class TritonError:
         self._code = code
 
     def code(self) -> ErrorCode:
-        """The kind of failure."""
+        """Returns the kind of the error."""
         return self._code
 
     def message(self) -> str:
-        """What the client reads."""
+        """Returns the error message for the client."""
         return self._message
 
     def __repr__(self) -> str:

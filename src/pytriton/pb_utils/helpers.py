@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small functions that models use: finding tensors and their settings, naming datatypes."""
+"""Helper functions for models: find tensors and their configuration, convert datatypes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRITON_STRING_TO_NUMPY: dict[str, type] = {
 
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
-    """The request's input of that name; None where the client left it out."""
+    """Returns the request's input of that name; None if the client did not send it."""
     for tensor in request.inputs():
         if tensor.name() == name:
             return tensor
@@ -39,7 +39,7 @@ def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | N
 
 
 def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor | None:
-    """The response's output of that name; None where it has none."""
+    """Returns the response's output of that name; None if there is none."""
     for tensor in response.output_tensors():
         if tensor.name() == name:
             return tensor
@@ -47,44 +47,44 @@ def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor 
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """What a model's configuration says of an input; None where it does not name it."""
+    """Returns an input's entry in a model's configuration; None if there is none."""
     return _config_by_name(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """What a model's configuration says of an output; None where it does not name it."""
+    """Returns an output's entry in a model's configuration; None if there is none."""
     return _config_by_name(model_config, "output", name)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether a model's configuration lets it send any number of responses to a request."""
+    """Returns whether a model is decoupled: it may send any number of responses to a request."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type:
-    """The numpy type of a datatype as configurations name it, for example `TYPE_FP32`.
+    """Returns the numpy type of a datatype in a configuration, for example of `TYPE_FP32`.
 
     Raises:
-        KeyError: numpy has no such type.
+        KeyError: Numpy has no such type.
     """
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def triton_to_numpy_type(data_type: int) -> type | None:
-    """The numpy type of a datatype's number; None where numpy has none."""
+    """Returns the numpy type of a datatype's number; None if numpy has none."""
     row = dtypes.BY_NUMBER.get(data_type)
     return None if row is None or row is dtypes.BF16 else row.numpy.type
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """The number of the datatype of numpy's type; None where there is none."""
+    """Returns the number of the datatype for a numpy type; None if there is none."""
     dtype = np.dtype(data_type)
     row = None if dtype.kind == "U" else dtypes.from_numpy(dtype)
     return None if row is None else row.number
 
 
 def serialize_byte_tensor(input_tensor: NDArray[Any]) -> bytes | tuple[()] | None:
-    """The elements of an object or bytes array as one piece, each after its length.
+    """Serialize an object or bytes array; each element follows its length.
 
     Returns:
         The bytes; an empty tuple for an array without elements; None for other types.
@@ -102,10 +102,10 @@ def serialize_byte_tensor(input_tensor: NDArray[Any]) -> bytes | tuple[()] | Non
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> NDArray[np.object_]:
-    """The elements that `serialize_byte_tensor` put in one piece.
+    """Returns the elements of an array that `serialize_byte_tensor` serialized.
 
     Raises:
-        ValueError: the piece ends within an element.
+        ValueError: The bytes end within an element.
     """
     elements = dtypes.decode_bytes(encoded_tensor)
     return dtypes.bytes_elements_to_array(elements, (len(elements),))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines for the server's log."""
+"""Writes lines to the server's log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytriton.pb_utils.runtime import current_runtime
 
 
 class Logger:
-    """Writes to the server's log, with the file and line that wrote; used without making one.
+    """Writes to the server's log, with the file and line of the caller; never instantiated.
 
-    Lines with level VERBOSE show where the server is told to be verbose.
+    Lines with level VERBOSE appear only if verbose logging is on.
     """
 
     class LogLevel(enum.Enum):
-        """How important a line is."""
+        """The level of a line."""
 
         INFO = 0
         WARNING = 1
@@ -40,15 +40,15 @@ class Logger:
         """Write a line.
 
         Args:
-            message: the line.
-            level: one of this class's constants.
+            message: The line.
+            level: One of this class's constants.
 
         Raises:
-            TypeError: an argument has the wrong type.
+            TypeError: An argument has the wrong type.
         """
         if not isinstance(level, Logger.LogLevel):
             raise TypeError(f"level must be one of Logger's constants, got {level!r}")
-        _write(message, level, sys._getframe(1))  # noqa: SLF001  a line names who wrote it
+        _write(message, level, sys._getframe(1))  # noqa: SLF001  a line names its caller
 
     @staticmethod
     def log_info(message: str) -> None:

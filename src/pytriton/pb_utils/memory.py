@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a model wants the outputs of other models."""
+"""The preferred kind of memory for outputs of other models."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class MemoryType(enum.IntEnum):
 
 
 class PreferredMemory:
-    """A wish for the memory that the outputs of a called model arrive in.
+    """The memory in which a model prefers the outputs of a called model.
 
     Args:
         preferred_memory_type: `TRITONSERVER_MEMORY_CPU` or `TRITONSERVER_MEMORY_GPU`.
-        preferred_device_id: which GPU.
+        preferred_device_id: The number of the GPU.
 
     Raises:
-        TypeError: an argument has the wrong type.
+        TypeError: An argument has the wrong type.
     """
 
     __slots__ = ("_device_id", "_memory_type")

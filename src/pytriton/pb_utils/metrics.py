@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of a model's own, shown on the server's metrics page next to the built-in ones."""
+"""Custom metrics of models, shown on the server's metrics page next to the built-in ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from pytriton.pb_utils.arguments import text
 from pytriton.pb_utils.failures import TritonModelException
-from pytriton.pb_utils.runtime import ask_server, current_runtime, refuse, require_runtime
+from pytriton.pb_utils.runtime import call_service, current_runtime, raise_failure, require_runtime
 
 _PURPOSE = "keep metrics"
 _NEW_FAMILY = "Error when creating MetricFamily"
@@ -21,7 +21,7 @@ _count = itertools.count(1)
 
 
 class MetricKind(enum.Enum):
-    """What a family's metrics do: only grow, go up and down, or count values by size."""
+    """The kinds of metrics: counters only increase, gauges are set, histograms count by size."""
 
     COUNTER = 0
     GAUGE = 1
@@ -29,19 +29,19 @@ class MetricKind(enum.Enum):
 
 
 class MetricFamily:
-    """Metrics with one name that differ in their labels.
+    """Metrics that have the same name and differ in their labels.
 
-    Instances and models that name the same family share it; its first description stays. It goes
-    from the metrics page when the last object of it is deleted. Keep it for as long as its metrics.
+    Instances and models that use the same name share a family; its first description is kept. The
+    family leaves the metrics page when its last object is deleted. Keep it as long as its metrics.
 
     Args:
-        name: of the metrics, as Prometheus allows it.
-        description: their help text.
+        name: The name of the metrics, as Prometheus allows it.
+        description: The help text.
         kind: `MetricFamily.COUNTER`, `MetricFamily.GAUGE` or `MetricFamily.HISTOGRAM`.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        TritonModelException: the name is not allowed or taken by another kind, or there is no
+        TypeError: An argument has the wrong type.
+        TritonModelException: The name is not allowed or has another kind already, or there is no
             server.
     """
 
@@ -56,7 +56,7 @@ class MetricFamily:
             raise TypeError(f"kind must be one of MetricFamily's constants, got {kind!r}")
         self._kind = kind
         self._number = _new_number()
-        ask_server(
+        call_service(
             _PURPOSE,
             _NEW_FAMILY,
             "new_family",
@@ -65,19 +65,19 @@ class MetricFamily:
             description=description,
             kind=kind.name,
         )
-        _release_with(self, "delete_family", family=self._number)
+        _release_on_delete(self, "delete_family", family=self._number)
 
     def Metric(  # noqa: N802  the name that models use
         self, labels: dict[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """A metric of this family; one with the same labels shares its value.
+        """Create a metric of this family; metrics with the same labels share a value.
 
         Args:
-            labels: what tells it from the others.
-            buckets: a list of upper bounds, increasing; for histograms, which need them.
+            labels: Distinguish the metric from others of the family.
+            buckets: A list of increasing upper bounds; required for histograms, only for them.
 
         Raises:
-            TritonModelException: labels or buckets are not as described.
+            TritonModelException: Labels or buckets are not as described.
         """
         return Metric(self, self._number, self._kind, _checked_labels(labels), buckets)
 
@@ -86,7 +86,7 @@ class MetricFamily:
 
 
 class Metric:
-    """One line of the metrics page, from `MetricFamily.Metric`; gone when its last object is."""
+    """A metric from `MetricFamily.Metric`; removed from the page with its last object."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Metric:
         self._family = weakref.ref(family)
         self._kind = kind
         self._number = _new_number()
-        ask_server(
+        call_service(
             _PURPOSE,
             _NEW_METRIC,
             "new_metric",
@@ -108,18 +108,18 @@ class Metric:
             labels=labels,
             buckets=_checked_buckets(buckets, kind),
         )
-        _release_with(self, "delete_metric", metric=self._number)
+        _release_on_delete(self, "delete_metric", metric=self._number)
 
     def increment(self, value: float) -> None:
-        """Add to the value; a counter's value never falls.
+        """Add to the value; a counter never decreases.
 
         Raises:
-            TritonModelException: it is a histogram, or the value of a counter would fall.
+            TritonModelException: It is a histogram, or a counter would decrease.
         """
         prefix = "Failed to increment metric value"
         number = self._checked(value, prefix, "Increment", MetricKind.COUNTER, MetricKind.GAUGE)
         if self._kind is MetricKind.COUNTER and not number >= 0:
-            refuse(
+            raise_failure(
                 _PURPOSE,
                 prefix,
                 "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by"
@@ -131,30 +131,30 @@ class Metric:
         """Replace the value of a gauge.
 
         Raises:
-            TritonModelException: it is no gauge.
+            TritonModelException: It is not a gauge.
         """
         number = self._checked(value, "Failed to set metric value", "Set", MetricKind.GAUGE)
         require_runtime(_PURPOSE).notify("set", metric=self._number, value=number)
 
     def observe(self, value: float) -> None:
-        """Count a value in the bucket of a histogram that it belongs to.
+        """Add a value to a histogram.
 
         Raises:
-            TritonModelException: it is no histogram.
+            TritonModelException: It is not a histogram.
         """
         prefix = "Failed to observe metric value"
         number = self._checked(value, prefix, "Observe", MetricKind.HISTOGRAM)
         require_runtime(_PURPOSE).notify("observe", metric=self._number, value=number)
 
     def value(self) -> float:
-        """The value, with what other instances and models added to it.
+        """Returns the value, including changes by other instances and models.
 
         Raises:
-            TritonModelException: it is a histogram, which has many.
+            TritonModelException: It is a histogram, which has no single value.
         """
         prefix = "Failed to get metric value"
         self._checked(0, prefix, "Value", MetricKind.COUNTER, MetricKind.GAUGE)
-        return float(ask_server(_PURPOSE, prefix, "value", metric=self._number))
+        return float(call_service(_PURPOSE, prefix, "value", metric=self._number))
 
     def _checked(self, value: float, prefix: str, operation: str, *supporting: MetricKind) -> float:
         if not hasattr(value, "__float__"):
@@ -166,7 +166,7 @@ class Metric:
                 " 'Metric' objects have been deleted."
             )
         if self._kind not in supporting:
-            refuse(
+            raise_failure(
                 _PURPOSE,
                 prefix,
                 f"TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation}",
@@ -175,18 +175,18 @@ class Metric:
 
 
 def _new_number() -> int:
-    """A number that no other object of this worker has, nor any of its forked children's."""
+    """Returns an id that is unique among the objects of this worker and of its forked children."""
     return os.getpid() << 32 | next(_count)
 
 
-def _release_with(owner: object, action: str, **arguments: int) -> None:
-    """Let the server hear when `owner` is gone; all is released anyway when the process ends."""
+def _release_on_delete(owner: object, action: str, **arguments: int) -> None:
+    """Notify the server when `owner` is deleted; the end of the process releases everything."""
     weakref.finalize(owner, _release, os.getpid(), action, arguments).atexit = False
 
 
 def _release(process: int, action: str, arguments: dict[str, int]) -> None:
     runtime = current_runtime()
-    if runtime is not None and os.getpid() == process:  # a forked child only has copies
+    if runtime is not None and os.getpid() == process:  # objects of a forked child are copies
         runtime.notify(action, **arguments)
 
 
@@ -198,7 +198,7 @@ def _checked_labels(labels: Any) -> dict[str, str]:
     checked = {}
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            refuse(
+            raise_failure(
                 _PURPOSE,
                 _NEW_METRIC,
                 f"expected labels of str to str, got {type(name)} to {type(value)}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's configuration, as `auto_complete_config` completes it."""
+"""A model's configuration, for `auto_complete_config` to complete."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _OUTPUT_PROPERTIES = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """What the configuration file says, to be completed by the model; never contradicted.
+    """The configuration from the file. A model may complete it, but not contradict it.
 
     Args:
-        model_config: the configuration as JSON text.
+        model_config: The configuration as JSON text.
     """
 
     def __init__(self, model_config: str) -> None:
         self._model_config: dict[str, Any] = json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
-        """The configuration itself: changes count."""
+        """Returns the configuration itself, not a copy: changes take effect."""
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Say how many requests fit in a batch.
+        """Set the maximum batch size.
 
         Raises:
-            ValueError: the configuration already promises larger batches.
+            ValueError: The configuration has a larger maximum batch size.
         """
         configured = self._model_config.get("max_batch_size", 0)
         if configured > max_batch_size:
@@ -41,10 +41,10 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Let the server form batches of requests that come one by one.
+        """Enable dynamic batching: the server forms batches of single requests.
 
         Raises:
-            ValueError: the configuration chooses another scheduler.
+            ValueError: The configuration chooses another scheduler.
         """
         for scheduler in _OTHER_SCHEDULERS:
             if scheduler in self._model_config:
@@ -56,35 +56,35 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002  models may name it
-        """Add an input, or complete the one of that name.
+        """Add an input, or complete the input of that name.
 
         Args:
-            input: its `name`, `data_type`, `dims` and, if it may be left out, `optional`.
+            input: Its `name`, `data_type`, `dims` and, if it may be missing, `optional`.
 
         Raises:
-            ValueError: a property is missing or unknown, or the configuration has another value.
+            ValueError: A property is missing or unknown, or the configuration has another value.
         """
         self._add("input", input, _INPUT_PROPERTIES, "'name', 'data_type', 'dims' and 'optional'")
 
     def add_output(self, output: dict[str, Any]) -> None:
-        """Add an output, or complete the one of that name.
+        """Add an output, or complete the output of that name.
 
         Args:
-            output: its `name`, `data_type` and `dims`.
+            output: Its `name`, `data_type` and `dims`.
 
         Raises:
-            ValueError: a property is missing or unknown, or the configuration has another value.
+            ValueError: A property is missing or unknown, or the configuration has another value.
         """
         self._add("output", output, _OUTPUT_PROPERTIES, "'name', 'data_type' and 'dims'")
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Say whether the model is decoupled.
+        """Set whether the model is decoupled.
 
         Args:
-            transaction_policy_dict: with the one key `decoupled`.
+            transaction_policy_dict: A dict with the single key `decoupled`.
 
         Raises:
-            ValueError: there is another key, or the configuration says otherwise.
+            ValueError: There is another key, or the configuration has another value.
         """
         if set(transaction_policy_dict) - {"decoupled"}:
             raise ValueError(
@@ -108,15 +108,15 @@ class ModelConfig:
     def _add(
         self, kind: str, tensor: dict[str, Any], properties: tuple[str, ...], in_words: str
     ) -> None:
-        where = f"in auto-complete-config function for model '{self._name()}'"
+        context = f"in auto-complete-config function for model '{self._name()}'"
         if "name" not in tensor:
-            raise ValueError(f"{kind} {where} is missing 'name' property.")
-        who = f"{kind} '{tensor['name']}' {where}"
+            raise ValueError(f"{kind} {context} is missing 'name' property.")
+        subject = f"{kind} '{tensor['name']}' {context}"
         if set(tensor) - set(properties):
-            raise ValueError(f"{who} contains property other than {in_words}.")
+            raise ValueError(f"{subject} contains property other than {in_words}.")
         for required in ("data_type", "dims"):
             if required not in tensor:
-                raise ValueError(f"{who} is missing '{required}' property.")
+                raise ValueError(f"{subject} is missing '{required}' property.")
         entries = self._model_config.setdefault(kind, [])
         for entry in entries:
             if entry["name"] == tensor["name"]:

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading and unloading other models, and asking for them."""
+"""Functions to load and unload other models, and to check their readiness."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytriton.pb_utils.arguments import text, truth
+from pytriton.pb_utils.arguments import boolean, text
 from pytriton.pb_utils.failures import TritonModelException
-from pytriton.pb_utils.runtime import ask_server, require_runtime
+from pytriton.pb_utils.runtime import call_service, require_runtime
 
 _PURPOSE = "control models"
 _FILE = "file:"
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    """Load a model, or load it anew; returns when it can be called.
+    """Load or reload a model; returns when it can be called.
 
     Args:
-        model_name: of the model, in one of the server's repositories or named anew by `files`.
-        config: its configuration as JSON text, in place of the repository's.
-        files: contents by paths such as `file:1/model.py`, in place of the repository's files.
+        model_name: The name of a model in a repository, or a new name, with `files`.
+        config: A configuration as JSON text, instead of that in the repository.
+        files: File contents by path (like `file:1/model.py`), instead of the repository's files.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        TritonModelException: `files` is no dict of such paths, or the model could not be loaded.
+        TypeError: An argument has the wrong type.
+        TritonModelException: `files` is not a dict of such paths, or loading failed.
     """
     name = text(model_name, "model_name")
-    ask_server(
+    call_service(
         _PURPOSE,
         "Failed to load model",
         "load_model",
@@ -37,37 +37,37 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model; requests that it has already are still answered.
+    """Unload a model; requests that it has accepted are still answered.
 
     Args:
-        model_name: of the model.
-        unload_dependents: also unload models that it calls, as ensembles do.
+        model_name: The name of the model.
+        unload_dependents: Also unload models that it calls, as ensembles do.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        TritonModelException: the server does not let models be unloaded.
+        TypeError: An argument has the wrong type.
+        TritonModelException: The server does not allow models to be unloaded.
     """
-    ask_server(
+    call_service(
         _PURPOSE,
         "Failed to unload model",
         "unload_model",
         name=text(model_name, "model_name"),
-        unload_dependents=truth(unload_dependents, "unload_dependents"),
+        unload_dependents=boolean(unload_dependents, "unload_dependents"),
     )
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a model can be called.
+    """Returns whether a model can be called.
 
     Args:
-        model_name: of the model.
-        model_version: which of its versions; empty for whichever the server would take.
+        model_name: The name of the model.
+        model_version: The version; empty for the version that the server would choose.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        TritonModelException: the version is no number.
+        TypeError: An argument has the wrong type.
+        TritonModelException: The version is not a number.
     """
-    answer: bool = ask_server(
+    answer: bool = call_service(
         _PURPOSE,
         "Failed to check model readiness",
         "is_model_ready",
@@ -78,10 +78,10 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def get_model_dir() -> str:
-    """The directory that the model's file is in: that of its version.
+    """Returns the directory of the model's file, which is that of its version.
 
     Raises:
-        TritonModelException: no server runs the model.
+        TritonModelException: No server runs the model.
     """
     return require_runtime("know the model's directory").model_directory
 

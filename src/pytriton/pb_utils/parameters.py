@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of requests and responses: what models may set, and how they read them."""
+"""Parameters of requests and responses: checks those of models, and converts them to JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def checked_parameters(parameters: Any) -> dict[str, ParameterValue] | None:
-    """A model's parameters, if they can travel; None for none.
+    """Returns a model's parameters as a dict that can be sent; None if there are none.
 
     Raises:
-        TritonModelException: they are no dict, or a key or value has the wrong type.
+        TritonModelException: They are not a dict, or a key or value has the wrong type.
     """
     if parameters is None:
         return None
@@ -49,7 +49,7 @@ def _checked_value(key: str, value: Any) -> ParameterValue:
         raise TritonModelException(
             f"Unsupported value type on parameters: '{key}' must fit in 64 bits, got {value}"
         )
-    return int.__index__(value)  # of a subclass the plain number: no other can be sent
+    return int.__index__(value)  # converts subclasses to int, which alone can be sent
 
 
 def _text(value: str, what: str) -> str:
@@ -62,5 +62,5 @@ def _text(value: str, what: str) -> str:
 
 
 def as_json(parameters: dict[str, ParameterValue] | None) -> str:
-    """Parameters as the JSON text that models get them in."""
+    """Returns parameters as JSON text, the form in which models get them."""
     return msgspec.json.encode(parameters).decode() if parameters else "{}"

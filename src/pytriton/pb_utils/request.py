@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests, as `execute` gets them and as a model makes them for other models."""
+"""Requests: those that `execute` gets, and those that a model makes to call other models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
 from pytriton.messages import ParameterValue, TraceContext
-from pytriton.pb_utils.arguments import integer, sequence, text, truth
+from pytriton.pb_utils.arguments import boolean, integer, sequence, text
 from pytriton.pb_utils.awaiting import when_ready
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.memory import PreferredMemory
@@ -27,24 +27,24 @@ _UINT64_MAX = (1 << 64) - 1
 
 
 class InferenceRequest:
-    """One request: those of clients come to `execute`, a model makes its own to call other models.
+    """A request of a client, passed to `execute`, or one that a model makes to call another model.
 
     Args:
-        request_id: goes along with the request.
-        correlation_id: of the sequence it belongs to, a number or a text; 0 for none.
-        inputs: the input tensors.
-        requested_output_names: which outputs to get; none asks for all.
-        model_name: of the model to call.
-        model_version: which of its versions; -1 for the newest.
+        request_id: An id that is sent with the request.
+        correlation_id: The id of the request's sequence, a number or a string; 0 for none.
+        inputs: The input tensors.
+        requested_output_names: The outputs to get; an empty list requests all.
+        model_name: The name of the model to call.
+        model_version: The version of the model; -1 for the newest.
         flags: `TRITONSERVER_REQUEST_FLAG_SEQUENCE_START` and `..._END`, added up.
-        timeout: microseconds the request may wait in a queue; 0 for as long as it takes.
-        preferred_memory: where outputs are wanted; they always come in host memory.
-        trace: of the request that this one is made for, from its `trace()`.
-        parameters: for the called model, of type bool, int or str.
+        timeout: Microseconds that the request may wait in a queue; 0 for no limit.
+        preferred_memory: The preferred memory for outputs; they always arrive in host memory.
+        trace: The `trace()` of the request for which this one is made.
+        parameters: Parameters for the called model, of type bool, int or str.
 
     Raises:
-        TypeError: an argument is missing or has the wrong type.
-        TritonModelException: an input is None, an output has no name, or a parameter cannot be
+        TypeError: An argument is missing or has the wrong type.
+        TritonModelException: An input is None, an output has no name, or a parameter cannot be
             sent.
     """
 
@@ -101,7 +101,7 @@ class InferenceRequest:
         context: RequestContext,
         is_decoupled: bool,
     ) -> InferenceRequest:
-        """A client's request, known to be fine."""
+        """Make a request of a client, without checks."""
         self = cls.__new__(cls)
         self._inputs = inputs
         self.output_names = output_names
@@ -120,46 +120,46 @@ class InferenceRequest:
         return self
 
     def inputs(self) -> list[Tensor]:
-        """The input tensors; optional ones that the client left out are missing."""
+        """Returns the input tensors, without optional ones that the client did not send."""
         return list(self._inputs)
 
     def requested_output_names(self) -> set[str]:
-        """The outputs that the client wants: all of the configuration if it named none."""
+        """Returns the outputs that the client requested; all configured ones if it named none."""
         return set(self.output_names)
 
     def request_id(self) -> str:
-        """The client's id of the request; empty where it gave none."""
+        """Returns the client's id of the request; empty if it has none."""
         return self._request_id
 
     def correlation_id(self) -> int | str:
-        """Of the sequence that the request belongs to; 0 where it belongs to none."""
+        """Returns the id of the request's sequence; 0 if it has none."""
         return self._correlation_id
 
     def flags(self) -> int:
-        """Whether the request begins or ends a sequence, or both."""
+        """Returns the flags for the start and the end of a sequence."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Say whether the request begins or ends a sequence."""
+        """Set the flags for the start and the end of a sequence."""
         self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
 
     def timeout(self) -> int:
-        """Microseconds that the request may wait in a queue; 0 for as long as it takes."""
+        """Returns how many microseconds the request may wait in a queue; 0 for no limit."""
         return self._timeout
 
     def parameters(self) -> str:
-        """The parameters as JSON text; `{}` where there are none."""
+        """Returns the parameters as JSON text; `{}` if there are none."""
         return as_json(self.parameter_values)
 
     def trace(self) -> InferenceTrace:
-        """What to pass on so that the requests made for this one show in its trace."""
+        """Returns the trace to pass to requests that are made for this one."""
         return InferenceTrace(self.trace_context)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """What to send this request's responses through; the same object each time.
+        """Returns the sender for this request's responses; the same object each time.
 
         Raises:
-            TritonModelException: the request was made by the model.
+            TritonModelException: The model made the request itself.
         """
         if self.sender is None:
             if self._context is None:
@@ -168,11 +168,11 @@ class InferenceRequest:
         return self.sender
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for this request's responses any more."""
+        """Returns whether the request was cancelled: nobody waits for its responses any more."""
         return self._context is not None and self._context.is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
-        """Say whether the request is over when `execute` returns, or is to be executed again.
+        """Set whether the request ends when `execute` returns, or is to be executed again.
 
         Args:
             flags: `TRITONSERVER_REQUEST_RELEASE_ALL` or `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`.
@@ -190,19 +190,19 @@ class InferenceRequest:
     @overload
     def exec(self, decoupled: bool) -> InferenceResponse | ResponseIterator: ...
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
-        """Call another model and wait for its response; failures come as responses as well.
+        """Call another model and wait for its response; errors are returned as responses, too.
 
         Args:
-            decoupled: take any number of responses. Models that are decoupled must be called so.
+            decoupled: Accept any number of responses. Required to call decoupled models.
 
         Returns:
-            The response; with `decoupled` an iterator over them, once the first one is there.
+            The response; with `decoupled` an iterator over responses, once the first has arrived.
 
         Raises:
-            TritonModelException: the model is not between the end of `initialize` and the
+            TritonModelException: The model is not between the end of `initialize` and the
                 beginning of `finalize`, or no server runs it.
         """
-        decoupled = truth(decoupled, "decoupled")
+        decoupled = boolean(decoupled, "decoupled")
         call = require_runtime("call other models").infer(self, decoupled=decoupled)
         return ResponseIterator(call) if decoupled else self._only_response(call)
 
@@ -215,21 +215,20 @@ class InferenceRequest:
         self, decoupled: bool
     ) -> asyncio.Future[InferenceResponse] | asyncio.Future[ResponseIterator]: ...
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Like `exec`, but awaited: the call begins now, and no thread waits for it.
+        """Like `exec`, but returns a future: the call begins now, and no thread waits for it.
 
-        Whoever is cancelled while awaiting it cancels the call. With `decoupled`, the iterator that
-        it gives can be used with `async for`, too; a plain `for` stops the event loop while it
-        waits.
+        Cancelling a task that awaits the future cancels the call. With `decoupled`, the resulting
+        iterator also supports `async for`; a plain `for` blocks the event loop while it waits.
 
         Raises:
-            RuntimeError: no event loop runs in this thread.
+            RuntimeError: No event loop runs in this thread.
         """
         loop = asyncio.get_running_loop()
-        decoupled = truth(decoupled, "decoupled")
+        decoupled = boolean(decoupled, "decoupled")
         try:
             runtime = require_runtime("call other models")
             call = runtime.infer(self, decoupled=decoupled, is_awaited=True)
-        except TritonModelException as error:  # raised where the result is awaited
+        except TritonModelException as error:  # raised when the result is awaited
             failed: asyncio.Future[Any] = loop.create_future()
             failed.set_exception(error)
             return failed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses, as a model makes them and as it gets them from other models."""
+"""Responses: those that a model makes, and those that it gets from other models."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["InferenceResponse", "TritonError", "TritonModelException"]
 
 
 class InferenceResponse:
-    """The answer to one request: tensors, or the error in their place.
+    """The response to one request: tensors, or an error in their place.
 
     Args:
-        output_tensors: the outputs; those that the client did not ask for are dropped.
-        error: why there are none.
-        parameters: values for the client beside the tensors, of type bool, int or str.
+        output_tensors: The outputs; those that the client did not request are dropped.
+        error: The reason why there are no outputs.
+        parameters: Additional values for the client, of type bool, int or str.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        TritonModelException: an output is None, or the parameters cannot be sent.
+        TypeError: An argument has the wrong type.
+        TritonModelException: An output is None, or the parameters cannot be sent.
     """
 
     __slots__ = ("__weakref__", "failure", "parameter_values", "tensors")
@@ -57,7 +57,7 @@ class InferenceResponse:
         failure: TritonError | None,
         parameters: dict[str, ParameterValue] | None,
     ) -> InferenceResponse:
-        """A response of another model, known to be fine."""
+        """Make a response of another model, without checks."""
         response = cls.__new__(cls)
         response.tensors = tensors
         response.failure = failure
@@ -65,19 +65,19 @@ class InferenceResponse:
         return response
 
     def output_tensors(self) -> list[Tensor]:
-        """The outputs; none where there is an error."""
+        """Returns the outputs; empty if there is an error."""
         return list(self.tensors)
 
     def has_error(self) -> bool:
-        """Whether the request failed."""
+        """Returns whether the request failed."""
         return self.failure is not None
 
     def error(self) -> TritonError | None:
-        """Why the request failed; None where it did not."""
+        """Returns the error of the request; None if there is none."""
         return self.failure
 
     def parameters(self) -> str:
-        """The parameters as JSON text; `{}` where there are none."""
+        """Returns the parameters as JSON text; `{}` if there are none."""
         return as_json(self.parameter_values)
 
     def __repr__(self) -> str:

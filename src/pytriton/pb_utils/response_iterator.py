@@ -9,18 +9,18 @@ from pytriton.pb_utils.runtime import InferenceCall
 
 
 class ResponseIterator:
-    """Responses as they come, from `InferenceRequest.exec(decoupled=True)`.
+    """Iterates over responses as they arrive; from `InferenceRequest.exec(decoupled=True)`.
 
-    A `for` loop goes on where the last one stopped. Once all responses were seen, the next loop
-    begins with the first one again. In a coroutine, `async for` does the same and lets the event
-    loop run while it waits; a task that is cancelled meanwhile cancels the call.
+    A `for` loop continues where the last one stopped. After the last response, the next loop begins
+    with the first one again. In a coroutine, `async for` does the same without blocking the event
+    loop. Cancelling a task that waits for a response cancels the call.
     """
 
     def __init__(self, call: InferenceCall) -> None:
         self._call = call
         self._responses: list[InferenceResponse] = []
         self._position = 0
-        self._is_complete = False  # all responses are here
+        self._is_complete = False  # all responses were received
         self._fetch()
 
     def __iter__(self) -> ResponseIterator:
@@ -33,7 +33,7 @@ class ResponseIterator:
             self._fetch()
         if self._position == len(self._responses):
             raise StopIteration("Iteration is done for the responses.")
-        return self._take()
+        return self._next_response()
 
     def __aiter__(self) -> ResponseIterator:
         return self.__iter__()
@@ -43,19 +43,19 @@ class ResponseIterator:
             await when_ready(self._call, lambda _: self._fetch())
         if self._position == len(self._responses):
             raise StopAsyncIteration
-        return self._take()
+        return self._next_response()
 
     def cancel(self) -> None:
-        """Ask the called model to stop; it decides. Does nothing once all responses came."""
+        """Ask the called model to stop, which it may ignore; no effect after the last response."""
         if not self._is_complete:
             self._call.cancel()
 
     def __del__(self) -> None:
-        # The rest is let through unread: the called model finishes what it was asked for.
+        # The remaining responses are received and dropped: the called model runs to its end.
         if not getattr(self, "_is_complete", True):
             self._call.abandon()
 
-    def _take(self) -> InferenceResponse:
+    def _next_response(self) -> InferenceResponse:
         response = self._responses[self._position]
         self._position += 1
         return response

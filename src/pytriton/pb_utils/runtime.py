@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a model runs, as the objects that it uses see it: a worker process, or a test's harness."""
+"""The interface to the environment of a model: a worker process, or the harness of a test."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 
 class InferenceCall(Protocol):
-    """A request that a model sent to another one."""
+    """A call of one model by another."""
 
-    is_over: bool  # the last response was received, so `receive` would give None
+    is_over: bool  # the last response was received, so `receive` would return None
 
     def receive(self) -> InferenceResponse | None:
-        """Wait for the next response; None after the last one.
+        """Wait for the next response; returns None after the last one.
 
-        A decoupled model that ends without a response of its own for that adds an empty one.
+        If a decoupled model ends with only the final flag, that counts as an empty response.
         """
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once when `receive` does not wait: now or later, by any thread."""
+        """Call `wake` once, now or later and from any thread, when `receive` would not wait."""
 
     def cancel(self) -> None:
-        """Give the request up; does nothing once it is over."""
+        """Cancel the request; does nothing after its end."""
 
     def abandon(self) -> None:
-        """Let the remaining responses come and drop them, without waiting; for finalisers."""
+        """Receive and drop the remaining responses without waiting; for finalisers."""
 
 
 class RequestContext(Protocol):
-    """The server's end of a request that `execute` got."""
+    """The connection of a request that `execute` got to the server."""
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Send a response, the bare end of them, or both; may wait until the client takes more."""
+        """Send a response, the end, or both; may wait until the client has taken earlier ones."""
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for responses any more."""
+        """Returns whether the request was cancelled."""
 
 
 class Runtime(Protocol):
-    """The surroundings of one instance."""
+    """The environment of one instance."""
 
     instance_name: str
     model_directory: str
@@ -53,16 +53,16 @@ class Runtime(Protocol):
     def infer(
         self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False
     ) -> InferenceCall:
-        """Send a request to another model; TritonModelException outside of `execute`.
+        """Send a request to another model; raises TritonModelException outside of `execute`.
 
-        `is_awaited` says that an event loop goes on meanwhile; else this thread waits.
+        `is_awaited` means that an event loop awaits the response; otherwise this thread blocks.
         """
 
     def call(self, action: str, **arguments: Any) -> Any:
-        """Have the server do something and wait; TritonModelException with its text."""
+        """Call a service of the server and wait; raises TritonModelException with its error."""
 
     def notify(self, action: str, **arguments: Any) -> None:
-        """Have the server do something of which no answer is needed; finalisers may call it."""
+        """Call a service of the server without a reply; finalisers may call this."""
 
     def log(self, level: str, message: str, file: str, line: int) -> None:
         """Write a line to the server's log; levels are INFO, WARNING, ERROR and VERBOSE."""
@@ -72,21 +72,21 @@ _current: Runtime | None = None
 
 
 def set_runtime(runtime: Runtime | None) -> None:
-    """Say where this process's model runs."""
+    """Set the runtime of this process's model."""
     global _current  # noqa: PLW0603  a process runs one model
     _current = runtime
 
 
 def current_runtime() -> Runtime | None:
-    """Where this process's model runs; None where nothing runs it."""
+    """Returns the runtime of this process's model; None if there is none."""
     return _current
 
 
 def require_runtime(purpose: str) -> Runtime:
-    """Where this process's model runs.
+    """Returns the runtime of this process's model.
 
     Raises:
-        TritonModelException: nothing runs it.
+        TritonModelException: There is none.
     """
     if _current is None:
         raise TritonModelException(
@@ -96,25 +96,25 @@ def require_runtime(purpose: str) -> Runtime:
     return _current
 
 
-def ask_server(purpose: str, failure: str, action: str, **arguments: Any) -> Any:
-    """Have the server do something and wait; its errors get `failure` in front.
+def call_service(purpose: str, failure: str, action: str, **arguments: Any) -> Any:
+    """Call a service of the server and wait; prefixes its errors with `failure`.
 
     Raises:
-        TritonModelException: the server refused, or there is none.
+        TritonModelException: The server returned an error, or there is no server.
     """
     runtime = require_runtime(purpose)
     try:
         return runtime.call(action, **arguments)
     except TritonModelException as error:
-        raise TritonModelException(_in_triton_words(runtime, failure, str(error))) from error
+        raise TritonModelException(_triton_message(runtime, failure, str(error))) from error
 
 
-def refuse(purpose: str, failure: str, reason: str) -> NoReturn:
-    """Raise what `ask_server` would, where it is known without asking."""
-    raise TritonModelException(_in_triton_words(require_runtime(purpose), failure, reason))
+def raise_failure(purpose: str, failure: str, reason: str) -> NoReturn:
+    """Raise the error that `call_service` would raise, if it is known without a call."""
+    raise TritonModelException(_triton_message(require_runtime(purpose), failure, reason))
 
 
-def _in_triton_words(runtime: Runtime, failure: str, reason: str) -> str:
+def _triton_message(runtime: Runtime, failure: str, reason: str) -> str:
     return (
         f"{failure}: Failed to process the request for model '{runtime.instance_name}', message:"
         f" {reason}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model answers a request through when it does not return the response from `execute`."""
+"""Sends responses that a model does not return from `execute`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _UNABLE = "Unable to send response."
 
 
 class InferenceResponseSender:
-    """The way back to one request's client, usable from any thread and after `execute` returned.
+    """Sends the responses to one request, from any thread and also after `execute` returned.
 
-    A decoupled model sends any number of responses; any other model exactly one. Whoever sends must
-    say which one is the last, with the flag `TRITONSERVER_RESPONSE_COMPLETE_FINAL`, on the response
-    itself or alone. Senders come from `InferenceRequest.get_response_sender`.
+    A decoupled model sends any number of responses, any other model exactly one. The last response
+    must have the flag `TRITONSERVER_RESPONSE_COMPLETE_FINAL`, or the flag must be sent alone after
+    it. Senders come from `InferenceRequest.get_response_sender`.
     """
 
     __slots__ = (
@@ -30,22 +30,22 @@ class InferenceResponseSender:
         self._is_decoupled = is_decoupled
         self._is_closed = False
         self._has_sent = False
-        # A model that is not decoupled says only later that its response was the last; the server
-        # wants both together.
+        # A model that is not decoupled may send its final flag after its response; the server
+        # expects both together.
         self._held: InferenceResponse | None = None
-        self._order = threading.Lock()  # responses arrive in the order of the calls
+        self._order = threading.Lock()  # keeps responses in the order of the calls
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, say that it was the last, or both; waits until the server takes it.
+        """Send a response, the final flag, or both; waits until the server accepts it.
 
         Args:
-            response: to send; may be left out with the flag alone.
+            response: The response; may be None if the flag is set.
             flags: `TRITONSERVER_RESPONSE_COMPLETE_FINAL` with the last response or after it.
 
         Raises:
-            TypeError: `response` is no InferenceResponse, or `flags` no int.
-            TritonModelException: the last response was sent already, a model that is not decoupled
-                sends a second one or none, or flag and response are both missing.
+            TypeError: `response` is not an InferenceResponse, or `flags` is not an int.
+            TritonModelException: The final flag was sent already, a model that is not decoupled
+                sends a second response or none, or both flag and response are missing.
         """
         if flags not in (0, FINAL):
             _refuse_flags(flags)
@@ -59,45 +59,45 @@ class InferenceResponseSender:
             raise TypeError(f"response must be an InferenceResponse, got {type(response)}")
         with self._order:
             if self._is_decoupled:
-                self._send_one_of_many(response, is_final=flags == FINAL)
+                self._send_decoupled(response, is_final=flags == FINAL)
             else:
-                self._send_only_one(response, is_final=flags == FINAL)
+                self._send_single(response, is_final=flags == FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for responses any more; a final response is due all the same."""
+        """Returns whether the request was cancelled; a final response is still required."""
         return self._context.is_cancelled()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the last response was sent, or `execute` failed."""
+        """Whether the final flag was sent, or `execute` failed."""
         return self._is_closed
 
     def mark_closed(self) -> None:
-        """Let later sends fail: the request was answered otherwise. Not for models."""
+        """Make later sends fail, because the request was answered otherwise. Not for models."""
         self._is_closed = True
 
     def take_held(self) -> InferenceResponse | None:
-        """The response that waits for the word that it was the last; it is then the caller's."""
+        """Remove and return the response that waits for its final flag."""
         held, self._held = self._held, None
         return held
 
     def count_returned(self) -> None:
-        """Count the response that `execute` returned as sent with the flag.
+        """Count the response that `execute` returned as sent with the final flag.
 
         Raises:
-            TritonModelException: as `send` would.
+            TritonModelException: For the same reasons as in `send`.
         """
-        self._check_only_one()
+        self._check_first()
         self._has_sent = self._is_closed = True
 
-    def _send_one_of_many(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+    def _send_decoupled(self, response: InferenceResponse | None, *, is_final: bool) -> None:
         self._check_open()
         self._is_closed = is_final
         self._context.send(response, is_final=is_final)
 
-    def _send_only_one(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+    def _send_single(self, response: InferenceResponse | None, *, is_final: bool) -> None:
         if response is not None:
-            self._check_only_one()
+            self._check_first()
             self._has_sent = True
             self._held = response
         else:
@@ -111,7 +111,7 @@ class InferenceResponseSender:
             self._is_closed = True
             self._context.send(self.take_held(), is_final=True)
 
-    def _check_only_one(self) -> None:
+    def _check_first(self) -> None:
         if self._has_sent:
             raise TritonModelException(
                 f"{_UNABLE} Non-decoupled model cannot send more than one response."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of Triton's own Python backend ask about the memory that tensors travel in."""
+"""A stand-in for the shared memory object that tests of Triton's Python backend use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 
 class SharedMemory:
-    """The memory that tensors travel in; it grows and shrinks with them, so nothing can run out."""
+    """The shared memory for tensors; it grows and shrinks as needed and has no fixed size."""
 
     def free_memory(self) -> int:
-        """How many bytes are left in it: always the same, there is no fixed region."""
+        """Returns the number of free bytes; a constant, as there is no fixed region."""
         return sys.maxsize
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named tensors, as a model gets them and gives them back."""
+"""Named tensors: the inputs and outputs of models."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pytriton.pb_utils import dlpack
 from pytriton.pb_utils.arguments import text
 from pytriton.pb_utils.failures import TritonModelException
 
-# By dtype object: one lookup for the usual arrays. Others (big-endian, 'S5', bfloat16) miss it.
+# By dtype object, so that usual arrays need one lookup. Others (big-endian, 'S5', bfloat16) miss.
 _USUAL: dict[np.dtype[Any], dtypes.DataType] = {
     row.numpy: row for row in dtypes.BY_NUMBER.values() if row is not dtypes.BF16
 }
 
 
 class Tensor:
-    """A tensor with a name: an input that `execute` got, or an output it made.
+    """A tensor with a name: an input that `execute` got, or an output that it made.
 
-    Arrays with dtype `object` or `bytes_` become BYTES tensors. Beside numpy's own types, arrays
-    of `ml_dtypes.bfloat16` are taken as BF16.
+    Arrays with dtype `object` or `bytes_` become BYTES tensors. In addition to numpy's own types,
+    arrays of `ml_dtypes.bfloat16` are accepted, as BF16.
 
     Args:
-        name: of the input or output in the model's configuration.
-        array: its data; copied only where it is not contiguous.
+        name: The name of the input or output in the model's configuration.
+        array: The data; copied only if it is not contiguous.
 
     Raises:
-        TypeError: `name` is no string, or `array` is no numpy array.
-        TritonModelException: the name is empty, or the protocol has no such dtype.
+        TypeError: `name` is not a string, or `array` is not a numpy array.
+        TritonModelException: The name is empty, or the protocol has no such dtype.
     """
 
     __slots__ = ("__weakref__", "_array", "_name")
@@ -52,7 +52,7 @@ class Tensor:
 
     @classmethod
     def from_array(cls, name: str, array: NDArray[Any]) -> Tensor:
-        """A tensor of an array that is known to be fine: contiguous, with a dtype of ours."""
+        """Make a tensor without checks: the array is contiguous and has a supported dtype."""
         self = cls.__new__(cls)
         self._name = name
         self._array = array
@@ -60,16 +60,16 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """A tensor that shares the memory of another library's; that of a GPU is copied.
+        """Make a tensor that shares the memory of another library's tensor; GPU memory is copied.
 
         Args:
-            name: of the tensor.
-            tensor: an object with `__dlpack__` and `__dlpack_device__`, or a DLPack capsule,
-                which is used up.
+            name: The name of the tensor.
+            tensor: An object with `__dlpack__` and `__dlpack_device__`, or a DLPack capsule, which
+                is consumed.
 
         Raises:
-            TritonModelException: the name is empty; the object is neither; its elements are not in
-                C order or of a type that the protocol has not; or it is on an unknown device.
+            TritonModelException: The name is empty; the object is neither; its elements are not in
+                C order or have a type that the protocol lacks; or its device is not supported.
         """
         name = text(name, "name")
         if not name:
@@ -77,31 +77,31 @@ class Tensor:
         return Tensor.from_array(name, dlpack.import_array(tensor))
 
     def name(self) -> str:
-        """The tensor's name."""
+        """Returns the tensor's name."""
         return self._name
 
     def shape(self) -> list[int]:
-        """Its dimensions, the batch dimension included."""
+        """Returns the dimensions, including the batch dimension."""
         return list(self._array.shape)
 
     def triton_dtype(self) -> int:
-        """The number of its datatype in a model's configuration, for example 11 for FP32."""
+        """Returns the datatype's number in a model's configuration, for example 11 for FP32."""
         return self._datatype().number
 
     def is_cpu(self) -> bool:
-        """Whether the data is in host memory: always so, for inputs and for outputs."""
+        """Returns whether the data is in host memory, which is always true."""
         return True
 
     def as_numpy(self) -> NDArray[Any]:
-        """The data: the same writable array each time, valid for as long as it is referenced.
+        """Returns the data: the same writable array each time, valid as long as it is referenced.
 
         BYTES tensors of requests are object arrays of `bytes`. BF16 tensors are arrays of
-        `ml_dtypes.bfloat16`, with which numpy calculates (Triton raises here).
+        `ml_dtypes.bfloat16`, with which numpy can calculate (Triton raises an error here).
         """
         return self._array
 
     def to_wire(self) -> tuple[dtypes.DataType, tuple[int, ...], NDArray[Any]]:
-        """Datatype, shape and contiguous data; elements of a BYTES tensor are bytes or str."""
+        """Returns datatype, shape and contiguous data; BYTES elements are bytes or str."""
         array = self._array
         dtype = _USUAL.get(array.dtype) or self._datatype()
         if dtype is dtypes.BYTES and array.dtype.kind == "O":
@@ -109,10 +109,10 @@ class Tensor:
         return dtype, array.shape, array
 
     def to_dlpack(self) -> Any:
-        """A DLPack capsule of the same memory, which keeps this tensor alive.
+        """Returns a DLPack capsule of the same memory, which keeps this tensor alive.
 
         Raises:
-            TritonModelException: BYTES tensors have no place in DLPack.
+            TritonModelException: It is a BYTES tensor, which DLPack does not support.
         """
         return dlpack.export_capsule(self, self._array)
 
@@ -143,7 +143,7 @@ class Tensor:
 
 
 def _supported(array: NDArray[Any]) -> NDArray[Any]:
-    """An unusual array in the machine's byte order; TritonModelException where we have no type."""
+    """Convert to native byte order; TritonModelException if the dtype is not supported."""
     dtype = dtypes.from_numpy(array.dtype)
     if dtype is None or array.dtype.kind == "U":
         raise TritonModelException("NumPy dtype is not supported.")
@@ -151,7 +151,7 @@ def _supported(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _with_texts(array: NDArray[Any]) -> NDArray[Any]:
-    """An object array with anything but texts turned into texts; itself if it has only those."""
+    """Returns an object array with all other elements converted to strings; itself if none."""
     elements = array.ravel().tolist()
     if all(isinstance(element, bytes | str) for element in elements):
         return array

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a request stands in a distributed trace."""
+"""The position of a request in a distributed trace."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class InferenceTrace:
     __slots__ = ("context",)
 
     def __init__(self, context: TraceContext | None = None) -> None:
-        self.context = context  # None where the request is not traced
+        self.context = context  # None if the request is not traced
 
     def get_context(self) -> str | None:
-        """The span of the server for this request, as JSON text; None where it is not traced.
+        """Returns the server's span of this request as JSON text; None if it is not traced.
 
-        The members are the headers `traceparent` and, where there is one, `tracestate`.
+        The members are the headers `traceparent` and, if there is one, `tracestate`.
         """
         if self.context is None:
             return None
