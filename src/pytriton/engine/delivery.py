@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pytriton.errors import UNEXPECTED, InternalError, ServerError
+from pytriton.executor.inference import CLOSED_SINK
 
 if TYPE_CHECKING:
     from pytriton.executor.base import Outcome
@@ -21,7 +22,10 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
     if inference.is_over:  # an earlier response could not be delivered
         return
     is_final = outcome.is_final
-    sink = inference.end() if is_final else inference.sink
+    sink = inference.sink
+    if is_final:  # the same as `Inference.end`, without a call
+        inference.is_over = True
+        inference.sink = CLOSED_SINK
     try:
         if outcome.error is not None:
             sink.on_error(outcome.error, final=is_final)

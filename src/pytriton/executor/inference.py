@@ -82,7 +82,7 @@ class Inference(msgspec.Struct, eq=False):
         The handle drops its reference to the sink: the sink usually refers to the handle, and a
         cycle would keep large tensors in memory until the next garbage collection.
         """
-        sink, self.sink = self.sink, _CLOSED
+        sink, self.sink = self.sink, CLOSED_SINK
         self.is_over = True
         return sink
 
@@ -100,4 +100,4 @@ class _ClosedSink:
         raise AssertionError(f"a refusal came after the end: {error}")
 
 
-_CLOSED = _ClosedSink()
+CLOSED_SINK = _ClosedSink()
