@@ -17,7 +17,7 @@ from tests.executor.tar_files import file_entry, folder_entry, link_entry, pack
 
 HARD = tarfile.LNKTYPE
 OUT = "leads out of the environment"
-TWICE = "is in it twice"
+TWICE = "occurs twice"
 
 
 @pytest.fixture
@@ -54,21 +54,21 @@ HARMFUL = {
     "absolute hard link": ([link_entry("a", "/etc/passwd", HARD)], "Path is absolute"),
     "hard link to what comes later": (
         [link_entry("a", "b", HARD), file_entry("b")],
-        "'a' is a link to 'b', which is no file before it",
+        "'a' is a hard link to 'b', which is no earlier file",
     ),
-    "hard link to a folder": ([folder_entry("b"), link_entry("a", "b", HARD)], "no file before"),
+    "hard link to a folder": ([folder_entry("b"), link_entry("a", "b", HARD)], "no earlier file"),
     "hard link through a link": (
         [link_entry("a", ".."), link_entry("b", "a/victim", HARD)],
-        "no file before it",
+        "no earlier file",
     ),
     "hard link to a link out": ([link_entry("a", "../x"), link_entry("b", "a", HARD)], OUT),
-    "file through a link": ([link_entry("a", ".."), file_entry("a/victim", b"!")], "no folder"),
+    "file through a link": ([link_entry("a", ".."), file_entry("a/victim", b"!")], "not a folder"),
     "file through a link, link last": (
         [file_entry("a/victim", b"!"), link_entry("a", "..")],
         TWICE,
     ),
-    "folder through a link": ([link_entry("a", ".."), folder_entry("a/new")], "no folder"),
-    "file through a file": ([file_entry("a"), file_entry("a/b")], "no folder"),
+    "folder through a link": ([link_entry("a", ".."), folder_entry("a/new")], "not a folder"),
+    "file through a file": ([file_entry("a"), file_entry("a/b")], "not a folder"),
     "file over a link": ([link_entry("a", "../victim"), file_entry("a", b"!")], TWICE),
     "folder over a link": ([link_entry("a", ".."), folder_entry("a")], TWICE),
     "link over a folder": ([folder_entry("a"), link_entry("a", "..")], TWICE),
@@ -162,7 +162,7 @@ def test_archive_that_is_too_large_is_refused_before_it_is_written(folder, monke
     refused(
         folder,
         [file_entry("zeros", bytes(600)), file_entry("more", bytes(600))],
-        "larger than the room on the disk, or than 1000 bytes",
+        "more than the free disk space, or than 1000 bytes",
         kind,
     )
     assert not (folder / "more").exists()
@@ -174,7 +174,7 @@ def test_size_that_an_archive_only_claims_is_refused(folder):
     header.size = 1 << 60
     path.write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
 
-    with pytest.raises(InternalError, match="larger than the room"):
+    with pytest.raises(InternalError, match="more than the free disk space"):
         archives.unpack(path, folder)
 
 
@@ -204,13 +204,13 @@ def test_description_of_gigantic_size_is_refused_before_it_is_read(folder):
         archives.unpack(path, folder)
 
 
-def test_headers_that_describe_one_another_endlessly_are_refused(folder):
+def test_headers_that_are_nested_without_end_are_refused(folder):
     path = folder.parent.parent / "env.tar.gz"
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
     path.write_bytes(gzip.compress((header.tobuf() + bytes(512)) * 3000))
 
-    with pytest.raises(InternalError, match="Its headers describe one another endlessly"):
+    with pytest.raises(InternalError, match="Its headers are nested too deeply"):
         archives.unpack(path, folder)
 
 
@@ -231,7 +231,7 @@ def test_links_that_lead_through_too_many_others_are_refused(folder, monkeypatch
     monkeypatch.setattr(archive_links, "MAX_STEPS", 1000)
     chain = [link_entry(f"l{number}", f"l{number + 1}/x/y/z") for number in range(100)]
 
-    refused(folder, chain, "lead through too many others")
+    refused(folder, chain, "takes too many steps")
 
 
 @pytest.mark.parametrize("cut", [100, 700, 2000])

@@ -197,7 +197,7 @@ def test_zygote_that_never_lives_is_given_up(monkeypatch):
     monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", "raise SystemExit(1)")
 
     async def scenario(launcher):
-        with pytest.raises(InternalError, match="the process that forks them ended 2 times"):
+        with pytest.raises(InternalError, match="the process that forks workers ended 2 times"):
             await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
 
     run(scenario)
@@ -209,7 +209,7 @@ def test_zygote_that_cannot_fork_says_why(monkeypatch):
 
     async def scenario(launcher):
         for _ in range(2):
-            with pytest.raises(InternalError, match="No process for 'm_0_0' could be made: full"):
+            with pytest.raises(InternalError, match="Cannot start the process of 'm_0_0': full"):
                 await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
 
     run(scenario)

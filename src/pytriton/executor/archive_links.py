@@ -30,7 +30,7 @@ class LinkCheck:
         while pending:
             self._steps += 1
             if self._steps > MAX_STEPS:
-                raise InternalError("Its links lead through too many others")
+                raise InternalError("Following its links takes too many steps")
             part = pending.pop()
             if part == ".." and not place:
                 raise InternalError(

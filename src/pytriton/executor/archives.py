@@ -65,7 +65,7 @@ def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
     except InternalError as error:
         raise InternalError(f"{failure}: {error.message}") from error
     except RecursionError as error:
-        raise InternalError(f"{failure}: Its headers describe one another endlessly") from error
+        raise InternalError(f"{failure}: Its headers are nested too deeply") from error
     except _READ_ERRORS as error:
         raise InternalError(f"{failure}: {error}") from error
 
@@ -115,7 +115,7 @@ class _Unpacker:
 
     def _make_folder(self, name: str, member: tarfile.TarInfo) -> None:
         if name in self._files or name in self._links:
-            raise InternalError(f"'{name}' is in it twice")
+            raise InternalError(f"'{name}' occurs twice")
         self._make_parents(f"{name}/")
         if name:
             # The owner can always change and remove the folder, other users never can.
@@ -126,14 +126,14 @@ class _Unpacker:
         if parent in self._folders:
             return
         if parent in self._files or parent in self._links:
-            raise InternalError(f"'{name}' leads through '{parent}', which is no folder")
+            raise InternalError(f"'{name}' is inside '{parent}', which is not a folder")
         self._make_parents(parent)
         os.mkdir(self._path(parent), 0o755)  # noqa: PTH102  30,000 files
         self._folders.add(parent)
 
     def _require_new(self, name: str) -> None:
         if name in self._files or name in self._links or name in self._folders:
-            raise InternalError(f"'{name}' is in it twice")
+            raise InternalError(f"'{name}' occurs twice")
 
     def _make_hard_link(self, name: str, target: str) -> None:
         if target in self._links:  # a symbolic link under a second name
@@ -142,12 +142,12 @@ class _Unpacker:
             os.link(self._path(target), self._path(name))
             self._files.add(name)
         else:
-            raise InternalError(f"'{name}' is a link to '{target}', which is no file before it")
+            raise InternalError(f"'{name}' is a hard link to '{target}', which is no earlier file")
 
     def _make_file(self, name: str, member: tarfile.TarInfo) -> None:
         if member.size < 0 or member.size > self._free_bytes:
             raise InternalError(
-                f"It is larger than the room on the disk, or than {MAX_UNPACKED_BYTES} bytes"
+                f"It needs more than the free disk space, or than {MAX_UNPACKED_BYTES} bytes"
             )
         self._free_bytes -= member.size
         self._stream.allow(member.size)

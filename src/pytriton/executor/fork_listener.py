@@ -84,7 +84,7 @@ class ForkListener:
             sock = socket.socket(fileno=descriptor)
         except OSError:
             os.close(descriptor)
-            logger.warning("something that is no socket came over a worker's fork socket")
+            logger.warning("a worker's fork socket passed a file descriptor that is not a socket")
             return
         caller = ForkedCaller(sock, self._memory, self._loop, self._services, self._callers)
         caller.open()

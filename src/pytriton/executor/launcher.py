@@ -78,7 +78,7 @@ class WorkerLauncher:
             except ZygoteGoneError:
                 continue
         raise InternalError(
-            f"No process for '{spec.instance_name}' could be made: the process that forks them "
+            f"Cannot start the process of '{spec.instance_name}': the process that forks workers "
             f"ended {_FORK_ATTEMPTS} times"
         )
 

@@ -139,7 +139,7 @@ class Zygote:
             _close(pending.ours)
             if not pending.answer.done():
                 name = pending.spec.instance_name
-                error = InternalError(f"No process for '{name}' could be made: {message.error}")
+                error = InternalError(f"Cannot start the process of '{name}': {message.error}")
                 pending.answer.set_exception(error)
             return
         worker = self._make_worker(pending.spec, message.pid, pending.ours)

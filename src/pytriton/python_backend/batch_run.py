@@ -187,7 +187,7 @@ class BatchRun:
         if window is None:
             window = ResponseWindow()
             self._windows[position] = window
-            if position in self._cancelled:  # looked at last: it may be said meanwhile
+            if position in self._cancelled:  # checked last: another thread may cancel meanwhile
                 window.cancel()
         return window
 

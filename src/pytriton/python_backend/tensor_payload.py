@@ -78,8 +78,8 @@ def add_batch_output(payload: Payload, tensors: Sequence[Tensor], row_count: int
     arrays = [tensor.as_numpy() for tensor in tensors]
     size = math.prod(shape) * array.itemsize
     if size <= INLINE_TENSOR_BYTES and dtype is not BF16:
-        # Takes half as long as `tobytes`. bfloat16 is not a type of numpy and has no buffer.
-        joined = b"".join(arrays)  # type: ignore[arg-type]  # arrays are buffers, says numpy
+        # Takes half as long as `tobytes`; bfloat16 arrays do not support the buffer protocol.
+        joined = b"".join(arrays)  # type: ignore[arg-type]  # arrays are buffers
         block, offset = payload.add((joined,), size)
     else:
         block, offset = payload.add([_bytes_of(array) for array in arrays], size)
