@@ -131,6 +131,7 @@ class Triton(TritonBase):
             PyTritonRuntimeError: The server could not start, for example because a port is taken.
             TimeoutError: It did not start in time.
         """
+        self._stop_dead_server()
         with self._lock:
             if self._binder is None:
                 try:
@@ -141,6 +142,13 @@ class Triton(TritonBase):
                         raise
                     raise PyTritonRuntimeError(f"{error.message.strip()}. {hint}") from None
             self.connect()
+
+    def _stop_dead_server(self) -> None:
+        """Clean up after a server that died, if the thread that watches it has not yet."""
+        with self._lock:
+            server = self._triton_server
+        if server is not None and not server.is_alive():
+            self._stop(server)
 
     def connect(self) -> None:
         """Serve all bound models on the running server; a no-op where they are served already.

@@ -333,10 +333,20 @@ def test_servers_of_a_check_that_is_killed_end(name):
     assert eventually(lambda: not any(map(is_alive, children)))
 
 
+def heed_interrupts():
+    """Undo what a shell does to the jobs that it starts in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def end_amid(name, number):
     """Send a signal to a check whose server runs; gives it and the processes below it."""
     command_line = [sys.executable, "-m", "pytriton", name]
-    with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command_line,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509  no thread of this process holds a lock then
+    ) as process:
         for line in process.stdout:
             if "server starts" in line:
                 break

@@ -170,6 +170,28 @@ def test_object_runs_again_after_its_server_died(ports):
         triton.stop()
 
 
+def test_object_runs_again_before_the_end_of_its_server_was_handled(ports, monkeypatch):
+    is_heard, runs_again = threading.Event(), threading.Event()
+
+    def say_slowly(*_):
+        is_heard.set()
+        runs_again.wait(DEADLINE_S)
+
+    monkeypatch.setattr("pytriton.triton.logger.error", say_slowly)
+    triton = make(ports)
+    triton.run()
+    servers()[0].kill()
+    assert is_heard.wait(DEADLINE_S)
+    assert not triton.is_alive()
+
+    triton.run()
+    try:
+        assert answer(ports) == 1
+    finally:
+        runs_again.set()
+        triton.stop()
+
+
 def test_late_word_of_a_servers_end_does_not_stop_the_next_one(ports, monkeypatch):
     is_heard, runs_again = threading.Event(), threading.Event()
 
