@@ -197,9 +197,7 @@ def test_server_names_the_models_that_are_not_ready(server, caplog):
     )
 
     assert reason_of(server) == reason_of(server) == f"Server is not ready: {text}"
-    assert [it for it in caplog.messages if text in it] == [
-        f"Asked whether it is ready, the server says no: {text}"
-    ]
+    assert [it for it in caplog.messages if text in it] == [f"The server is not ready: {text}"]
 
 
 def test_server_with_many_models_that_are_not_ready_names_some(server):

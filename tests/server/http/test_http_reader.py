@@ -8,8 +8,8 @@ import pytest
 from pytriton.server.http.connection import READ_BYTES
 from pytriton.server.http.reader import (
     LARGE_BODY_BYTES,
-    MAX_KNOWN_HEAD_BYTES,
-    MAX_KNOWN_HEADS,
+    MAX_CACHED_HEAD_BYTES,
+    MAX_CACHED_HEADS,
 )
 from tests.server.http_fakes import (
     Client,
@@ -213,7 +213,7 @@ def test_head_that_announces_another_length_is_another_head(client):
     client.send(post(b"one"))
 
     assert client.bodies() == [b"POST / one", b"POST / three", b"POST / one"]
-    assert len(client.handler.known_heads) == 2
+    assert len(client.handler.cached_heads) == 2
 
 
 def test_pipelined_known_requests_are_all_answered(client):
@@ -227,13 +227,13 @@ def test_pipelined_known_requests_are_all_answered(client):
 
 
 def test_memory_of_heads_is_bounded(client):
-    for number in range(MAX_KNOWN_HEADS + 10):
+    for number in range(MAX_CACHED_HEADS + 10):
         client.send(get(b"/%d" % number))
-    client.send(get(b"/", b"X: " + b"x" * MAX_KNOWN_HEAD_BYTES))
+    client.send(get(b"/", b"X: " + b"x" * MAX_CACHED_HEAD_BYTES))
 
-    assert client.statuses() == [200] * (MAX_KNOWN_HEADS + 11)
-    assert len(client.handler.known_heads) <= MAX_KNOWN_HEADS
-    assert max(map(len, client.handler.known_heads)) <= MAX_KNOWN_HEAD_BYTES
+    assert client.statuses() == [200] * (MAX_CACHED_HEADS + 11)
+    assert len(client.handler.cached_heads) <= MAX_CACHED_HEADS
+    assert max(map(len, client.handler.cached_heads)) <= MAX_CACHED_HEAD_BYTES
 
 
 def test_only_heads_that_say_all_about_their_request_are_remembered(client):
@@ -243,9 +243,9 @@ def test_only_heads_that_say_all_about_their_request_are_remembered(client):
     client.send(get(b"/a") + get(b"/b"))
     client.send(b"\r\n\r\n")
 
-    assert all(b"Upgrade" not in head for head in client.handler.known_heads)
+    assert all(b"Upgrade" not in head for head in client.handler.cached_heads)
     assert client.statuses() == [200, 100, 200, 200, 200, 200]
-    assert [head for head in client.handler.known_heads if b"GET" not in head] == []
+    assert [head for head in client.handler.cached_heads if b"GET" not in head] == []
 
 
 def test_known_head_that_closes_ends_the_connection_again(client):

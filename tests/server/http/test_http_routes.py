@@ -116,5 +116,5 @@ def test_router_remembers_and_forgets():
 
     assert router.resolve(b"/v2/models/m/infer") == first
     assert router.resolve(long) == resolve(long)
-    assert len(router._known) <= MAX_CACHED_TARGETS
-    assert long not in router._known
+    assert len(router._cache) <= MAX_CACHED_TARGETS
+    assert long not in router._cache

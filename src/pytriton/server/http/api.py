@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP endpoints: each takes a request to the engine or answers from what it knows.
+"""The HTTP endpoints: each passes a request to the engine or returns information about the server.
 
-Every request passes `handle`, the only place that routes, authorises and checks the method, in
-this order.
+Every request passes through `handle`, which routes it, checks authorisation and checks the method,
+in this order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
 from pytriton.server.http.bodies import Bodies
-from pytriton.server.http.exchange import Exchange, LaterExchange
+from pytriton.server.http.exchange import Exchange, PendingExchange
 from pytriton.server.http.generate import (
     GenerateEvents,
     GenerateExchange,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TEXT_TYPE = b"text/plain"
-_MAX_DIGITS = 19  # of a length that can be true
+_MAX_DIGITS = 19  # of a valid length
 
 
 class HttpApi(HttpHandler):
@@ -80,7 +80,7 @@ class HttpApi(HttpHandler):
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._readiness = Readiness(engine, control, is_strict=options.strict_readiness)
-        self._told_problem = ""  # the last reason for not being ready, to log each one once
+        self._logged_problem = ""  # the last logged reason for not being ready
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
@@ -92,7 +92,7 @@ class HttpApi(HttpHandler):
         headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
         self._service = EngineService(engine, headers, self._bodies)
         repository = RepositoryEndpoints(
-            RepositoryService(engine, control), self._bodies, self.serve_later
+            RepositoryService(engine, control), self._bodies, self.run_task
         )
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
@@ -114,7 +114,7 @@ class HttpApi(HttpHandler):
         }
 
     def body_memory(self, head: RequestHead) -> memoryview:
-        """Memory for a large body: of the model it is for, so that it need not be copied there."""
+        """Allocate memory for a large body, that of its model if possible, to avoid a copy."""
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler != "infer":
             return super().body_memory(head)
@@ -128,7 +128,7 @@ class HttpApi(HttpHandler):
         return super().body_memory(head) if memory is None else memory
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
-        """Answer a request, now or through the exchange that is returned."""
+        """Answer a request now, or return the exchange that will answer it."""
         route = self._router.resolve(request.head.target)
         if route is None or route.endpoint.handler not in self._handlers:
             connection.respond_error(404, "Not Found")
@@ -147,12 +147,12 @@ class HttpApi(HttpHandler):
         return None
 
     def close(self) -> None:
-        """Give up what still runs: the server ends."""
+        """Cancel running tasks when the server stops."""
         self.tasks.cancel()
         self._bodies.close()
 
-    def serve_later(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
-        """Have a coroutine answer the request; it goes on when the client leaves."""
+    def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
+        """Start a coroutine that answers; it is not cancelled if the client disconnects."""
         self.tasks.start(_answer_errors(connection, lambda: work))
         return Exchange()
 
@@ -175,13 +175,13 @@ class HttpApi(HttpHandler):
         async def respond_later() -> None:
             self._respond_ready(connection, await problem)
 
-        return self.serve_later(connection, respond_later())
+        return self.run_task(connection, respond_later())
 
     def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
-        """Triton's statuses; those who look at the body read why it is not 200."""
-        if problem and problem != self._told_problem:
-            logger.info("Asked whether it is ready, the server says no: %s", problem)
-        self._told_problem = problem
+        """Respond with Triton's statuses; for 400, the body contains the reason."""
+        if problem and problem != self._logged_problem:
+            logger.info("The server is not ready: %s", problem)
+        self._logged_problem = problem
         if problem:
             connection.respond_error(400, f"Server is not ready: {problem}")
         else:
@@ -227,7 +227,7 @@ class HttpApi(HttpHandler):
         async def respond_later() -> None:
             respond(await is_ready)
 
-        return self.serve_later(connection, respond_later())
+        return self.run_task(connection, respond_later())
 
     def _model_config(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         model = self._engine.lookup(route.model, route.version)
@@ -312,14 +312,14 @@ class HttpApi(HttpHandler):
     def _read_later(
         self, connection: HttpConnection, exchange: EngineExchange, submit: Later[None]
     ) -> Exchange:
-        """Have a request read and begun beside the event loop, unless its client leaves."""
+        """Read a request in the background and start it, unless the client disconnects."""
 
         async def begin() -> None:
             await submit()
             if connection.is_writing_paused:
                 exchange.pause()
 
-        return LaterExchange(exchange, self.tasks.start(_answer_errors(connection, begin)))
+        return PendingExchange(exchange, self.tasks.start(_answer_errors(connection, begin)))
 
 
 async def _answer_errors(connection: HttpConnection, work: Later[None]) -> None:

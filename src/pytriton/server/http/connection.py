@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP/1.1 connection: requests in, answers back in order, whole or as a stream.
+"""One HTTP/1.1 connection: receives requests and sends responses in order, whole or as a stream.
 
-Knows nothing of models. The reader makes requests of bytes; here are keep-alive, pipelining, flow
-control in both directions, and the end of clients that stand still.
+It is independent of models. The reader parses requests; this module handles keep-alive,
+pipelining, flow control in both directions, and timeouts of clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import UNEXPECTED
-from pytriton.server.http.patience import Patience, Verdict
+from pytriton.server.http.client_timeouts import ClientTimeouts, Decision
 from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
 from pytriton.server.http.states import TRANSITIONS, ConnectionState, Expectation, Refusal
 from pytriton.server.http.text import (
@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 64 << 10
 MAX_PIPELINED = 16
-# For how long a refused client may go on sending. Closed at once, its unread bytes would make the
-# system reset the connection, and the refusal might be lost (RFC 9112, 9.6).
+# How long a refused client may continue to send. If the connection were closed at once, unread
+# bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
 LINGER_S = 5.0
 
 _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
@@ -55,19 +55,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = _OPEN
         self._closes_when_idle = False
 
-        self._reader = RequestReader(self, handler.limits, handler.known_heads)
+        self._reader = RequestReader(self, handler.limits, handler.cached_heads)
         self._is_reading_paused = False
 
-        # Answering, in order
+        # Responding, in order
         self._current: HttpRequest | None = None
         self._exchange: Exchange | None = None
         self._waiting: deque[HttpRequest | Expectation | Refusal] = deque()
-        self._is_proceeding = False
+        self._is_processing_scheduled = False
         self._is_streaming = False
 
         self._is_writing_paused = False
-        self._patience = Patience(handler.limits)
-        self._was_used = False  # since it was last looked at whether the connection is idle
+        self._timeouts = ClientTimeouts(handler.limits)
+        self._was_used = False  # since the last check for idle connections
         self._on_lost: asyncio.Future[None] | None = None
 
     def _become(self, state: ConnectionState) -> None:
@@ -87,94 +87,94 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
-        self._patience.begin(self._loop.time())
+        self._timeouts.begin(self._loop.time())
         self._handler.watch.add(self)
         self._handler.idle_watch.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport when the connection is gone."""
+        """Called by the transport when the connection was closed."""
         self._become(_CLOSED)
         self._handler.connections.discard(self)
         self._handler.watch.discard(self)
-        self._let_go()
+        self._abandon_requests()
         if self._on_lost is not None:
             self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
-        """Called by the transport when the client sends no more: it is taken as gone."""
+        """Called by the transport when the client has closed its side; the connection is closed."""
         self.close()
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the transport: where to read to."""
-        if self._reader.large is not None:
-            return self._reader.room()
+        """Called by the transport before a read; returns the memory for it."""
+        if self._reader.large_body is not None:
+            return self._reader.get_buffer()
         return self._handler.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the transport when something was read."""
+        """Called by the transport after a read."""
         reader = self._reader
-        if reader.large is not None:
-            reader.fill(nbytes)
+        if reader.large_body is not None:
+            reader.buffer_updated(nbytes)
         elif not reader.is_over:
             reader.feed(bytes(self._handler.read_buffer[:nbytes]))
         if reader.is_mid_request and not reader.is_over:
-            self._patience.on_part(reader, nbytes, self._loop.time())
+            self._timeouts.on_part(reader, nbytes, self._loop.time())
             self._handler.watch.add(self)
 
     @property
     def is_writing_paused(self) -> bool:
-        """Whether the client takes answers slower than they come."""
+        """Whether the transport's write buffer is full because the client reads slowly."""
         return self._is_writing_paused
 
     def pause_writing(self) -> None:
-        """Called by the transport when the client takes answers slower than they come."""
+        """Called by the transport when its write buffer is full."""
         self._is_writing_paused = True
         if self._exchange is not None:
             self._exchange.pause()
         self._watch_writing()
 
     def resume_writing(self) -> None:
-        """Called by the transport when most of what waited was sent."""
+        """Called by the transport when its write buffer has drained."""
         self._is_writing_paused = False
         if self._exchange is not None:
             self._exchange.resume()
-        self._proceed_soon()
+        self._process_waiting_soon()
 
-    # What the reader delivers
+    # Reader callbacks
 
     def on_request(self, request: HttpRequest) -> None:
-        """Handle a request, or keep it until those before it are answered."""
+        """Handle a request, or queue it until those before it are answered."""
         if self._current is None and not self._waiting and not self._is_writing_paused:
             self._handle(request)
         else:
-            self._keep(request)
+            self._enqueue(request)
 
     def on_expectation(self) -> None:
-        """Ask for the body once it is its request's turn."""
+        """Send `100 Continue` once the requests before this one are answered."""
         if self._current is None and not self._waiting:
             self._transport.write(CONTINUE)
         else:
-            self._keep(Expectation())
+            self._enqueue(Expectation())
 
     def on_refusal(self, status: int, message: str) -> None:
-        """Answer what cannot be read on, after what came before it, and end the connection."""
+        """Refuse an invalid request after the responses to earlier ones; end the connection."""
         if self._current is None and not self._waiting:
             self._send_refusal(status, message)
         else:
-            self._keep(Refusal(status, message))
+            self._enqueue(Refusal(status, message))
 
     def body_memory(self, head: RequestHead) -> memoryview:
-        """Where the body of a large request is to be read to."""
+        """Returns the memory for the body of a large request."""
         return self._handler.body_memory(head)
 
-    def _keep(self, item: HttpRequest | Expectation | Refusal) -> None:
+    def _enqueue(self, item: HttpRequest | Expectation | Refusal) -> None:
         self._waiting.append(item)
         if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
 
-    # Answering
+    # Responding
 
     def _handle(self, request: HttpRequest) -> None:
         self._current = request
@@ -197,11 +197,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         content_type: bytes = JSON_TYPE,
         headers: bytes = b"",
     ) -> None:
-        """Answer the request that is being handled; `headers` are whole lines."""
+        """Answer the current request; `headers` are whole lines."""
         request = self._current
-        if request is None:  # the client is gone
+        if request is None:  # the client has disconnected
             return
-        if self._is_streaming:  # half an answer cannot be taken back: the client sees it end early
+        if self._is_streaming:  # closing tells the client that the streamed response is incomplete
             self.close()
             return
         size = 0
@@ -229,7 +229,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.respond(status, (error_body(message),), JSON_TYPE, headers)
 
     def begin_stream(self, status: int, content_type: bytes) -> None:
-        """Begin an answer of unknown length; `stream` and `end_stream` follow."""
+        """Begin a response of unknown length; `stream` and `end_stream` follow."""
         request = self._current
         if request is None:
             return
@@ -240,7 +240,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.write(text)
 
     def stream(self, part: bytes) -> None:
-        """Send a part of a streamed answer; an empty part is nothing."""
+        """Send a part of a streamed response; an empty part is ignored."""
         request = self._current
         if request is None or not part:
             return
@@ -249,7 +249,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.write(part)
 
     def end_stream(self) -> None:
-        """End a streamed answer."""
+        """End a streamed response."""
         request = self._current
         if request is None:
             return
@@ -268,33 +268,33 @@ class HttpConnection(asyncio.BufferedProtocol):
         if closes:
             self.close()
         elif self._waiting:
-            # Not at once: whoever answered need not wait until the next request is handled.
-            self._proceed_soon()
+            # Not at once, so that the caller does not wait until the next request is handled.
+            self._process_waiting_soon()
 
-    def _proceed_soon(self) -> None:
-        if self._waiting and not self._is_proceeding:
-            self._is_proceeding = True
-            self._loop.call_soon(self._proceed)
+    def _process_waiting_soon(self) -> None:
+        if self._waiting and not self._is_processing_scheduled:
+            self._is_processing_scheduled = True
+            self._loop.call_soon(self._process_waiting)
 
-    def _proceed(self) -> None:
-        """Go on with what waited, until something has to be waited for again."""
+    def _process_waiting(self) -> None:
+        """Process queued requests until one is answered later or the client reads too slowly."""
         while self._waiting and self._current is None and not self._is_writing_paused:
             item = self._waiting.popleft()
             if isinstance(item, HttpRequest):
                 self._handle(item)
             elif isinstance(item, Expectation):
                 self._transport.write(CONTINUE)
-                self._patience.restart_reading(self._loop.time())
+                self._timeouts.restart_reading(self._loop.time())
             else:
                 self._send_refusal(*item)
-        self._is_proceeding = False
+        self._is_processing_scheduled = False
         if self._is_reading_paused and len(self._waiting) <= MAX_PIPELINED // 2:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
         if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
             self._is_reading_paused = False
-            self._patience.restart_reading(self._loop.time())
+            self._timeouts.restart_reading(self._loop.time())
             self._transport.resume_reading()
 
     # Ending
@@ -304,44 +304,44 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Tell the client that nothing more comes, and throw away what still does."""
+        """Close our side of the connection, and discard what the client still sends."""
         self._reader.stop()
         if not self._transport.can_write_eof():
             self.close()
             return
         self._transport.write_eof()
         self._become(_LINGERING)
-        self._patience.restart_reading(self._loop.time())
+        self._timeouts.restart_reading(self._loop.time())
         self._resume_reading()
         self._watch_writing()
 
     def close(self) -> None:
-        """End the connection after what was written; nobody gets an answer any more."""
+        """Close the connection once the written output is sent; open requests are abandoned."""
         if self._state in (_CLOSING, _CLOSED):
             return
         self._become(_CLOSING)
-        self._let_go()
+        self._abandon_requests()
         self._transport.close()
         self._watch_writing()
 
     def close_when_idle(self) -> None:
-        """End the connection after the answers that are due: to all requests that came whole."""
+        """Close the connection once all complete requests are answered."""
         self._reader.stop()
         if self._waiting and isinstance(self._waiting[-1], Expectation):
-            self._waiting.pop()  # nobody would read that body
+            self._waiting.pop()  # its body would not be read
         if self._current is None and not self._waiting:
             self.close()
         else:
             self._closes_when_idle = True
 
     def end(self) -> asyncio.Future[None]:
-        """End the connection; the future is done when the client has what it is due."""
+        """Close the connection like `close_when_idle`; the future is done when it is closed."""
         self._on_lost = self._loop.create_future()
         self.close_when_idle()
         return self._on_lost
 
-    def _let_go(self) -> None:
-        """Forget all that is under way, and tell who works on it."""
+    def _abandon_requests(self) -> None:
+        """Drop all requests, and abandon the current exchange."""
         self._reader.stop()
         self._waiting.clear()
         exchange, self._exchange = self._exchange, None
@@ -352,45 +352,45 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Slow clients
 
     def _watch_writing(self) -> None:
-        self._patience.begin_writing(self._transport.get_write_buffer_size(), self._loop.time())
+        self._timeouts.begin_writing(self._transport.get_write_buffer_size(), self._loop.time())
         self._handler.watch.add(self)
 
     def check_progress(self, now: float) -> bool:
-        """Whether to go on watching; a client that stands still for too long is cut off."""
-        if self._state is _LINGERING and self._patience.reading_stalled_s(now) > LINGER_S:
+        """Close the connection if the client stalls; returns whether to continue checking."""
+        if self._state is _LINGERING and self._timeouts.reading_stalled_s(now) > LINGER_S:
             self.close()
         is_writing = self._is_writing_paused or self._state is not _OPEN
-        if is_writing and self._patience.takes_too_long(
+        if is_writing and self._timeouts.is_write_stalled(
             self._transport.get_write_buffer_size(), now
         ):
-            logger.info("client took nothing for too long: connection ended")
+            logger.info("HTTP client read no responses for too long: connection closed")
             self._transport.abort()
             return False
         is_reading = self._state is _OPEN and self._check_reading(now)
         return is_writing or is_reading
 
     def _check_reading(self, now: float) -> bool:
-        reader, patience = self._reader, self._patience
+        reader, timeouts = self._reader, self._timeouts
         is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
-        if self._is_reading_paused or is_held_back:  # the client waits for us
-            patience.restart_reading(now)
+        if self._is_reading_paused or is_held_back:  # the client cannot or need not send now
+            timeouts.restart_reading(now)
         was_used = self._was_used or self._current is not None
-        verdict = patience.judge_reading(reader, now, was_used=was_used)
-        if verdict is Verdict.REFUSE:
-            allowed_s = patience.allowed_s(reader)
+        decision = timeouts.check_reading(reader, now, was_used=was_used)
+        if decision is Decision.REFUSE:
+            timeout_s = timeouts.timeout_s(reader)
             reader.stop()
-            self.on_refusal(408, f"no progress of the request for {allowed_s:g} seconds")
-        elif verdict is Verdict.END and not has_unread(self._transport):
-            logger.info("client connected and asked for nothing: connection ended")
+            self.on_refusal(408, f"no progress of the request for {timeout_s:g} seconds")
+        elif decision is Decision.END and not has_unread(self._transport):
+            logger.info("HTTP client connected and sent no request: connection closed")
             self._linger()
-        return verdict is not Verdict.NOTHING
+        return decision is not Decision.NOTHING
 
     def check_idle(self, now: float) -> None:
-        """End the connection if nothing was asked for too long, and nothing is on its way."""
+        """Close the connection if it had no request for too long, and no data is unread."""
         is_busy = self._current is not None or bool(self._waiting) or self._reader.is_mid_request
         is_in_use, self._was_used = self._was_used or is_busy, False
         if (
-            self._patience.is_idle(now, is_in_use=is_in_use)
+            self._timeouts.is_idle(now, is_in_use=is_in_use)
             and self._state is _OPEN
             and not has_unread(self._transport)
         ):

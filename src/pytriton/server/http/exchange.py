@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection and those who answer its requests know of each other."""
+"""The interface between a connection and the code that answers its requests."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ConnectionT = TypeVar("ConnectionT")
 
 
 class Exchange:
-    """What answers a request later."""
+    """A request that is answered later."""
 
     __slots__ = ()
 
     def abandon(self) -> None:
-        """The client is gone."""
+        """Called when the client has disconnected."""
 
     def pause(self) -> None:
-        """The client takes what was written slower than it comes."""
+        """Called when the client reads responses too slowly."""
 
     def resume(self) -> None:
-        """The client caught up."""
+        """Called when the client has read most of the output."""
 
 
-class LaterExchange(Exchange):
-    """A request whose body is still being read, for the exchange that will answer it."""
+class PendingExchange(Exchange):
+    """A request whose body is being read in the background, and the exchange that answers it."""
 
     __slots__ = ("_exchange", "_task")
 
@@ -40,32 +40,32 @@ class LaterExchange(Exchange):
         self._task = task
 
     def abandon(self) -> None:
-        """The client is gone."""
+        """Called when the client has disconnected."""
         self._task.cancel()
         self._exchange.abandon()
 
     def pause(self) -> None:
-        """The client takes what was written slower than it comes."""
+        """Called when the client reads responses too slowly."""
         self._exchange.pause()
 
     def resume(self) -> None:
-        """The client caught up."""
+        """Called when the client has read most of the output."""
         self._exchange.resume()
 
 
 class RequestHandler(Protocol[ConnectionT]):
-    """What a connection belongs to, and hands its requests to."""
+    """The owner of connections, which answers their requests."""
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
     connections: set[ConnectionT]
-    read_buffer: memoryview  # of all connections: what was read is parsed before the next read
-    known_heads: dict[bytes, RequestHead]
+    read_buffer: memoryview  # all connections share it: it is parsed before the next read
+    cached_heads: dict[bytes, RequestHead]
     watch: ProgressWatch
     idle_watch: IdleWatch
 
     def body_memory(self, head: RequestHead) -> memoryview:
-        """Where the body of a large request is to be read to; not touched before it arrives."""
+        """Returns the memory for the body of a large request; pages are not touched in advance."""
 
     def handle(self, connection: ConnectionT, request: HttpRequest) -> Exchange | None:
-        """Answer on the connection, now or later; later means to return what is at work."""
+        """Answer a request now, or return the exchange that will answer it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generate endpoints, and responses as server-sent events while a model still works."""
+"""The generate endpoints, and responses that are streamed as server-sent events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EVENT_TYPE = EVENT_STREAM.encode()
 
 
 class GenerateExchange(EngineExchange):
-    """A generate request: the model has to answer it exactly once."""
+    """A generate request: the model has to return exactly one response."""
 
     __slots__ = ("_response",)
 
@@ -49,7 +49,7 @@ class GenerateExchange(EngineExchange):
         self._response: InferResponse | None = None
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Answer when the model ends, or at once when it says more than one thing."""
+        """Answer when the model is done, or at once if it returns a second response."""
         if self._is_answered:
             return
         if response is not None and self._response is not None:
@@ -72,7 +72,7 @@ class GenerateExchange(EngineExchange):
         self._is_answered = True
         respond_server_error(self._connection, error)
         if self._inference is not None:
-            self._inference.cancel()  # the model may have more to say
+            self._inference.cancel()  # the model may have more responses
 
     def _answer(self, response: InferResponse) -> None:
         if has_large_output(response):
@@ -87,14 +87,15 @@ class GenerateExchange(EngineExchange):
 
 
 def has_large_output(response: InferResponse) -> bool:
-    """Whether writing a response as JSON takes long."""
+    """Returns whether encoding a response as JSON takes long."""
     return any(len(tensor.data) > SMALL_BYTES for tensor in response.outputs)
 
 
 class EventStream(EngineExchange):
-    """Sends responses as events when they come; the first decides on the status.
+    """Sends responses as events at once; the first decides on the HTTP status.
 
-    A large one is written in a thread. What comes meanwhile is held back, and the model waits.
+    A large response is encoded in a thread. Until that is done, further responses are held and the
+    model is paused.
     """
 
     __slots__ = ("_has_begun", "_held", "_is_writing")
@@ -109,22 +110,22 @@ class EventStream(EngineExchange):
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send an event."""
-        self._take(response, final)
+        self._accept(response, final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error in place of a response."""
-        self._take(error, final)
+        """Send an error instead of a response."""
+        self._accept(error, final)
 
-    def _take(self, item: InferResponse | ServerError | None, final: bool) -> None:
+    def _accept(self, item: InferResponse | ServerError | None, final: bool) -> None:
         if self._is_answered:
             return
         if self._is_writing:
             self._held.append((item, final))
         else:
-            self._pass_on(item, final)
-        self._is_answered = self._is_answered or final  # the engine has no more to say
+            self._send_item(item, final)
+        self._is_answered = self._is_answered or final  # the engine has no more responses
 
-    def _pass_on(self, item: InferResponse | ServerError | None, final: bool) -> None:
+    def _send_item(self, item: InferResponse | ServerError | None, final: bool) -> None:
         if isinstance(item, InferResponse):
             self._send_response(item, final)
         elif item is not None:
@@ -137,13 +138,13 @@ class EventStream(EngineExchange):
             self._is_writing = True
             self.pause()
             self._service.bodies.write_later(
-                partial(self._write, response), partial(self._on_written, final), self._break_off
+                partial(self._write, response), partial(self._on_written, final), self._abort_stream
             )
         else:
             self._send(200, self._write(response))
 
     def _write(self, response: InferResponse) -> bytes:
-        """The event of a response."""
+        """Encode a response as an event."""
         raise NotImplementedError
 
     def _on_written(self, final: bool, event: bytes) -> None:
@@ -153,21 +154,21 @@ class EventStream(EngineExchange):
             self._end()
         try:
             while self._held and not self._is_writing:
-                self._pass_on(*self._held.popleft())
+                self._send_item(*self._held.popleft())
         except Exception as error:  # noqa: BLE001  it is logged
-            self._break_off(as_server_error(error))
+            self._abort_stream(as_server_error(error))
             return
         if not self._is_writing and not self._connection.is_writing_paused:
             self.resume()
 
-    def _break_off(self, error: ServerError) -> None:
-        """End the stream with a response that cannot be written."""
+    def _abort_stream(self, error: ServerError) -> None:
+        """End the stream because a response cannot be encoded."""
         self._is_answered = True
         self._held.clear()
         self._send_error(error)
         self._end()
         if self._inference is not None:
-            self._inference.cancel()  # the model may have more to say
+            self._inference.cancel()  # the model may have more responses
 
     def _send_error(self, error: ServerError) -> None:
         self._send(HTTP_STATUS[error.code], encode_error_event(error))
@@ -179,7 +180,7 @@ class EventStream(EngineExchange):
         self._connection.stream(event)
 
     def _end(self) -> None:
-        self._send(200, b"")  # a stream without any event has a head too
+        self._send(200, b"")  # sends the head of a stream that has no events
         self._connection.end_stream()
 
 
@@ -195,18 +196,18 @@ class GenerateEvents(EventStream):
 
 
 def accepts_events(headers: dict[bytes, bytes]) -> bool:
-    """Whether a client asks for server-sent events."""
+    """Returns whether a client accepts server-sent events."""
     choices = headers.get(b"accept", b"").lower().split(b",")
     return any(choice.partition(b";")[0].strip() == b"text/event-stream" for choice in choices)
 
 
 class InferEvents(EventStream):
-    """Answers an infer request with events, each an infer response."""
+    """Answers an infer request with events, each of which is an infer response."""
 
     __slots__ = ("_format",)
 
     def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
-        """Hand the request to the engine."""
+        """Pass the request to the engine."""
         if output_format.default.binary or any(it.binary for it in output_format.listed.values()):
             raise InvalidArgumentError(
                 "expected outputs as JSON where responses are server-sent events, got a request "

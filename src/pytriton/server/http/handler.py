@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connections of one port share, and hand their requests to."""
+"""The state that the connections of one port share."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class HttpHandler:
-    """See `RequestHandler`: the base of what answers requests."""
+    """The base class of request handlers; see `RequestHandler`."""
 
     def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.limits = limits
         self.loop = loop
         self.connections: set[HttpConnection] = set()
-        self.read_buffer = memoryview(bytearray(READ_BYTES))  # parsed before the next read
-        self.known_heads: dict[bytes, RequestHead] = {}
+        self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read
+        self.cached_heads: dict[bytes, RequestHead] = {}
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
     def make_connection(self) -> HttpConnection:
-        """The protocol object for a new client."""
+        """Returns the protocol object for a new connection."""
         return HttpConnection(self)
 
     def body_memory(self, head: RequestHead) -> memoryview:
-        """Where the body of a large request is to be read to; not touched before it arrives."""
+        """Returns the memory for the body of a large request; pages are not touched in advance."""
         return private_memory(head.content_length)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
-        """Answer on the connection, now or later; later means to return what is at work."""
+        """Answer a request now, or return the exchange that will answer it."""
         raise NotImplementedError

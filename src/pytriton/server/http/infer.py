@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An inference over HTTP: from the body to the engine, from its response to the client."""
+"""Inference over HTTP: passes requests to the engine, and its responses to the client."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
 
 
 class HeaderUse:
-    """What the headers of a request add to it: parameters, and the span that it is traced under."""
+    """Uses request headers: forwards them as parameters, and reads the parent span of a trace."""
 
     def __init__(self, pattern: str | None, tracing: Tracing | None) -> None:
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
 
     def forward(self, head: RequestHead, request: InferRequest) -> None:
-        """Add headers as parameters; InvalidArgumentError where one must not be forwarded."""
+        """Add headers as parameters; InvalidArgumentError if one must not be forwarded."""
         if self._forwarding is not None:
             self._forwarding.apply(head.header_list, request)
 
     def begin_trace(
         self, head: RequestHead, request: InferRequest, spec: ModelSpec, sink: ResponseSink
     ) -> TracedSink | None:
-        """Trace the request in front of its sink, if it is to be traced."""
+        """Returns a sink that traces the request and wraps `sink`; None if it is not sampled."""
         if self._tracing is None:
             return None
         traceparent = head.headers.get(b"traceparent", b"").decode("latin-1")
@@ -60,7 +60,7 @@ class HeaderUse:
 
 
 class EngineService(NamedTuple):
-    """What all exchanges of a port with the engine share."""
+    """What all exchanges of a port share."""
 
     engine: Engine
     headers: HeaderUse | None  # None if no header adds anything to a request
@@ -68,13 +68,13 @@ class EngineService(NamedTuple):
 
 
 class EngineExchange(Exchange):
-    """A request on a connection that the engine works on; its sink for the responses.
+    """A request that the engine executes; it is the sink for the responses.
 
     Args:
-        service: What it shares with the others.
+        service: What all exchanges of the port share.
         model: The model that the request is for.
-        version: The version as the client named it.
-        connection: Where the answer goes.
+        version: The version as in the request.
+        connection: The connection for the response.
     """
 
     __slots__ = ("_connection", "_inference", "_is_answered", "_model", "_service", "_version")
@@ -86,11 +86,11 @@ class EngineExchange(Exchange):
         self._model = model
         self._version = version
         self._connection = connection
-        self._inference: Inference | None = None  # before the engine has the request
+        self._inference: Inference | None = None  # None until the engine has the request
         self._is_answered = False
 
     def start(self, head: RequestHead, request: InferRequest) -> None:
-        """Hand the request to the engine."""
+        """Pass the request to the engine."""
         service = self._service
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
@@ -101,11 +101,11 @@ class EngineExchange(Exchange):
         self._inference = service.engine.infer(request, self if trace is None else trace, trace)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Take a response of the model."""
+        """Send a response of the model."""
         raise NotImplementedError
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Take an error in place of a response."""
+        """Send an error instead of a response."""
         raise NotImplementedError
 
     def on_refused(self, error: ServerError) -> None:
@@ -114,28 +114,28 @@ class EngineExchange(Exchange):
         respond_server_error(self._connection, error)
 
     def abandon(self) -> None:
-        """The client is gone: nobody waits for the response."""
+        """Cancel the request, because the client has disconnected."""
         if self._inference is not None:
             self._inference.cancel()
 
     def pause(self) -> None:
-        """The client is slow: the model has to wait."""
+        """Pause the model, because the client reads responses too slowly."""
         if self._inference is not None:
             self._inference.pause()
 
     def resume(self) -> None:
-        """The client caught up."""
+        """Resume the model."""
         if self._inference is not None:
             self._inference.resume()
 
 
 class InferExchange(EngineExchange):
-    """An infer request of a coupled model."""
+    """An infer request for a coupled model."""
 
     __slots__ = ("_accept_encoding", "_format")
 
     def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
-        """Hand the request to the engine."""
+        """Pass the request to the engine."""
         self._accept_encoding = head.headers.get(b"accept-encoding")
         self._format = output_format
         self.start(head, request)
@@ -160,7 +160,7 @@ class InferExchange(EngineExchange):
         self._service.bodies.write_later(write, respond, self.on_error)
 
     def _takes_long(self, response: InferResponse) -> bool:
-        """Whether something large has to be made text, sorted or compressed."""
+        """Returns whether a large output has to be encoded as JSON, classified or compressed."""
         default, listed = self._format
         for tensor in response.outputs:
             choice = listed.get(tensor.name, default)
@@ -178,7 +178,7 @@ class InferExchange(EngineExchange):
         response: InferResponse,
         encode: Callable[..., tuple[int | None, list[Buffer]]] = encode_large_infer_response,
     ) -> tuple[Sequence[Buffer], bytes, bytes]:
-        """The parts of the answer, their type and headers."""
+        """Returns the parts of the body, its content type and further headers."""
         spec = self._model.spec
         header_length, parts = encode(
             response, self._format, is_batched=spec.max_batch_size > 0, labels=spec.labels

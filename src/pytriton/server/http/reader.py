@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading half of an HTTP/1.1 connection: bytes in, whole requests or one refusal out.
+"""The reading half of an HTTP/1.1 connection: turns bytes into requests, or into one refusal.
 
-Parsing is httptools'. Added here are limits, what RFC 9112 asks of a server beyond syntax, and two
-short ways: a head that was seen before is not parsed again, and a large body is read from the
-socket straight into its own memory, past the parser, which would copy it twice.
+httptools does the parsing. This module adds limits, checks that RFC 9112 requires beyond syntax,
+and two optimisations: a head that was seen before is not parsed again, and a large body is read
+from the socket directly into its memory, without the parser, which would copy it twice.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LARGE_BODY_BYTES = 64 << 10
-MAX_KNOWN_HEADS = 1024
-MAX_KNOWN_HEAD_BYTES = 4096
-HEADER_OVERHEAD_BYTES = 32  # counted for each header, as HTTP/2 does: bounds their number too
-CHUNK_OVERHEAD_BYTES = 64  # what the framing of one chunk may take on average
+MAX_CACHED_HEADS = 1024
+MAX_CACHED_HEAD_BYTES = 4096
+HEADER_OVERHEAD_BYTES = 32  # added for each header, as in HTTP/2, which limits their number, too
+CHUNK_OVERHEAD_BYTES = 64  # the largest average size of a chunk's framing
 
-# With one of these, a request is more than its head and as many bytes as Content-Length says.
-_UNKNOWABLE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+# With one of these headers, a request is more than a head and a body of Content-Length bytes.
+_UNCACHEABLE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
-# What RFC 9110, 7.2 allows in a Host header, loosely: characters of names, addresses and ports.
+# The characters of names, addresses and ports, which RFC 9110, 7.2 allows in a Host header.
 _HOST = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*")
 
 
 class RequestHead(msgspec.Struct):
-    """What comes before the body. Shared by all requests that begin with the same bytes."""
+    """The request line and the headers; requests that begin with the same bytes may share it."""
 
     method: bytes = b""
     target: bytes = b""
-    headers: dict[bytes, bytes] = {}  # by lower-case name; repeated ones joined by a comma
-    header_list: list[tuple[bytes, bytes]] = []  # as sent
+    headers: dict[bytes, bytes] = {}  # by lower-case name; repeated ones are joined with commas
+    header_list: list[tuple[bytes, bytes]] = []  # as received
     keep_alive: bool = True
     is_http_10: bool = False
     content_length: int = 0
 
 
 class HttpRequest(msgspec.Struct, eq=False):
-    """A request whose body has arrived."""
+    """A complete request."""
 
     head: RequestHead
     body: Any = b""  # a buffer
 
 
 class RequestSink(Protocol):
-    """Where a reader delivers what it read, in order."""
+    """The receiver of a reader's requests, in order."""
 
     def on_request(self, request: HttpRequest) -> None:
-        """Take a whole request."""
+        """Called with a complete request."""
 
     def on_expectation(self) -> None:
-        """The client of the request that is being read waits for `100 Continue`."""
+        """Called when the client waits for `100 Continue` before it sends the body."""
 
     def on_refusal(self, status: int, message: str) -> None:
-        """What came cannot be read on; nothing follows."""
+        """Called when a request is invalid; nothing more is read."""
 
     def body_memory(self, head: RequestHead) -> memoryview:
-        """Where the body of a large request is to be read to; not touched before it arrives."""
+        """Returns the memory for the body of a large request; pages are not touched in advance."""
 
 
 def private_memory(size: int) -> memoryview:
-    """Memory of this process: pages that a client only announces and never sends cost nothing."""
+    """Allocate memory of this process; it uses no pages until data is received."""
     return np.empty(size, np.uint8).data
 
 
@@ -78,60 +78,61 @@ class RequestReader:
     """Turns the bytes of one connection into requests."""
 
     def __init__(
-        self, sink: RequestSink, limits: Limits, known_heads: dict[bytes, RequestHead]
+        self, sink: RequestSink, limits: Limits, cached_heads: dict[bytes, RequestHead]
     ) -> None:
         self._sink = sink
         self._limits = limits
-        self._known_heads = known_heads
-        self._parser: Any = None  # made when needed: many clients only repeat known heads
+        self._cached_heads = cached_heads
+        self._parser: Any = None  # created when needed: many clients only repeat cached heads
         self.is_over = False  # nothing more is read
         self.is_mid_request = False
         self.is_in_head = False
         self.head = RequestHead()  # of the request that is being read, or was read last
-        self.large: memoryview | None = None  # a body that is read past the parser
+        self.large_body: memoryview | None = None  # the memory of a body that bypasses the parser
         self._delivered: RequestHead | None = None
         self._is_upgrade = False
         self._head_bytes = 0
-        self._loose_bytes = 0  # of this request, neither body nor in a read of other requests
+        # Received bytes of this request other than its body and its first read.
+        self._unreported_bytes = 0
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
-        self._large_bytes = 0  # announced, if it is more than a parser should see
+        self._large_bytes = 0  # the announced size of a body that is to bypass the parser
         self._chunks = 0
 
     def feed(self, data: bytes) -> None:
-        """Read on."""
-        if self.is_mid_request or not self._take_known(data):
+        """Process received bytes."""
+        if self.is_mid_request or not self._read_cached(data):
             while data and not self.is_over:
                 data = self._parse(data)
 
-    def room(self) -> memoryview:
-        """Where the rest of a large body goes."""
-        assert self.large is not None
-        return self.large[self._body_bytes :]
+    def get_buffer(self) -> memoryview:
+        """Returns the memory for the rest of a large body."""
+        assert self.large_body is not None
+        return self.large_body[self._body_bytes :]
 
-    def fill(self, nbytes: int) -> None:
-        """So many bytes were written to `room`."""
-        assert self.large is not None
+    def buffer_updated(self, nbytes: int) -> None:
+        """Count `nbytes` that were written to the memory from `get_buffer`."""
+        assert self.large_body is not None
         self._body_bytes += nbytes
-        if self._body_bytes == len(self.large):
-            body, self.large = self.large, None
+        if self._body_bytes == len(self.large_body):
+            body, self.large_body = self.large_body, None
             self._end_request(body)
 
     def stop(self) -> None:
-        """Read no more, and keep nothing."""
+        """Stop reading, and release all memory."""
         self.is_over = True
-        self._parser = self.large = None
+        self._parser = self.large_body = None
         self._body = b""
 
     # Parsing
 
-    def _take_known(self, data: bytes) -> bool:
-        """Take a whole request whose head was seen before, byte for byte, without parsing it again.
+    def _read_cached(self, data: bytes) -> bool:
+        """Read a complete request with a cached head, without parsing it; returns whether it did.
 
-        Clients repeat themselves: this saves 7 of 20 microseconds of reading a small request.
+        Clients often repeat the same head. Reading a small request takes 13 us instead of 20 us.
         """
         end = data.find(b"\r\n\r\n") + 4
-        head = self._known_heads.get(data[:end])
+        head = self._cached_heads.get(data[:end])
         if head is None or len(data) != end + head.content_length or self.is_over:
             return False
         if not head.keep_alive:
@@ -139,21 +140,21 @@ class RequestReader:
         self._sink.on_request(HttpRequest(head, data[end:]))
         return True
 
-    def _remember(self, data: bytes) -> None:
-        """Keep a head for `_take_known`, if nothing but a body of known length depends on it."""
-        head, known = self.head, self._known_heads
+    def _cache_head(self, data: bytes) -> None:
+        """Cache the head of a request that only consists of it and a body of known length."""
+        head, cached = self.head, self._cached_heads
         end = data.find(b"\r\n\r\n") + 4
         if (
             len(data) == end + head.content_length
-            and end <= MAX_KNOWN_HEAD_BYTES
-            and not _UNKNOWABLE.intersection(head.headers)
+            and end <= MAX_CACHED_HEAD_BYTES
+            and not _UNCACHEABLE.intersection(head.headers)
         ):
-            if len(known) >= MAX_KNOWN_HEADS:
-                known.clear()
-            known[data[:end]] = head
+            if len(cached) >= MAX_CACHED_HEADS:
+                cached.clear()
+            cached[data[:end]] = head
 
     def _parse(self, data: bytes) -> bytes:
-        """Parse what came; returns what has to be parsed again."""
+        """Parse received bytes; returns bytes that have to be parsed again."""
         head, body_bytes, was_mid_request = self.head, self._body_bytes, self.is_mid_request
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
@@ -169,17 +170,17 @@ class RequestReader:
             self._refuse(*_syntax_refusal(error))
         if self.is_mid_request and not self.is_over:
             if was_mid_request and self.head is head:
-                self._count_loose(len(data) - (self._body_bytes - body_bytes))
+                self._count_unreported(len(data) - (self._body_bytes - body_bytes))
             if self._large_bytes and not self.is_over:
                 self._begin_large_body()
         elif self.head is self._delivered and self.head is not head and not was_mid_request:
-            self._remember(data)
+            self._cache_head(data)
         return b""
 
     def _without_upgrade(self, rest: bytes) -> bytes:
-        """An offer to switch protocols is declined: the request as it would be without the offer.
+        """Returns the request without its Upgrade header, which this server ignores.
 
-        The parser takes what follows such a head for another protocol, even a request's body.
+        The parser stops after a head with that header, even if a body follows.
         """
         version = self._parser.get_http_version().encode()
         self._parser = None
@@ -197,16 +198,16 @@ class RequestReader:
         self.head = RequestHead()
         self.is_mid_request = self.is_in_head = True
         self._is_upgrade = False
-        self._head_bytes = self._loose_bytes = self._chunks = 0
+        self._head_bytes = self._unreported_bytes = self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
-        """Called by the parser, more than once where the URL came in pieces."""
+        """Called by the parser, more than once if the URL was received in parts."""
         self.head.target += url
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
-        if self.is_over or not self.is_in_head:  # nothing here has a use for trailers
+        if self.is_over or not self.is_in_head:  # trailers are ignored
             return
         value = value.strip(b" \t")
         headers = self.head.headers
@@ -230,7 +231,7 @@ class RequestReader:
         head.keep_alive = parser.should_keep_alive()
         version = parser.get_http_version()
         head.is_http_10 = version == "1.0"
-        # The parser bounds the number, not its leading zeros, and Python takes only so many digits.
+        # The parser limits the number but not its leading zeros, and int() limits the digits.
         head.content_length = int(head.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
         refusal = _head_refusal(head, version, self._limits) or _host_refusal(head)
         if refusal is not None:
@@ -243,7 +244,7 @@ class RequestReader:
             self._sink.on_expectation()
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser for each piece of a body."""
+        """Called by the parser for each part of a body."""
         if self.is_over:
             return
         self._body_bytes += len(body)
@@ -252,13 +253,13 @@ class RequestReader:
         elif not self._body:
             self._body = body
         else:
-            # One growing block: thousands of small pieces would take many times their size.
+            # One growing buffer: thousands of small objects would need many times their size.
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
 
     def on_chunk_header(self) -> None:
-        """Called by the parser for each chunk, the last empty one too."""
+        """Called by the parser for each chunk, including the empty one at the end."""
         self._chunks += 1
         limit = self._limits.http_max_chunks
         if self._chunks > limit + 1:
@@ -291,20 +292,20 @@ class RequestReader:
             self._refuse(503, f"no memory for a request body of {self._large_bytes} bytes")
             return
         large[: self._body_bytes] = self._body
-        self.large = large
+        self.large_body = large
         self._body = b""
-        self._parser = None  # it would wait for this body for ever
+        self._parser = None  # it still expects this body
 
     def _count_head(self, nbytes: int) -> None:
         self._head_bytes += nbytes
         if self._head_bytes > self._limits.http_max_header_bytes:
             self._refuse_head()
 
-    def _count_loose(self, nbytes: int) -> None:
-        """Bound what the parser keeps or drops unseen: a header without end, framing of chunks."""
-        self._loose_bytes += nbytes
+    def _count_unreported(self, nbytes: int) -> None:
+        """Limit input that the parser does not report: incomplete headers and chunk framing."""
+        self._unreported_bytes += nbytes
         limit = self._limits.http_max_header_bytes
-        if self._loose_bytes <= limit + CHUNK_OVERHEAD_BYTES * self._chunks:
+        if self._unreported_bytes <= limit + CHUNK_OVERHEAD_BYTES * self._chunks:
             return
         if self.is_in_head:
             self._refuse_head()
@@ -322,7 +323,7 @@ class RequestReader:
 
 
 def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int, str] | None:
-    """What RFC 9112 and the limits have against a well-formed head."""
+    """Returns why RFC 9112 or a limit forbids a well-formed head; None if they do not."""
     coding = head.headers.get(b"transfer-encoding", b"chunked").lower()
     expectation = head.headers.get(b"expect", b"100-continue").lower()
     if version not in ("1.0", "1.1"):
@@ -331,7 +332,7 @@ def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int,
         return 501, "this server is no proxy: CONNECT is not supported"
     if head.is_http_10 and b"transfer-encoding" in head.headers:
         return 400, "expected Content-Length in a request of HTTP 1.0, got Transfer-Encoding"
-    if coding != b"chunked":  # without it at the end, nobody knows where the body ends
+    if coding != b"chunked":  # unless it is the last coding, the end of the body is unknown
         is_framed = coding.rpartition(b",")[2].strip() == b"chunked"
         return 501 if is_framed else 400, "the only Transfer-Encoding that is supported is chunked"
     if expectation != b"100-continue" and not head.is_http_10:
@@ -341,7 +342,7 @@ def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int,
 
 
 def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
-    """What RFC 9112, 3.2 has against a missing or malformed Host; several are refused before."""
+    """Returns why RFC 9112, 3.2 forbids a missing or malformed Host; None if it does not."""
     host = head.headers.get(b"host")
     if host is None:
         is_fine = head.is_http_10
@@ -359,6 +360,6 @@ def _size_refusal(size: int, limits: Limits) -> tuple[int, str]:
 
 
 def _syntax_refusal(error: Exception) -> tuple[int, str]:
-    if "PRI" in str(error):  # how every HTTP/2 connection begins
+    if "PRI" in str(error):  # the first bytes of an HTTP/2 connection
         return 505, "expected HTTP version 1.0 or 1.1, got 2.0: gRPC has a port of its own"
     return 400, f"malformed HTTP request: {error}"

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pytriton.server.http.reader import HttpRequest
     from pytriton.server.http.routes import Route
 
-ServeLater = Callable[["HttpConnection", Coroutine[Any, Any, None]], "Exchange"]
+RunTask = Callable[["HttpConnection", Coroutine[Any, Any, None]], "Exchange"]
 
 
 class RepositoryEndpoints:
-    """Reads requests, and answers when what they ask for is done."""
+    """Parses requests, and answers when the models are loaded or unloaded."""
 
-    def __init__(self, service: RepositoryService, bodies: Bodies, serve_later: ServeLater) -> None:
+    def __init__(self, service: RepositoryService, bodies: Bodies, run_task: RunTask) -> None:
         self._service = service
         self._bodies = bodies
-        self._serve_later = serve_later
+        self._run_task = run_task
 
     def index(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         """List the models."""
@@ -42,7 +42,7 @@ class RepositoryEndpoints:
             loading = self._service.load(route.model, reading)
         else:
             loading = self._load_later(route.model, reading)
-        return self._serve_later(connection, _respond_after(loading, connection))
+        return self._run_task(connection, _respond_after(loading, connection))
 
     async def _load_later(self, name: str, read: Later[LoadForm]) -> None:
         await self._service.load(name, await read())
@@ -52,7 +52,7 @@ class RepositoryEndpoints:
         check_repository(route.repository)
         unload_dependents = read_unload(self._bodies.settings(request))
         unloading = self._service.unload(route.model, unload_dependents=unload_dependents)
-        return self._serve_later(connection, _respond_after(unloading, connection))
+        return self._run_task(connection, _respond_after(unloading, connection))
 
 
 async def _respond_after(work: Coroutine[Any, Any, None], connection: HttpConnection) -> None:

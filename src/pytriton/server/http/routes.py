@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which handler a path belongs to: one table, matched on whole segments."""
+"""Finds the endpoint of a path in a table; whole segments are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_CACHED_TARGET_BYTES = 512
 
 
 class Endpoint(NamedTuple):
-    """A handler's name, the group that authorisation knows it by, and its methods."""
+    """A handler's name, its group for authorisation, and its HTTP methods."""
 
     handler: str
     api: str
@@ -21,12 +21,12 @@ class Endpoint(NamedTuple):
 
     @property
     def allow(self) -> bytes:
-        """The header line that tells a client which methods there are."""
+        """The Allow header line with these methods."""
         return b"Allow: %b\r\n" % b", ".join(sorted(self.methods))
 
 
 class Route(NamedTuple):
-    """Where a request goes."""
+    """The endpoint of a request, and the names in its path."""
 
     endpoint: Endpoint
     model: str = ""
@@ -43,8 +43,8 @@ _SERVER_METADATA = Endpoint("server_metadata", "metadata", _GET)
 _MODEL_METADATA = Endpoint("model_metadata", "metadata", _GET)
 _ALL_STATISTICS = Endpoint("all_statistics", "statistics", _GET)
 
-# What follows a model's name, and optionally its version.
-_OF_MODEL: dict[str, Endpoint] = {
+# By the segment after a model's name and its optional version.
+_MODEL_ENDPOINTS: dict[str, Endpoint] = {
     "": _MODEL_METADATA,
     "ready": Endpoint("model_ready", "health", _GET),
     "config": Endpoint("model_config", "model-config", _GET),
@@ -57,9 +57,10 @@ _OF_MODEL: dict[str, Endpoint] = {
 _TRACE_SETTING = Endpoint("trace_setting", "trace", _GET | _POST)
 _TRACE_PATH = ("trace", "setting")
 
-# What Triton has and this server does not: it is said in words, to those who may know.
+# Extensions of Triton that this server does not support. Authorised clients get an error that says
+# so.
 _LOGGING = Endpoint("unsupported", "logging", _GET | _POST)
-_OF_SHARED_MEMORY: dict[str, Endpoint] = {
+_SHARED_MEMORY_ENDPOINTS: dict[str, Endpoint] = {
     "status": Endpoint("unsupported", "shared-memory", _GET),
     "register": Endpoint("unsupported", "shared-memory", _POST),
     "unregister": Endpoint("unsupported", "shared-memory", _POST),
@@ -67,7 +68,7 @@ _OF_SHARED_MEMORY: dict[str, Endpoint] = {
 _SHARED_MEMORIES = (("v2", "systemsharedmemory"), ("v2", "cudasharedmemory"))
 
 _INDEX = Endpoint("repository_index", "model-repository", _POST)
-_OF_REPOSITORY_MODEL: dict[str, Endpoint] = {
+_REPOSITORY_MODEL_ENDPOINTS: dict[str, Endpoint] = {
     "load": Endpoint("repository_load", "model-repository", _POST),
     "unload": Endpoint("repository_unload", "model-repository", _POST),
 }
@@ -84,10 +85,10 @@ _FIXED: dict[tuple[str, ...], Route] = {
 
 
 def resolve(target: bytes) -> Route | None:
-    """The route of a request target; None where no path matches.
+    """Returns the route of a request target; None if no path matches.
 
-    The query is ignored, names are percent-decoded segment by segment, and nothing is normalised:
-    `//v2` or `/v2/.` name no route, so nothing reaches a handler around the authorisation of its
+    The query is ignored, names are percent-decoded segment by segment, and paths are not
+    normalised: `//v2` and `/v2/.` match no route, so requests cannot bypass the authorisation of a
     path.
     """
     if not target.startswith(b"/"):
@@ -112,7 +113,7 @@ def resolve(target: bytes) -> Route | None:
 
 
 def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
-    if rest == _TRACE_PATH:  # the same for all versions
+    if rest == _TRACE_PATH:  # the settings apply to all versions
         return Route(_TRACE_SETTING, model)
     version = ""
     if len(rest) >= 2 and rest[0] == "versions":
@@ -122,20 +123,20 @@ def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
         rest = rest[2:]
     if len(rest) > 1 or rest == ("",):
         return None
-    endpoint = _OF_MODEL.get(rest[0] if rest else "")
+    endpoint = _MODEL_ENDPOINTS.get(rest[0] if rest else "")
     return None if endpoint is None else Route(endpoint, model, version)
 
 
 def _resolve_shared_memory(rest: tuple[str, ...]) -> Route | None:
-    """`[region/<name>/]<action>`."""
+    """Resolve `[region/<name>/]<action>`."""
     if len(rest) == 3 and rest[0] == "region" and rest[1]:
         rest = rest[2:]
-    endpoint = _OF_SHARED_MEMORY.get(rest[0]) if len(rest) == 1 else None
+    endpoint = _SHARED_MEMORY_ENDPOINTS.get(rest[0]) if len(rest) == 1 else None
     return None if endpoint is None else Route(endpoint)
 
 
 def _resolve_repository(rest: tuple[str, ...]) -> Route | None:
-    """`[repository/]models/<model>/<action>`, or `repository/index`."""
+    """Resolve `[repository/]models/<model>/<action>` or `repository/index`."""
     repository = ""
     if len(rest) in (2, 4) and rest[0]:
         repository, rest = rest[0], rest[1:]
@@ -143,24 +144,24 @@ def _resolve_repository(rest: tuple[str, ...]) -> Route | None:
         return Route(_INDEX, repository=repository)
     if len(rest) != 3 or rest[0] != "models" or not rest[1]:
         return None
-    endpoint = _OF_REPOSITORY_MODEL.get(rest[2])
+    endpoint = _REPOSITORY_MODEL_ENDPOINTS.get(rest[2])
     return None if endpoint is None else Route(endpoint, rest[1], repository=repository)
 
 
 class Router:
-    """`resolve` with a memory: clients ask for the same few targets again and again."""
+    """`resolve` with a cache, because clients repeat the same few targets."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Route | None] = {}
+        self._cache: dict[bytes, Route | None] = {}
 
     def resolve(self, target: bytes) -> Route | None:
         """See `resolve`."""
         try:
-            return self._known[target]
+            return self._cache[target]
         except KeyError:
             route = resolve(target)
             if len(target) <= MAX_CACHED_TARGET_BYTES:
-                if len(self._known) >= MAX_CACHED_TARGETS:
-                    self._known.clear()
-                self._known[target] = route
+                if len(self._cache) >= MAX_CACHED_TARGETS:
+                    self._cache.clear()
+                self._cache[target] = route
             return route

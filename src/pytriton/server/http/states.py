@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an HTTP/1.1 connection, and what may wait on it beside requests."""
+"""The states of an HTTP/1.1 connection, and the items of its queue that are not requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 
 class ConnectionState(enum.Enum):
-    """Where a connection is in its life."""
+    """The state of a connection."""
 
     OPEN = "requests are read and answered"
-    LINGERING = "the last answer was sent, what still comes is thrown away"
-    CLOSING = "what was written is being sent"
-    CLOSED = "the connection is gone"
+    LINGERING = "the last response was sent, further input is discarded"
+    CLOSING = "the written output is being sent"
+    CLOSED = "the connection is closed"
 
 
 TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
@@ -27,11 +27,11 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
 
 
 class Refusal(NamedTuple):
-    """The last answer of a connection that cannot be read on."""
+    """The last response on a connection, to an invalid request."""
 
     status: int
     message: str
 
 
 class Expectation(NamedTuple):
-    """A client waits for `100 Continue` before it sends the body of its next request."""
+    """The client waits for `100 Continue` before it sends the body of its next request."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of HTTP answers, as far as it does not depend on what is served."""
+"""Status lines, heads and error bodies of HTTP responses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STATUS_LINES: dict[int, bytes] = {
 
 
 def error_body(message: str) -> bytes:
-    """Triton's error object."""
+    """Returns Triton's error object."""
     return b'{"error":%b}' % dump_json(message)
 
 
 def refusal(status: int, message: str) -> bytes:
-    """The last answer on a connection."""
+    """Returns the last response on a connection."""
     body = error_body(message)
     return b"%bContent-Type: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
         STATUS_LINES[status],
@@ -33,9 +33,9 @@ def refusal(status: int, message: str) -> bytes:
 
 
 def stream_head(status: int, content_type: bytes, *, closes: bool, is_chunked: bool) -> bytes:
-    """The head of an answer whose length is not known yet.
+    """Returns the head of a response of unknown length.
 
-    Where it is not chunked, the end of the connection is the end of the answer.
+    If it is not chunked, the end of the connection is the end of the response.
     """
     return b"%bContent-Type: %b\r\n%b%b\r\n" % (
         STATUS_LINES[status],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking after slow and idle clients, with one timer each for all of them."""
+"""Periodic checks for slow and for idle clients, with one timer for each kind of check."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 CHECK_INTERVAL_S = 1.0
-# An idle connection is ended after the timeout, and at most one of these parts of it later.
+# An idle connection is closed after the timeout, or up to this fraction of it later.
 CHECKS_PER_TIMEOUT = 10
 MAX_IDLE_INTERVAL_S = 60.0
 
 
 class Watched(Protocol):
-    """A connection whose client has to do something."""
+    """A connection that waits for its client."""
 
     def check_progress(self, now: float) -> bool:
-        """Whether to go on watching; ends the connection of a client that stands still."""
+        """Close the connection if the client stalls; returns whether to continue checking."""
 
 
 class MaybeIdle(Protocol):
-    """A connection that may have nothing to do."""
+    """A connection that may be idle."""
 
     def check_idle(self, now: float) -> None:
-        """End the connection if it was idle for too long."""
+        """Close the connection if it was idle for too long."""
 
 
 class ProgressWatch:
@@ -38,14 +38,14 @@ class ProgressWatch:
         self._has_timer = False
 
     def add(self, connection: Watched) -> None:
-        """Look after a connection until it says that its client has caught up."""
+        """Check a connection periodically until `check_progress` returns False."""
         self._watched.add(connection)
         if not self._has_timer:
             self._has_timer = True
             self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
     def discard(self, connection: Watched) -> None:
-        """Forget a connection."""
+        """Stop checking a connection."""
         self._watched.discard(connection)
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class ProgressWatch:
 
 
 class IdleWatch:
-    """Looks at all connections every now and then, so that requests need not look at the clock."""
+    """Checks all connections periodically, so that requests need not read the clock."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class IdleWatch:
         self._has_timer = False
 
     def start(self) -> None:
-        """Look at the connections as long as there are any; a timeout of 0 means never."""
+        """Check the connections as long as there are any; never if the timeout is 0."""
         if not self._has_timer and self._interval_s:
             self._has_timer = True
             self._loop.call_later(self._interval_s, self._check)
