@@ -111,7 +111,7 @@ def test_full_queue_refuses_at_once_where_it_must_not_block(held):
         assert held.started.acquire(timeout=DEADLINE_S)  # this one does not wait any more
         futures += [client.infer_sample(A), client.infer_sample(A)]
 
-        with pytest.raises(PyTritonClientQueueFullError, match="2 that wait already"):
+        with pytest.raises(PyTritonClientQueueFullError, match="2 requests are already waiting"):
             client.infer_sample(A)
         held.let_go.set()
 

@@ -62,7 +62,7 @@ def test_limit_of_a_call_stays_positive():
 
 
 def test_pause_may_be_told():
-    wait = Wait(waiting.AS_LONG_AS_IT_TAKES_S, Clock(), pause_s=7.0)
+    wait = Wait(waiting.NO_TIMEOUT_S, Clock(), pause_s=7.0)
 
     assert [wait.next_pause_s() for _ in range(3)] == [7.0, 7.0, 7.0]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of models served by this package or by any Triton server.
 
-Each is loaded when it is first used: asyncio alone takes 4 MiB.
+Each client is imported when it is first used, because asyncio alone takes 4 MiB.
 """
 
 from __future__ import annotations

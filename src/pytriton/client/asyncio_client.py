@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class AsyncioModelClient(BaseModelClient):
     """Like `ModelClient`, but its methods are coroutines. It belongs to one event loop.
 
-    The arguments are those of `BaseModelClient`. With `lazy_init=False` it is `async with` that
-    waits for the model; where that fails the client is closed.
+    The arguments are those of `BaseModelClient`. With `lazy_init=False`, `async with`
+    waits for the model; if that fails, the client is closed.
 
     Example:
         >>> async with AsyncioModelClient("grpc://localhost", "AddSub") as client:
@@ -38,7 +38,7 @@ class AsyncioModelClient(BaseModelClient):
 
     _is_asyncio = True
 
-    # Made when they are first used, which is inside the event loop they belong to.
+    # Created on first use, inside the event loop that they belong to.
     @functools.cached_property
     def _general_client(self) -> Any:
         return self.create_client_from_url(self._url.with_scheme)
@@ -74,8 +74,8 @@ class AsyncioModelClient(BaseModelClient):
             return
         self._closed = True
         if self._only_in_pid not in (None, os.getpid()):
-            return  # a fork, where it would wait for threads, or end the parent's connections
-        async with contextlib.AsyncExitStack() as stack:  # closes all, whatever one of them raises
+            return  # in a fork this would wait for threads, or close the parent's connections
+        async with contextlib.AsyncExitStack() as stack:  # closes all of them even if one raises
             for name in ("_general_client", "_infer_client"):
                 client = self.__dict__.get(name)
                 if client is not None:
@@ -90,15 +90,15 @@ class AsyncioModelClient(BaseModelClient):
         """Like `ModelClient.wait_for_model`.
 
         Args:
-            timeout_s: time allowed for the server and the model.
+            timeout_s: timeout for the server and the model together.
 
         Raises:
             PyTritonClientTimeoutError: The server was not ready in time.
-            PyTritonClientModelUnavailableError: The model was not.
+            PyTritonClientModelUnavailableError: The model was not ready in time.
             PyTritonClientClosedError: The client is closed.
         """
         self._check_usable()
-        with self._telling_of_close():
+        with self._converting_close_errors():
             await asyncio_utils.asyncio_wait_for_model_ready(
                 self._general_client,
                 self._model_name,
@@ -151,7 +151,7 @@ class AsyncioModelClient(BaseModelClient):
         return self._model_config or await self._ready_model_config()
 
     async def _ready_model_config(self) -> TritonModelConfig:
-        """The configuration, fetched once the model is ready by the first task that needs it."""
+        """Returns the configuration; the first task that needs it waits for the model."""
         if self._model_ready and self._model_config is not None:
             return self._model_config
         self._check_usable()
@@ -166,7 +166,7 @@ class AsyncioModelClient(BaseModelClient):
             ) from error
         try:
             if not self._model_ready or self._model_config is None:
-                with self._telling_of_close():
+                with self._converting_close_errors():
                     self._model_config = await asyncio_utils.asyncio_get_model_config(
                         self._general_client,
                         self._model_name,
@@ -198,13 +198,13 @@ class AsyncioModelClient(BaseModelClient):
             **request, headers=self._headers(headers), **protocol.limit(limit_s)
         )
         try:
-            with self._telling_of_close(), protocol.asyncio_limit(limit_s):
+            with self._converting_close_errors(), protocol.asyncio_limit(limit_s):
                 result = await call
             return finish(tensors.arrays_in(result))
-        except self._refusals() as error:
+        except self._call_errors() as error:
             raise self._failure(error) from error
 
-    def _refusals(self) -> tuple[type[Exception], ...]:
-        refusals = asyncio_utils.refusals_of(self._infer_client)
-        # gRPC's messages raise it where they refuse what the caller gave.
+    def _call_errors(self) -> tuple[type[Exception], ...]:
+        refusals = asyncio_utils.call_errors_of(self._infer_client)
+        # Over gRPC, a ValueError means that protobuf refused an argument of the caller.
         return refusals if self._protocol is GRPC else (ValueError, *refusals)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 connections for asyncio.
 
-They stand in for the aiohttp session of `tritonclient.http.aio`, which rounds time limits of more
-than five seconds up to the next whole one and, when it is closed, leaves connections behind whose
-server does not read. A limit here is a cancellation, which ends the connection at once.
+They replace the aiohttp session of `tritonclient.http.aio`. That session rounds timeouts of more
+than five seconds up to whole seconds and, when it is closed, leaves connections open whose server
+does not read. Here a timeout is a cancellation, which closes the connection at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
-from pytriton.client.connecting import NEXT_ATTEMPT_S, Address, Addresses, look_up
+from pytriton.client.connecting import NEXT_ATTEMPT_DELAY_S, Address, Addresses, look_up
 from pytriton.client.connections import is_readable
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, described, request_head
 from pytriton.client.url import TritonUrl
 
 _IPV6_EXTRAS = 2  # flow information and scope
-_MOST_CONNECTIONS = 100  # what the session in its place has
-_JOIN_BYTES = 65536  # a smaller body travels in one send with its head
+_MAX_CONNECTIONS = 100  # as in the aiohttp session
+_JOIN_BYTES = 65536  # smaller bodies are sent together with their head
 
 
 class AsyncioHttpResponse:
-    """An answer, with the few members that `tritonclient.http.aio` uses of one."""
+    """A response with the few members that `tritonclient.http.aio` uses."""
 
     def __init__(self, answer: HttpAnswer) -> None:
         self.status = answer.status_code
@@ -46,36 +46,36 @@ class _Headers:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection, and the answer that is coming over it."""
+    """A connection and the response that it is receiving."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self._answer: HttpAnswer | None = None
-        self._arrival: asyncio.Future[HttpAnswer]
-        self._failure: Exception | None = None  # what ended it while nothing was asked
+        self._response: asyncio.Future[HttpAnswer]
+        self._failure: Exception | None = None  # the error that ended it while idle
 
     @property
     def is_usable(self) -> bool:
-        # The event loop does not know of the server's goodbye where it did not run since.
+        # The server may have closed it, but the event loop has not run since to notice that.
         return not (
             self._transport.is_closing() or is_readable(self._transport.get_extra_info("socket"))
         )
 
     def abort(self) -> None:
-        with contextlib.suppress(RuntimeError):  # its event loop is closed
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._transport.abort()
 
     async def exchange(self, head: bytes, body: bytes) -> HttpAnswer:
         if self._failure is not None:
             raise self._failure
         self._answer = HttpAnswer()
-        self._arrival = asyncio.get_running_loop().create_future()
+        self._response = asyncio.get_running_loop().create_future()
         if len(body) <= _JOIN_BYTES:
             self._transport.write(head + body)
         else:
             self._transport.write(head)
             self._transport.write(body)
-        return await self._arrival
+        return await self._response
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -93,7 +93,7 @@ class _Connection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         if self._answer is None:
-            # Nothing was asked, so this is the server's goodbye, or it speaks something else.
+            # There is no open request: the server reports an error or uses another protocol.
             self._failure = ConnectionError(f"expected a question first, got {described(data)}")
             self.abort()
             return
@@ -107,16 +107,16 @@ class _Connection(asyncio.Protocol):
 
     def _finish(self, error: Exception | None) -> None:
         answer, self._answer = self._answer, None
-        if answer is None or self._arrival.done():
-            return  # nobody waits any more
+        if answer is None or self._response.done():
+            return  # the caller does not wait any more
         if error is None:
-            self._arrival.set_result(answer)
+            self._response.set_result(answer)
         else:
-            self._arrival.set_exception(error)
+            self._response.set_exception(error)
 
 
 class AsyncioHttpConnections:
-    """The connections to one server: each call takes an idle one or opens another.
+    """The connections to one server: each call uses an idle one or opens a new one.
 
     Args:
         url: the server.
@@ -125,7 +125,7 @@ class AsyncioHttpConnections:
     def __init__(self, url: TritonUrl) -> None:
         self._url = url
         self._idle: list[_Connection] = []
-        self._room = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._free_connections = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._end: AsyncIterator[None] | None = None
         self._closed = False
 
@@ -144,7 +144,7 @@ class AsyncioHttpConnections:
         )
 
     async def close(self) -> None:
-        """Close idle connections; calls in progress end as they would have."""
+        """Close idle connections; calls in progress are not affected."""
         self._closed = True
         _abort_all(self._idle)
 
@@ -153,7 +153,7 @@ class AsyncioHttpConnections:
     ) -> AsyncioHttpResponse:
         target = urllib.parse.urlsplit(url)._replace(scheme="", netloc="").geturl()
         head = request_head(method, target, self._url.without_scheme, headers)
-        async with self._room:
+        async with self._free_connections:
             connection = self._take() or await self._connect()
             try:
                 answer = await connection.exchange(head, body)
@@ -186,7 +186,7 @@ class AsyncioHttpConnections:
 
 
 async def _connect(url: TritonUrl) -> _Connection:
-    """A connection to the first address that takes one, as `connecting.connect` opens it."""
+    """Opens a connection to the first address that accepts one, like `connecting.connect`."""
     addresses = await _addresses_of(url)
     failure: BaseException = ConnectionError(f"expected an address of {url.hostname}, got none")
     attempts: set[asyncio.Task[_Connection]] = set()
@@ -196,7 +196,7 @@ async def _connect(url: TritonUrl) -> _Connection:
                 attempts.add(asyncio.create_task(_attempt(addresses.pop(0))))
             await asyncio.wait(
                 attempts,
-                timeout=NEXT_ATTEMPT_S if addresses else None,
+                timeout=NEXT_ATTEMPT_DELAY_S if addresses else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             for attempt in [attempt for attempt in attempts if attempt.done()]:
@@ -214,22 +214,23 @@ async def _connect(url: TritonUrl) -> _Connection:
 
 async def _attempt(address: Address) -> _Connection:
     host, port, *more = address[-1]
-    if len(more) == _IPV6_EXTRAS and more[1]:  # an address that means something on one link only
+    if len(more) == _IPV6_EXTRAS and more[1]:  # an address with a scope, such as a link-local one
         host = f"{host}%{more[1]}"
     _, connection = await asyncio.get_running_loop().create_connection(_Connection, host, port)
     return connection
 
 
 def _abort_unused(attempt: asyncio.Task[_Connection]) -> None:
-    """It may have succeeded in the moment in which it was not wanted any more."""
+    """Closes the connection of an attempt that succeeded while it was being cancelled."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().abort()
 
 
 async def _abort_at_the_end(connections: list[_Connection]) -> AsyncIterator[None]:
-    """Event loops finish such a generator when it is dropped, and before they are closed.
+    """Closes connections when the generator is deleted or the event loop is closed.
 
-    So a client that nobody closed leaves no connection to be complained of.
+    Event loops finish open async generators, so a client that was not closed leaves no connection
+    that would cause a ResourceWarning.
     """
     try:
         yield
@@ -243,21 +244,24 @@ def _abort_all(connections: list[_Connection]) -> None:
 
 
 async def _addresses_of(url: TritonUrl) -> Addresses:
-    """Not by the event loop, whose end would wait for a lookup that does not end."""
+    """Looks up the addresses in a thread of our own.
+
+    The end of the event loop would wait for a lookup in its own threads, which may hang.
+    """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Addresses] = loop.create_future()
 
     def settle(answer: Addresses | OSError) -> None:
         if found.done():
-            return  # nobody waits any more
+            return  # the caller does not wait any more
         if isinstance(answer, OSError):
             found.set_exception(answer)
         else:
             found.set_result(answer)
 
-    def tell(answer: Addresses | OSError) -> None:
+    def report(answer: Addresses | OSError) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle, answer)
 
-    look_up(url, tell)
+    look_up(url, report)
     return await found

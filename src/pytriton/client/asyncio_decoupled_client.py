@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio client of decoupled models, which answer a request any number of times."""
+"""The asyncio client of decoupled models, which send any number of responses to a request."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pytriton.client.tensors import Array, Parameters
 class AsyncioDecoupledModelClient(AsyncioModelClient):
     """Like `AsyncioModelClient`, but for decoupled models: `async for` over responses.
 
-    It speaks gRPC only. `inference_timeout_s` is the time allowed for each response. Any number of
-    inferences may go on at a time, each in a stream of its own. What is wrong with a request is
-    raised when its iteration begins.
+    It supports only gRPC. `inference_timeout_s` is the timeout of each response. Any number of
+    inferences may be open at the same time, each in its own stream. Errors in the arguments of a
+    request are raised when its iteration starts.
 
     Example:
         >>> async with AsyncioDecoupledModelClient("grpc://localhost", "Chat") as client:
@@ -32,7 +32,7 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
 
     _wants_decoupled_model = True
 
-    def infer_sample(  # type: ignore[override]  # the class users know derives from the other
+    def infer_sample(  # type: ignore[override]  # the public class derives from the other one
         self,
         *inputs: Array,
         parameters: Parameters | None = None,
@@ -48,14 +48,14 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             **named_inputs: inputs by name instead.
 
         Returns:
-            An iterator over responses, each with the outputs by name; None for those that it
-            leaves out.
+            An iterator over responses, each with the outputs by name; omitted outputs are
+            None.
 
         Raises:
-            PyTritonClientValueError: The address is not one of gRPC, or an argument is wrong.
+            PyTritonClientValueError: The address is not a gRPC address, or an argument is wrong.
             PyTritonClientInferenceServerError: The model is not decoupled, or the server answered
                 with an error.
-            PyTritonClientTimeoutError: No response came in time.
+            PyTritonClientTimeoutError: No response arrived in time.
         """
         return self._infer(inputs, named_inputs, parameters, headers, is_batch=False)
 
@@ -75,8 +75,8 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
             **named_inputs: inputs by name instead.
 
         Returns:
-            An iterator over responses, each with the outputs by name; None for those that it
-            leaves out.
+            An iterator over responses, each with the outputs by name; omitted outputs are
+            None.
 
         Raises:
             PyTritonClientModelDoesntSupportBatchingError: The model has no batch dimension.
@@ -108,15 +108,15 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
         finally:
             if hasattr(stream, "cancel"):
                 stream.cancel()
-            else:  # older releases of the official client give a generator
+            else:  # older releases of the official client return a generator
                 await stream.aclose()
 
     async def _next_result(self, stream: Any) -> Any:
-        """The next response; None at the end of the stream."""
-        import grpc  # noqa: PLC0415  loaded already by the protocol in use
+        """Returns the next response, or None at the end of the stream."""
+        import grpc  # noqa: PLC0415  already imported by the protocol in use
 
         try:
-            with self._telling_of_close(), AsyncioTimeLimit(self._inference_timeout_s):
+            with self._converting_close_errors(), AsyncioTimeLimit(self._inference_timeout_s):
                 result, error = await anext(stream)
         except StopAsyncIteration:
             return None

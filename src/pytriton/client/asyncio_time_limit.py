@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time limit for what an asyncio task does, which never loses a cancellation of the task.
+"""A timeout for a block of code in an asyncio task, which never loses a cancellation of the task.
 
-`asyncio.wait_for` does, before Python 3.12: a task that is cancelled in the very moment in which
-what it waits for is there goes on as if nothing had been said. `asyncio.timeout` came with 3.11.
+Before Python 3.12, `asyncio.wait_for` loses the cancellation of a task if the result arrives at the
+same moment. `asyncio.timeout` exists only from Python 3.11 on.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 
 class AsyncioTimeLimit:
-    """Holds inside of a block, which ends with `asyncio.TimeoutError` when the time is up.
+    """Ends the `with` block with `asyncio.TimeoutError` after the timeout.
 
     Args:
-        limit_s: time allowed.
+        limit_s: the timeout.
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._is_over = False
+        self._has_expired = False
 
     def __enter__(self) -> None:
         self._task: Any = asyncio.current_task()
         self._cancelled_before = _count(self._task, "cancelling")
-        self._alarm = asyncio.get_running_loop().call_later(self._limit_s, self._end)
+        self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._end)
 
     def __exit__(
         self,
@@ -34,19 +34,19 @@ class AsyncioTimeLimit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._alarm.cancel()
-        if not self._is_over:
+        self._timer.cancel()
+        if not self._has_expired:
             return
         cancelled = _count(self._task, "uncancel")
         if kind is asyncio.CancelledError and cancelled <= self._cancelled_before:
             raise asyncio.TimeoutError from error
 
     def _end(self) -> None:
-        self._is_over = True
+        self._has_expired = True
         self._task.cancel()
 
 
 def _count(task: Any, method: str) -> int:
-    """How often a task was cancelled, as its method says; 0 in Python 3.10, which has none."""
+    """Calls a method that returns the number of cancellations; 0 in Python 3.10, which has none."""
     count = getattr(task, method, None)
     return 0 if count is None else count()

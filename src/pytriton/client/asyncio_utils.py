@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `pytriton.client.utils` does, for the asyncio clients of the official package."""
+"""The functions of `pytriton.client.utils` for the asyncio clients of the official package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.client import waiting
 from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.protocols import address_of, protocol_of
 from pytriton.client.utils import ModelState, state_in_index
-from pytriton.client.waiting import AS_LONG_AS_IT_TAKES_S, Call, Model, Steps, Wait
+from pytriton.client.waiting import NO_TIMEOUT_S, Call, Model, Steps, Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 _DEFAULT_TIMEOUT_S = 60.0
@@ -22,16 +22,16 @@ T = TypeVar("T")
 async def asyncio_wait_for_server_ready(
     asyncio_client: Any, sleep_time_s: float, headers: Mapping[str, str] | None = None
 ) -> None:
-    """Wait, for as long as it takes, until the server is ready and live.
+    """Wait without a timeout until the server is ready and live.
 
     Args:
         asyncio_client: an asyncio client of the official package.
-        sleep_time_s: pause between two looks.
+        sleep_time_s: pause between two checks.
         headers: headers of the requests.
     """
     address = address_of(asyncio_client)
-    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s, address=address)
-    await _carry_out(waiting.server_ready(wait, headers), asyncio_client)
+    wait = Wait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
+    await _run_steps(waiting.server_ready(wait, headers), asyncio_client)
 
 
 async def asyncio_wait_for_model_status_loaded(
@@ -41,20 +41,20 @@ async def asyncio_wait_for_model_status_loaded(
     model_version: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Wait, for as long as it takes, until the server and the model are ready.
+    """Wait without a timeout until the server and the model are ready.
 
     Args:
         asyncio_client: an asyncio client of the official package.
         model_name: name of the model.
-        sleep_time_s: pause between two looks.
+        sleep_time_s: pause between two checks.
         model_version: version of the model; default is the latest.
         headers: headers of the requests.
     """
     address = address_of(asyncio_client)
-    wait = Wait(AS_LONG_AS_IT_TAKES_S, pause_s=sleep_time_s, address=address)
+    wait = Wait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
     model = Model(model_name, model_version)
     steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
-    await _carry_out(steps, asyncio_client)
+    await _run_steps(steps, asyncio_client)
 
 
 async def asyncio_wait_for_model_ready(
@@ -64,23 +64,23 @@ async def asyncio_wait_for_model_ready(
     timeout_s: float = _DEFAULT_TIMEOUT_S,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Like `utils.wait_for_model_ready`, but 60 s by default.
+    """Like `utils.wait_for_model_ready`, with a default timeout of 60 s.
 
     Args:
         asyncio_client: an asyncio client of the official package.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
-        timeout_s: time allowed for the server and the model.
+        timeout_s: timeout for the server and the model together.
         headers: headers of the requests.
 
     Raises:
         PyTritonClientTimeoutError: The server was not ready in time.
-        PyTritonClientModelUnavailableError: The model was not.
+        PyTritonClientModelUnavailableError: The model was not ready in time.
     """
     model = Model(model_name, model_version)
     wait = Wait(timeout_s, address=address_of(asyncio_client))
     steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
-    await _carry_out(steps, asyncio_client)
+    await _run_steps(steps, asyncio_client)
 
 
 async def asyncio_get_model_config(
@@ -90,13 +90,13 @@ async def asyncio_get_model_config(
     timeout_s: float = _DEFAULT_TIMEOUT_S,
     headers: Mapping[str, str] | None = None,
 ) -> TritonModelConfig:
-    """Like `utils.get_model_config`, but 60 s by default.
+    """Like `utils.get_model_config`, with a default timeout of 60 s.
 
     Args:
         client: an asyncio client of the official package.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
-        timeout_s: time allowed for everything.
+        timeout_s: timeout of the whole operation.
         headers: headers of the requests.
 
     Returns:
@@ -105,12 +105,12 @@ async def asyncio_get_model_config(
     Raises:
         PyTritonClientTimeoutError: The server was not ready in time, or did not answer.
         PyTritonClientModelUnavailableError: The model was not ready in time.
-        PyTritonClientInferenceServerError: The server refused to tell the configuration.
+        PyTritonClientInferenceServerError: The server refused the request for the configuration.
     """
     wait = Wait(timeout_s, address=address_of(client))
     model = Model(model_name, model_version)
     steps = waiting.model_config(wait, headers, model, protocol_of(client))
-    return await _carry_out(steps, client)
+    return await _run_steps(steps, client)
 
 
 async def asyncio_get_model_state(
@@ -125,19 +125,19 @@ async def asyncio_get_model_state(
         client: an asyncio client of the official package.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
-        headers: headers of the request; the index usually asks for an access token.
+        headers: headers of the request; the index usually needs an access token.
 
     Returns:
-        The state; UNAVAILABLE where the index does not have the model.
+        The state; UNAVAILABLE if the model is not in the index.
     """
     index = await client.get_model_repository_index(headers=headers)
     return state_in_index(protocol_of(client), index, model_name, model_version)
 
 
-def refusals_of(client: Any) -> tuple[type[Exception], ...]:
-    """What calls raise where there is no answer or an error for one."""
+def call_errors_of(client: Any) -> tuple[type[Exception], ...]:
+    """Returns the exceptions that calls raise if they get no response or an error."""
     protocol = protocol_of(client)
-    # asyncio's TimeoutError is the builtin one, an OSError, from Python 3.11 on only.
+    # asyncio.TimeoutError is the built-in TimeoutError, an OSError, only from Python 3.11 on.
     return (
         *protocol.asyncio_errors(),
         asyncio.TimeoutError,
@@ -145,9 +145,9 @@ def refusals_of(client: Any) -> tuple[type[Exception], ...]:
     )
 
 
-async def _carry_out(steps: Steps[T], client: Any) -> T:
-    """Make the calls and the pauses of a wait."""
-    failures = (*refusals_of(client), *protocol_of(client).unreadable)
+async def _run_steps(steps: Steps[T], client: Any) -> T:
+    """Executes the calls and pauses of a wait."""
+    failures = (*call_errors_of(client), *protocol_of(client).parse_errors)
     outcome: Any = None
     while True:
         try:

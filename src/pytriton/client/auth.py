@@ -16,14 +16,14 @@ _HEADERS = {
 
 
 def create_auth_headers(access_token: str | None, protocol: str) -> dict[str, str]:
-    """The headers with which protected endpoints let a request pass.
+    """Create the headers for requests to protected endpoints.
 
     Args:
         access_token: the server's token.
         protocol: "http" or "grpc", in any case.
 
     Returns:
-        One header.
+        The header with the token.
 
     Raises:
         ValueError: The token is missing or the protocol unknown.
@@ -37,16 +37,16 @@ def create_auth_headers(access_token: str | None, protocol: str) -> dict[str, st
 
 
 def extract_access_token_from_headers(headers: Mapping[str, str] | None) -> str | None:
-    """The token that headers carry, in either protocol's form.
+    """Return the token in headers of either protocol.
 
     Args:
         headers: headers of a request; their names may be in any case.
 
     Returns:
-        The token, or None where there is none.
+        The token, or None if there is none.
 
     Raises:
-        ValueError: Both forms are there and differ.
+        ValueError: The headers of both protocols are present with different tokens.
     """
     given = {name.lower(): value for name, value in (headers or {}).items()}
     tokens = {given[name] for name in _HEADERS.values() if given.get(name)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all clients of one model share: their settings, and requests and results in numpy's terms.
+"""The common base of all clients: settings, and conversion of requests and results.
 
-Nothing here talks to a server.
+Nothing here communicates with a server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.client import tensors
 from pytriton.client.auth import create_auth_headers
-from pytriton.client.connecting import LONGEST_LIMIT_S
+from pytriton.client.connecting import MAX_TIMEOUT_S
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientError,
@@ -31,7 +31,7 @@ from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
-    SHORTEST_LIMIT_S,
+    MIN_TIMEOUT_S,
     check_limit,
 )
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -40,32 +40,32 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
-_LARGE_BYTES = 2**20  # copied in a fraction of a millisecond
+_LARGE_BYTES = 2**20  # smaller inputs are copied in a fraction of a millisecond
 
 
 class BaseModelClient:
-    """Settings of a client; the clients themselves derive from it.
+    """Settings of a client; all clients derive from this class.
 
     Args:
-        url: address of the server, `[scheme://]host[:port]`; the scheme is http, which is the
-            default, or grpc, and the default ports are 8000 and 8001.
+        url: address of the server, `[scheme://]host[:port]`; the scheme is http (the default) or
+            grpc, and the default ports are 8000 and 8001.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
-        lazy_init: whether the server is asked for the model when it is first needed. Otherwise
-            the constructor waits for the model, for asyncio clients `async with` does.
-        init_timeout_s: time allowed for the server and the model to become ready and for the
-            model's configuration to arrive; default is 300 s.
-        inference_timeout_s: time allowed for an inference, from connecting to the last byte of
-            the answer; default is 60 s.
-        model_config: configuration of the model, where it is known already.
-        ensure_model_is_ready: whether to wait for the model before the first inference although
+        lazy_init: whether to request the model's configuration when it is first needed. Otherwise
+            the constructor waits for the model, or `async with` of an asyncio client.
+        init_timeout_s: timeout until the server and the model are ready and the model's
+            configuration is received; default is 300 s.
+        inference_timeout_s: timeout of an inference, from connecting to the last byte of the
+            response; default is 60 s.
+        model_config: configuration of the model, if it is already known.
+        ensure_model_is_ready: whether to wait for the model before the first inference even if
             `model_config` is given.
         access_token: token for the server's protected endpoints, sent with every request.
 
     Raises:
-        PyTritonClientInvalidUrlError: The address cannot be read.
-        PyTritonClientValueError: The version is not text, a time limit not a number, or the access
-            token nothing that gRPC can send.
+        PyTritonClientInvalidUrlError: The address is malformed.
+        PyTritonClientValueError: The version is not text, a timeout is not a number, or gRPC cannot
+            send the access token.
         ValueError: The access token is empty.
     """
 
@@ -96,14 +96,14 @@ class BaseModelClient:
                 f"Expected a model's version as text, such as '1', got {model_version!r}"
             )
         self._protocol = BY_SCHEME[self._url.scheme]
-        self._library = self.get_lib()  # now, as loading takes longer than some limits of calls
+        self._library = self.get_lib()  # imported now: this takes longer than some timeouts
         self._model_name = model_name
         self._model_version = model_version
         self._lazy_init = lazy_init
-        self._init_timeout_s = _limit_of(
+        self._init_timeout_s = _timeout_of(
             "init_timeout_s", init_timeout_s, DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S
         )
-        self._inference_timeout_s = _limit_of(
+        self._inference_timeout_s = _timeout_of(
             "inference_timeout_s", inference_timeout_s, DEFAULT_INFERENCE_TIMEOUT_S
         )
         self._model_config = model_config
@@ -116,7 +116,7 @@ class BaseModelClient:
             self._auth_headers = as_metadata(self._auth_headers)
         self._request_ids = itertools.count()
         self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
-        # Connections need gRPC's threads or the event loop, which do not survive a fork.
+        # Connections need gRPC's threads or an event loop, which do not survive a fork.
         is_bound = self._protocol is GRPC or self._is_asyncio
         self._only_in_pid = os.getpid() if is_bound else None
         self._closed = False
@@ -127,14 +127,14 @@ class BaseModelClient:
 
     @classmethod
     def from_existing_client(cls, existing_client: BaseModelClient) -> Self:
-        """A client with the settings of another one, and its knowledge of the model.
+        """Create a client with the settings of another client.
 
         Args:
-            existing_client: client to take after. Where it knows the model's configuration, the
-                new one asks for nothing before its first inference.
+            existing_client: the client to copy. If it has the model's configuration, the new
+                client uses that and requests nothing before its first inference.
 
         Returns:
-            A client with connections of its own.
+            A client with its own connections.
         """
         return cls(
             existing_client._url.with_scheme,
@@ -148,7 +148,7 @@ class BaseModelClient:
         )
 
     def get_lib(self) -> Any:
-        """The part of the official package that speaks the client's protocol.
+        """Return the module of the official package for the client's protocol.
 
         Returns:
             The module.
@@ -156,17 +156,17 @@ class BaseModelClient:
         return self._protocol.asyncio_library if self._is_asyncio else self._protocol.library
 
     def create_client_from_url(self, url: str, network_timeout_s: float | None = None) -> Any:
-        """The official client that the client works with; it makes two of them.
+        """Create an official client; this client uses two of them.
 
         Args:
-            url: address of the server, as the constructor takes it.
-            network_timeout_s: time limit of its calls over HTTP; default is that of inferences.
+            url: address of the server, as in the constructor.
+            network_timeout_s: timeout of its calls over HTTP; default is `inference_timeout_s`.
 
         Returns:
             A client of the official package. A subclass may return one with other settings.
 
         Raises:
-            PyTritonClientInvalidUrlError: The address cannot be read.
+            PyTritonClientInvalidUrlError: The address is malformed.
         """
         address = TritonUrl.from_url(url)
         protocol = BY_SCHEME[address.scheme]
@@ -185,8 +185,11 @@ class BaseModelClient:
             )
 
     @contextlib.contextmanager
-    def _telling_of_close(self) -> Iterator[None]:
-        """Say so where the client is closed meanwhile; gRPC raises this and that, or cancels."""
+    def _converting_close_errors(self) -> Iterator[None]:
+        """Converts errors caused by a concurrent close() into PyTritonClientClosedError.
+
+        gRPC raises various errors in this case, or cancels the call.
+        """
         try:
             yield
         except PyTritonClientError:
@@ -219,11 +222,11 @@ class BaseModelClient:
         *,
         is_batch: bool,
     ) -> tuple[Mapping[str, Array], Callable[[dict[str, Array]], dict[str, Array]]]:
-        """The inputs as the model takes them, and what its outputs have to go through."""
+        """Returns the inputs in the model's names and shapes, and a conversion for its outputs."""
         self._check_model(config, is_batch=is_batch)
         given = tensors.name_inputs(config, inputs, named_inputs)
         if is_batch or config.max_batch_size <= 0:
-            return given, tensors.as_they_are
+            return given, tensors.unchanged
         return tensors.add_batch_axis(given), tensors.remove_batch_axis
 
     def _check_model(self, config: TritonModelConfig, *, is_batch: bool) -> None:
@@ -248,7 +251,7 @@ class BaseModelClient:
         inputs: Mapping[str, Array],
         parameters: Parameters | None,
     ) -> dict[str, Any]:
-        """Arguments for the official client's methods that infer."""
+        """Returns the arguments for the inference methods of the official client."""
         parameters, queueing = tensors.split_parameters(parameters)
         return {
             "model_name": self._model_name,
@@ -261,10 +264,10 @@ class BaseModelClient:
         }
 
     def _limit_s(self, inputs: Mapping[str, Array], began_s: float) -> float:
-        """The time left for a request; preparing a large one takes a part of it."""
+        """Returns the time left for a request; preparing a large request takes a part of it."""
         if sum([array.nbytes for array in inputs.values()]) < _LARGE_BYTES:
             return self._inference_timeout_s
-        return max(self._inference_timeout_s - (time.monotonic() - began_s), SHORTEST_LIMIT_S)
+        return max(self._inference_timeout_s - (time.monotonic() - began_s), MIN_TIMEOUT_S)
 
     def _infer_input(self, name: str, array: Array) -> Any:
         datatype = tensors.datatype_of(name, array)
@@ -282,7 +285,7 @@ class BaseModelClient:
         return self._requested_outputs[1]
 
     def _headers(self, headers: Parameters | None) -> dict[str, str] | None:
-        """Headers of a request: a new dictionary, as the official client adds its own to it."""
+        """Returns a new dictionary of headers, because the official client adds its own to it."""
         if not headers:
             return self._auth_headers and dict(self._auth_headers)
         given = {name: str(value) for name, value in headers.items()}
@@ -294,16 +297,16 @@ class BaseModelClient:
         return failure_of(error, "inference request", f"{self._inference_timeout_s:g} s")
 
 
-def _limit_of(name: str, given: float | None, default: float) -> float:
-    """A time limit that locks, sockets and event loops take."""
+def _timeout_of(name: str, given: float | None, default: float) -> float:
+    """Returns a timeout that locks, sockets and event loops accept."""
     if given is None:
         return default
     check_limit(name, given)
-    return min(max(given, 0), LONGEST_LIMIT_S)
+    return min(max(given, 0), MAX_TIMEOUT_S)
 
 
 def _is_cancellation_of_task(error: BaseException) -> bool:
-    """Whether it was the task that was cancelled; Python 3.10 cannot tell."""
+    """Whether the task itself was cancelled; unknown, and thus False, in Python 3.10."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     requests = getattr(asyncio.current_task(), "cancelling", None)

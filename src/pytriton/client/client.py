@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All clients under the name that their users know; each lives in a module of its own."""
+"""All clients under their public names; each is defined in its own module."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a connection within a time limit, which the system's own functions do not keep.
+"""Opens a connection within a timeout, which the functions of the system cannot do.
 
-It takes no limit for looking up a name, and gives an address that swallows what is sent to it all
-the time there is, although the host may have another one.
+They have no timeout for DNS lookups, and spend the whole time on an address that does not answer,
+even if the host has another one.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Any
 
 from pytriton.client.url import TritonUrl
 
-Address = tuple[Any, ...]  # as socket.getaddrinfo gives it
+Address = tuple[Any, ...]  # as returned by socket.getaddrinfo
 Addresses = list[Address]
 
-LONGEST_LIMIT_S = 2_000_000.0  # 23 days; sockets, locks and polls refuse much longer ones
-NEXT_ATTEMPT_S = 0.25  # between attempts at two addresses; what RFC 8305 recommends
+MAX_TIMEOUT_S = 2_000_000.0  # 23 days; sockets, locks and polls refuse much longer timeouts
+NEXT_ATTEMPT_DELAY_S = 0.25  # before the next address is tried; recommended by RFC 8305
 
 
 def remaining(deadline: float) -> float:
-    """Seconds to the deadline, as many as sockets take.
+    """Returns the seconds to the deadline, limited to what sockets accept.
 
     Raises:
-        TimeoutError: There are none.
+        TimeoutError: The deadline has passed.
     """
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError("timed out")
-    return min(seconds, LONGEST_LIMIT_S)
+    return min(seconds, MAX_TIMEOUT_S)
 
 
-def look_up(url: TritonUrl, tell: Callable[[Addresses | OSError], Any]) -> None:
-    """Find the addresses of a host and tell them, or what went wrong; a name's from a thread."""
+def look_up(url: TritonUrl, report: Callable[[Addresses | OSError], Any]) -> None:
+    """Passes the addresses of a host, or the error, to a callback; for names, from a thread."""
     try:
-        addresses = _addresses_of(url, socket.AI_NUMERICHOST)  # asks nobody, so it takes no time
+        addresses = _addresses_of(url, socket.AI_NUMERICHOST)  # needs no DNS request
     except (OSError, UnicodeError):
-        # A daemon: nothing ends a lookup, and it must not keep the program from ending.
+        # A daemon, because a lookup cannot be cancelled and must not keep the program from ending.
         threading.Thread(
-            target=_look_up_name, args=(url, tell), name="pytriton-look-up", daemon=True
+            target=_look_up_name, args=(url, report), name="pytriton-look-up", daemon=True
         ).start()
     else:
-        tell(addresses)
+        report(addresses)
 
 
 def connect(url: TritonUrl, deadline: float) -> socket.socket:
-    """A connection to the first address of a host that takes one, in its system's order.
+    """Connects to the first address of a host that accepts, in the order of the system.
 
     Raises:
-        OSError: None does, or the name is not known, or the time is up.
+        OSError: No address accepts, the name is unknown, or the deadline has passed.
     """
     addresses = _wait_for_addresses(url, deadline)
     attempts = _Attempts(url)
@@ -64,7 +64,7 @@ def connect(url: TritonUrl, deadline: float) -> socket.socket:
             if addresses:
                 attempts.begin(addresses.pop(0))
             limit_s = remaining(deadline)
-            connection = attempts.wait(min(limit_s, NEXT_ATTEMPT_S) if addresses else limit_s)
+            connection = attempts.wait(min(limit_s, NEXT_ATTEMPT_DELAY_S) if addresses else limit_s)
             if connection is not None:
                 return connection
     finally:
@@ -73,7 +73,7 @@ def connect(url: TritonUrl, deadline: float) -> socket.socket:
 
 
 class _Attempts:
-    """Connections that are being opened, side by side."""
+    """Connections that are being opened in parallel."""
 
     def __init__(self, url: TritonUrl) -> None:
         self.failure: OSError = ConnectionError(f"expected an address of {url.hostname}, got none")
@@ -87,7 +87,7 @@ class _Attempts:
         family, kind, protocol, _, place = address
         try:
             attempt = socket.socket(family, kind, protocol)
-        except OSError as error:  # a family that this system does not have
+        except OSError as error:  # an address family that this system does not support
             self.failure = error
             return
         attempt.setblocking(False)
@@ -99,7 +99,7 @@ class _Attempts:
             self._fail(attempt, problem)
 
     def wait(self, limit_s: float) -> socket.socket | None:
-        """The first one that is open; None where the limit passes, or some or all have failed."""
+        """Returns the first open connection, or None after the timeout or if attempts failed."""
         ready = self._poll.poll(limit_s * 1000) if self._sockets else ()
         for descriptor, _ in ready:
             self._poll.unregister(descriptor)
@@ -132,13 +132,13 @@ def _wait_for_addresses(url: TritonUrl, deadline: float) -> Addresses:
     return answer
 
 
-def _look_up_name(url: TritonUrl, tell: Callable[[Addresses | OSError], Any]) -> None:
+def _look_up_name(url: TritonUrl, report: Callable[[Addresses | OSError], Any]) -> None:
     try:
-        tell(_addresses_of(url))
+        report(_addresses_of(url))
     except OSError as error:
-        tell(error)
-    except UnicodeError as error:  # no name at all
-        tell(socket.gaierror(socket.EAI_NONAME, str(error)))
+        report(error)
+    except UnicodeError as error:  # not a valid name
+        report(socket.gaierror(socket.EAI_NONAME, str(error)))
 
 
 def _addresses_of(url: TritonUrl, flags: int = 0) -> Addresses:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 connections that any thread may use and that keep their time limits.
+"""HTTP/1.1 connections that any thread may use and that keep their timeouts.
 
-They stand in for the gevent connections of `tritonclient.http`, which belong to one thread and take
-a limit for each read: an answer that trickles in never times out. A limit here is a deadline for
+They replace the gevent connections of `tritonclient.http`. Those belong to one thread and have a
+timeout for each read, so a response that arrives slowly never times out. Here a timeout applies to
 the whole exchange: connect, send, wait and receive.
 """
 
@@ -24,11 +24,11 @@ from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
 
 _RECEIVE_BYTES = 65536
-_JOIN_BYTES = 65536  # a smaller body travels in one send with its head
+_JOIN_BYTES = 65536  # smaller bodies are sent together with their head
 
 
 class HttpResponse:
-    """An answer, with the few methods that `tritonclient.http` calls on one."""
+    """A response with the few methods that `tritonclient.http` calls."""
 
     def __init__(self, answer: HttpAnswer) -> None:
         self.status_code = answer.status_code
@@ -37,11 +37,11 @@ class HttpResponse:
         self._read = 0
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The value of a header."""
+        """Returns the value of a header."""
         return self._headers.get(name.lower(), default)
 
     def read(self, length: int | None = None) -> bytes | memoryview:
-        """The next bytes of the body; the tensors behind a JSON head come as a view of it."""
+        """Returns the next bytes of the body; tensors after a JSON head are a view of the body."""
         start = self._read
         if length is None:
             self._read = len(self._body)
@@ -51,7 +51,10 @@ class HttpResponse:
 
 
 class TimeLimit:
-    """Holds inside of a block, in the thread that enters it; a generator costs twice the time."""
+    """A timeout for the calls of this thread in a block.
+
+    A class, because a generator as context manager takes twice the time.
+    """
 
     def __init__(self, limits: threading.local, timeout_s: float) -> None:
         self._limits = limits
@@ -65,11 +68,11 @@ class TimeLimit:
 
 
 class HttpConnections:
-    """The connections to one server: each call takes an idle one or opens another.
+    """The connections to one server: each call uses an idle one or opens a new one.
 
     Args:
         url: the server.
-        timeout_s: time limit of an exchange, where `limited_to` gives no other.
+        timeout_s: timeout of an exchange, unless `limited_to` sets another one.
     """
 
     def __init__(self, url: TritonUrl, timeout_s: float) -> None:
@@ -86,11 +89,11 @@ class HttpConnections:
 
     @property
     def _connection_pool(self) -> HttpConnections:
-        """Where programs look for the limits of an official client."""
+        """Programs read the timeouts of an official client from this attribute."""
         return self
 
     def limited_to(self, timeout_s: float) -> TimeLimit:
-        """A time limit for what this thread does inside the block, all of it together."""
+        """Returns a timeout for all calls of this thread inside the block together."""
         return TimeLimit(self._limits, timeout_s)
 
     def get(self, request_uri: str, headers: Mapping[str, Any] | None = None) -> HttpResponse:
@@ -105,7 +108,7 @@ class HttpConnections:
         )
 
     def close(self) -> None:
-        """Close idle connections; calls of other threads end as they would have."""
+        """Close idle connections; calls of other threads are not affected."""
         self._closed = True
         self._close_idle()
 
@@ -122,7 +125,7 @@ class HttpConnections:
             try:
                 _send(connection, head, body, deadline)
             except (BrokenPipeError, ConnectionResetError):
-                # A server that refuses a body answers before it has read all of it.
+                # A server that refuses a body may answer before it has read all of it.
                 _receive(connection, answer, deadline)
                 answer.is_last = True
             else:
@@ -134,7 +137,7 @@ class HttpConnections:
             connection.close()
         else:
             self._idle.append(connection)
-        if self._closed:  # meanwhile
+        if self._closed:  # by another thread in the meantime
             self._close_idle()
         return HttpResponse(answer)
 
@@ -144,7 +147,7 @@ class HttpConnections:
                 f"The connections to {self._url.with_scheme} are closed"
             )
         if self._owner_pid != os.getpid():
-            # The parent goes on using them. Closing our copies does not end its connections.
+            # The parent process still uses them. Closing our copies does not close its connections.
             self._close_idle()
             self._owner_pid = os.getpid()
         while True:
@@ -152,7 +155,7 @@ class HttpConnections:
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            # Nothing was asked, so what there is to read is the server's goodbye.
+            # It has no open request, so it is readable only if the server has closed it.
             if not is_readable(connection):
                 return connection
             connection.close()
@@ -189,7 +192,7 @@ def _receive(connection: socket.socket, answer: HttpAnswer, deadline: float) -> 
 
 
 def is_readable(connection: Any) -> bool:
-    """Whether a socket, or what stands for one, has something to read: data, or its end."""
+    """Whether a socket, or asyncio's wrapper of one, has data or an end of file to read."""
     # poll, because select refuses the descriptors above 1023 of a busy process.
     poll = select.poll()
     poll.register(connection, select.POLLIN)

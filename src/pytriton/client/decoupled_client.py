@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The synchronous client of decoupled models, which answer a request any number of times."""
+"""The synchronous client of decoupled models, which send any number of responses to a request."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 class DecoupledModelClient(ModelClient):
     """Like `ModelClient`, but for decoupled models: an inference is an iterator over responses.
 
-    It speaks gRPC only, does one inference at a time, and takes neither parameters nor headers.
-    `inference_timeout_s` is the time allowed for each response. An iterator that failed, was closed
-    or was dropped has ended its request, and the client can be used again; one that nobody began to
-    read counts as dropped when that time is up.
+    It supports only gRPC, one inference at a time, and neither parameters nor headers.
+    `inference_timeout_s` is the timeout of each response. If an iterator fails, is closed or is
+    deleted, its request ends, and the client can be used again. An iterator that is not read at all
+    is closed after that timeout.
 
     Example:
         >>> with DecoupledModelClient("grpc://localhost", "Chat") as client:
@@ -38,7 +38,7 @@ class DecoupledModelClient(ModelClient):
         ...         print(response["text"])
 
     Raises:
-        PyTritonClientValueError: The address is not one of gRPC.
+        PyTritonClientValueError: The address is not a gRPC address.
     """
 
     _wants_decoupled_model = True
@@ -46,14 +46,14 @@ class DecoupledModelClient(ModelClient):
     _stream: ResponseStream | None = None
 
     def close(self) -> None:
-        """Like `ModelClient.close`; a stream that is open is cancelled, with a warning."""
+        """Like `ModelClient.close`; an open stream is cancelled with a warning."""
         stream = self._stream
         if not self._closed and stream is not None and not stream.is_over:
-            logger.warning("%r is closed while responses are on their way: cancelling", self)
+            logger.warning("%r is closed while a stream is open: cancelling the stream", self)
             stream.close(PyTritonClientClosedError(f"{type(self).__name__} is closed"))
         super().close()
 
-    def infer_sample(  # type: ignore[override]  # the class users know derives from ModelClient
+    def infer_sample(  # type: ignore[override]  # the public class derives from ModelClient
         self,
         *inputs: Array,
         parameters: Parameters | None = None,
@@ -72,10 +72,10 @@ class DecoupledModelClient(ModelClient):
             An iterator over responses, each with the outputs by name.
 
         Raises:
-            PyTritonClientInferenceServerError: The model is not decoupled, or the responses to the
-                last request were neither all read nor given up. From the iterator: the server
-                answered with an error.
-            PyTritonClientTimeoutError: From the iterator: no response came in time.
+            PyTritonClientInferenceServerError: The model is not decoupled, or the previous iterator
+                was neither read to its end nor closed. From the iterator: the server answered with
+                an error.
+            PyTritonClientTimeoutError: From the iterator: no response arrived in time.
         """
         return self._infer(inputs, named_inputs, parameters, headers, is_batch=False)
 
@@ -126,13 +126,13 @@ class DecoupledModelClient(ModelClient):
         )
 
     def _start(self, message: Any, began_s: float) -> ResponseStream:
-        with self._init_lock, self._telling_of_close():
+        with self._init_lock, self._converting_close_errors():
             if self._stream is not None and self._stream.is_in_use():
                 raise PyTritonClientInferenceServerError(
                     "Inference is already in progress: read all its responses, or close it, first"
                 )
-            # The official client's own streaming keeps one stream, and a thread that outlives the
-            # program, for all requests; a stream for each can be given up.
+            # The official client has one stream for all requests, and a thread that outlives the
+            # program. With one stream per request, each can be cancelled.
             call = self._infer_client._client_stub.ModelStreamInfer(  # noqa: SLF001
                 iter((message,)), metadata=tuple((self._auth_headers or {}).items())
             )

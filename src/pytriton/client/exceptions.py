@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the clients raise. What the serving side raises lives in `pytriton.exceptions`."""
+"""The exceptions of the clients. Those of the server side are in `pytriton.exceptions`."""
 
 from __future__ import annotations
 
 
 class PyTritonClientError(Exception):
-    """Base of everything that the clients raise on purpose.
+    """Base class of the clients' exceptions.
 
     Args:
-        message: what was expected and what came.
+        message: what was expected and what was received.
     """
 
     def __init__(self, message: str) -> None:
@@ -29,23 +29,23 @@ class PyTritonClientValueError(PyTritonClientError):
 
 
 class PyTritonClientTextError(PyTritonClientValueError, RuntimeError):
-    """An input holds text, or other objects, where the protocol has bytes."""
+    """An input holds text or other objects, but the protocol needs bytes."""
 
 
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):
-    """The server's address cannot be read."""
+    """The address of the server is malformed."""
 
 
 class PyTritonClientTimeoutError(PyTritonClientError, TimeoutError):
-    """The server could not be reached, or did not answer, within the time allowed."""
+    """The server could not be reached, or did not answer, before the timeout."""
 
 
 class PyTritonClientModelUnavailableError(PyTritonClientTimeoutError):
-    """The server answers, but the model did not become ready within the time allowed."""
+    """The server answers, but the model was not ready before the timeout."""
 
 
 class PyTritonClientClosedError(PyTritonClientError):
-    """The client was closed, or belongs to the process from which this one was forked."""
+    """The client was closed, or was created before this process was forked."""
 
 
 class PyTritonClientModelDoesntSupportBatchingError(PyTritonClientError):
@@ -57,4 +57,4 @@ class PyTritonClientInferenceServerError(PyTritonClientError):
 
 
 class PyTritonClientQueueFullError(PyTritonClientError):
-    """`FuturesModelClient` has as many requests waiting as it may."""
+    """The queue of a `FuturesModelClient` is full."""

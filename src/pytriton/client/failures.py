@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what the official client raises into the clients' own exceptions."""
+"""Converts exceptions of the official client into those of `pytriton.client.exceptions`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
 )
 
-# Either side may be the first to see a deadline pass, and a server then cancels the call.
+# If the server notices first that the deadline has passed, it cancels the call.
 _DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
 
 
-def is_late(error: Any) -> bool:
-    """Whether an error of the official client or of its connection says that time was up."""
+def is_timeout(error: Any) -> bool:
+    """Whether an error of the official client or of its connection means a timeout."""
     status = getattr(error, "status", None)  # a method of the official exception
     return isinstance(error, (TimeoutError, asyncio.TimeoutError)) or (
         callable(status) and status() in _DEADLINE_PASSED
@@ -25,25 +25,25 @@ def is_late(error: Any) -> bool:
 
 
 def text_of(error: Any) -> str:
-    """The text of such an error; asyncio's for a time limit has none."""
+    """Returns the text of such an error; asyncio.TimeoutError has none of its own."""
     if callable(getattr(error, "status", None)):
         return str(error.message())
-    text = str(error) or ("no answer came in time" if is_late(error) else "")
+    text = str(error) or ("no answer came in time" if is_timeout(error) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
-    """The exception to raise for an error of the official client.
+    """Returns the exception to raise for an error of the official client.
 
     Args:
-        error: an `InferenceServerException`, or what the connection raised; a `ValueError` of who
-            reads the answer.
-        during: what the call was for, as "inference request".
-        limit: time limit of the call, as "5 s".
+        error: an `InferenceServerException`, an error of the connection, or a `ValueError` from
+            parsing the response.
+        during: purpose of the call, such as "inference request".
+        limit: timeout of the call, such as "5 s".
     """
     status = getattr(error, "status", None)  # a method of the official exception
     text = text_of(error)
-    if is_late(error):
+    if is_timeout(error):
         return PyTritonClientTimeoutError(
             f"Timeout occurred during {during}. Timeout: {limit}. Message: {text}"
         )

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytriton.client.connecting import LONGEST_LIMIT_S
+from pytriton.client.connecting import MAX_TIMEOUT_S
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tensors import Array, Parameters
@@ -26,19 +26,19 @@ T = TypeVar("T")
 
 
 class FuturesModelClient:
-    """Like `ModelClient`, but its methods return futures, which also deliver what goes wrong.
+    """Like `ModelClient`, but its methods return futures, which also raise the errors.
 
-    Its threads share one `ModelClient`, which the first request makes.
+    Its threads share one `ModelClient`, which the first request creates.
 
     Args:
         url: as in `BaseModelClient`.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
-        max_workers: number of requests in progress at a time, each in a thread that is started
-            when it is needed; None is unlimited.
-        max_queue_size: number of requests that may wait for a thread; None is unlimited.
-        non_blocking: whether a request that finds the queue full is refused at once. Otherwise
-            the call waits for room, `inference_timeout_s` where that is given.
+        max_workers: maximum number of requests in progress, each in a thread that is started when
+            it is needed; None means no limit.
+        max_queue_size: maximum number of requests that wait for a thread; None means no limit.
+        non_blocking: whether a request is refused at once if the queue is full. Otherwise the call
+            waits for space, for at most `inference_timeout_s` if that is given.
         init_timeout_s: as in `BaseModelClient`.
         inference_timeout_s: as in `BaseModelClient`.
         access_token: as in `BaseModelClient`.
@@ -81,31 +81,31 @@ class FuturesModelClient:
             "max_queue_size": max_queue_size,
             "non_blocking": non_blocking,
         }
-        self._example: ModelClient | None = None
+        self._template: ModelClient | None = None
         self._client: ModelClient | None = None
         self._lock = threading.Lock()
-        self._room = threading.Semaphore(max_queue_size or _UNLIMITED)
-        self._here = threading.local()
+        self._free_slots = threading.Semaphore(max_queue_size or _UNLIMITED)
+        self._thread_state = threading.local()
         self._threads = ThreadPoolExecutor(
             max_workers or _UNLIMITED,
             f"pytriton-{model_name}",
-            initializer=functools.partial(setattr, self._here, "is_worker", True),
+            initializer=functools.partial(setattr, self._thread_state, "is_worker", True),
         )
         self._owner_pid = os.getpid()
         self._closed = False
 
     @classmethod
     def from_existing_client(cls, existing_client: FuturesModelClient) -> Self:
-        """A client with the settings of another one, and its knowledge of the model.
+        """Create a client with the settings of another client.
 
         Args:
-            existing_client: client to take after.
+            existing_client: the client to copy, with the model's configuration if it has that.
 
         Returns:
-            A client with threads and connections of its own.
+            A client with its own threads and connections.
         """
         new = cls(**existing_client._settings, **existing_client._limits)
-        new._example = existing_client._client or existing_client._example
+        new._template = existing_client._client or existing_client._template
         return new
 
     def __enter__(self) -> Self:
@@ -120,15 +120,15 @@ class FuturesModelClient:
         self.close()
 
     def close(self, wait: bool = True) -> None:
-        """Take no more requests, finish those that were taken, and close the connections.
+        """Refuse new requests, finish the accepted ones, and close the connections.
 
         Args:
-            wait: whether to return only when that is done. A callback of a future cannot wait for
-                the thread that runs it, and returns at once.
+            wait: whether to return only when this is done. A callback of a future cannot wait for
+                the thread that runs it, so there the call returns at once.
         """
         with self._lock:
             is_first, self._closed = not self._closed, True
-        if wait and not getattr(self._here, "is_worker", False):
+        if wait and not getattr(self._thread_state, "is_worker", False):
             self._finish()
         elif is_first:
             threading.Thread(target=self._finish, name="pytriton-close").start()
@@ -137,14 +137,14 @@ class FuturesModelClient:
         """Like `ModelClient.wait_for_model`.
 
         Args:
-            timeout_s: time allowed for the server and the model.
+            timeout_s: timeout for the server and the model together.
 
         Returns:
             A future of None.
 
         Raises:
             PyTritonClientClosedError: The client is closed.
-            PyTritonClientQueueFullError: Too many requests are waiting.
+            PyTritonClientQueueFullError: The queue is full.
         """
         return self._submit(lambda client: client.wait_for_model(timeout_s))
 
@@ -156,7 +156,7 @@ class FuturesModelClient:
 
         Raises:
             PyTritonClientClosedError: The client is closed.
-            PyTritonClientQueueFullError: Too many requests are waiting.
+            PyTritonClientQueueFullError: The queue is full.
         """
         return self._submit(lambda client: client.model_config)
 
@@ -180,7 +180,7 @@ class FuturesModelClient:
 
         Raises:
             PyTritonClientClosedError: The client is closed.
-            PyTritonClientQueueFullError: Too many requests are waiting.
+            PyTritonClientQueueFullError: The queue is full.
         """
         return self._submit(
             lambda client: client.infer_sample(
@@ -208,7 +208,7 @@ class FuturesModelClient:
 
         Raises:
             PyTritonClientClosedError: The client is closed.
-            PyTritonClientQueueFullError: Too many requests are waiting.
+            PyTritonClientQueueFullError: The queue is full.
         """
         return self._submit(
             lambda client: client.infer_batch(
@@ -221,26 +221,26 @@ class FuturesModelClient:
         blocking = not self._limits["non_blocking"]
         timeout_s = self._settings["inference_timeout_s"] if blocking else None
         if timeout_s is not None:
-            timeout_s = min(timeout_s, LONGEST_LIMIT_S)
-        if not self._room.acquire(blocking=blocking, timeout=timeout_s):
+            timeout_s = min(timeout_s, MAX_TIMEOUT_S)
+        if not self._free_slots.acquire(blocking=blocking, timeout=timeout_s):
             raise PyTritonClientQueueFullError(
-                "Expected room for one more request, "
-                f"got {self._limits['max_queue_size']} that wait already"
+                "Expected space for one more request, but "
+                f"{self._limits['max_queue_size']} requests are already waiting"
             )
 
         def run() -> T:
-            self._room.release()  # it waits no more
+            self._free_slots.release()  # the request has left the queue
             return request(self._shared_client())
 
         with self._lock:
-            self._check_usable()  # it may have been closed while this call waited for room
+            self._check_usable()  # it may have been closed while this call waited
             future = self._threads.submit(run)
         future.add_done_callback(self._after_request)
         return future
 
     def _after_request(self, future: Future[Any]) -> None:
-        if future.cancelled():  # before it ran
-            self._room.release()
+        if future.cancelled():  # before it started
+            self._free_slots.release()
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -253,8 +253,8 @@ class FuturesModelClient:
 
     def _shared_client(self) -> ModelClient:
         with self._lock:
-            if self._client is None and self._example is not None:
-                self._client = ModelClient.from_existing_client(self._example)
+            if self._client is None and self._template is not None:
+                self._client = ModelClient.from_existing_client(self._template)
             elif self._client is None:
                 self._client = ModelClient(**self._settings)
             return self._client

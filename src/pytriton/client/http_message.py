@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 requests as bytes, and answers from bytes; sockets are in `connections` and its twin."""
+"""Serialises HTTP/1.1 requests and parses responses; `(asyncio_)connections` has the sockets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import httptools
 from pytriton.client.exceptions import PyTritonClientValueError
 
 _FIRST_FINAL_STATUS = 200  # RFC 9110, 15.2
-_SETTINGS = b"\x04"  # the type of the frame that a server of HTTP/2 begins with; RFC 9113, 3.4
+_SETTINGS = b"\x04"  # type of the first frame of an HTTP/2 server; RFC 9113, 3.4
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.1
 
 
 def request_head(method: str, target: str, host: str, headers: Mapping[str, Any]) -> bytes:
-    """The head of a request; a `Host` among the headers wins, for gateways that route by it.
+    """Returns the head of a request; a given `Host` header takes precedence, for gateways.
 
     Raises:
-        PyTritonClientValueError: A header would become several lines, has a name that none can
-            have, or is not Latin-1.
+        PyTritonClientValueError: A header contains a line break, has an invalid name, or is not
+            Latin-1.
     """
     lines = [f"{method} {target} HTTP/1.1"]
     if "host" not in [_checked_name(name) for name in headers]:
@@ -39,9 +39,9 @@ def request_head(method: str, target: str, host: str, headers: Mapping[str, Any]
         ) from error
 
 
-@functools.lru_cache(maxsize=256)  # a request has the names that the last one had
+@functools.lru_cache(maxsize=256)  # most requests have the same names as the previous one
 def _checked_name(name: str) -> str:
-    """The name of a header in lower case."""
+    """Returns the name of a header in lower case."""
     if not _NAME.fullmatch(name):
         raise PyTritonClientValueError(
             f"Expected names of headers in one line each, of letters, digits and -, got {name!r}"
@@ -50,7 +50,7 @@ def _checked_name(name: str) -> str:
 
 
 class HttpAnswer:
-    """One answer, made of what the connection receives."""
+    """Parses one response from the received bytes."""
 
     def __init__(self) -> None:
         self.status_code = 0
@@ -69,10 +69,10 @@ class HttpAnswer:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def feed(self, data: bytes) -> None:
-        """Take what was received.
+        """Parses received data; empty data is the end of the connection.
 
         Raises:
-            ConnectionError: It is not HTTP, or it is empty and the answer not complete.
+            ConnectionError: The data is not HTTP, or it is empty and the response incomplete.
         """
         if not data:
             self._end()
@@ -83,12 +83,13 @@ class HttpAnswer:
             raise ConnectionError(f"expected an HTTP answer, got {described(data)}") from error
 
     def rest(self) -> memoryview | None:
-        """Where the rest of a body of known length belongs: past the parser, which would copy it.
+        """Returns the buffer for the rest of a body of known length, or None.
 
-        None where there is no such rest yet. Whoever asks fills it.
+        The caller fills the buffer, because the parser would copy the data once more. Returns None
+        if the head is incomplete, the length is unknown or the response is complete.
 
         Raises:
-            ConnectionError: There is no memory for so much.
+            ConnectionError: The body does not fit into memory.
         """
         if not self._has_head or self.is_complete or "content-length" not in self.headers:
             return None
@@ -105,20 +106,20 @@ class HttpAnswer:
         return memoryview(self._buffer)[len(start) :]
 
     def _end(self) -> None:
-        """Without a length and not in chunks, an answer ends where the connection does."""
+        """Handles the end of the connection, which also ends a body without length and chunks."""
         is_delimited = not {"content-length", "transfer-encoding"}.isdisjoint(self.headers)
         if not self._has_head or is_delimited:
             raise ConnectionError("the server closed the connection before its answer was complete")
         self.is_last = self.is_complete = True
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         status_code = self._parser.get_status_code()
-        if status_code < _FIRST_FINAL_STATUS:  # an interim answer, which the real one follows
+        if status_code < _FIRST_FINAL_STATUS:  # an interim response; the final one follows
             self.headers = {}
             return
         self._has_head = True
@@ -133,7 +134,7 @@ class HttpAnswer:
 
 
 def described(data: bytes) -> str:
-    """What came instead of an answer."""
+    """Describes data that is not an HTTP response."""
     if data[3:4] == _SETTINGS:
         return "HTTP/2, as gRPC servers speak it; such ports need an address with grpc://"
     return repr(data[:80])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers in the form in which gRPC sends them; its own refusal does not say which one is wrong."""
+"""Checks headers for gRPC, whose own error does not say which header is invalid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VALUE = re.compile(r"[ -~]*")  # the printable characters of ASCII
 
 
 def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers with names in lower case, as HTTP takes them in any.
+    """Returns headers with lower-case names, as gRPC requires them.
 
     Raises:
         PyTritonClientValueError: A name or a value cannot be sent.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The synchronous client; the other clients describe themselves by what differs from it."""
+"""The synchronous client; the docstrings of the other clients refer to it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# By identity. Unlike a weak set, it can be listed while other threads change it.
+# Keys are ids. Unlike a weak set, it can be iterated while other threads change it.
 _clients: weakref.WeakValueDictionary[int, ModelClient] = weakref.WeakValueDictionary()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close the clients that a program leaves open when it ends.
+    """Close the clients that are still open when the program ends.
 
-    gRPC's threads, which closing waits for, do not run any more when Python destroys what is left.
-    What the program itself registered after it imported this module is called before: it still has
-    its clients.
+    Closing waits for gRPC's threads, which do not run any more when Python destroys the remaining
+    objects. Exit functions that the program registered after importing this module run earlier and
+    can still use its clients.
     """
     for reference in _clients.valuerefs():
         client = reference()
         if client is not None:
-            ModelClient.close(client)  # a stream is no reason to warn now
+            ModelClient.close(client)  # without a warning about open streams
 
 
 class ModelClient(BaseModelClient):
@@ -48,17 +48,18 @@ class ModelClient(BaseModelClient):
 
     The arguments are those of `BaseModelClient`.
 
-    A client made before a fork may be used in the child over HTTP; over gRPC it is refused there.
+    After a fork, the child may use the client over HTTP; over gRPC, calls in the child are refused.
 
     Example:
         >>> with ModelClient("localhost", "AddSub") as client:
-        ...     result = client.infer_sample(a, b)  # by the model's order of inputs
+        ...     result = client.infer_sample(a, b)  # in the model's order of inputs
         ...     result = client.infer_batch(a=batch_a, b=batch_b)  # by name
 
     Raises:
-        PyTritonClientInvalidUrlError: The address cannot be read.
+        PyTritonClientInvalidUrlError: The address is malformed.
         PyTritonClientTimeoutError: With `lazy_init=False`: the server was not ready in time.
-        PyTritonClientModelUnavailableError: With `lazy_init=False`: the model was not.
+        PyTritonClientModelUnavailableError: With `lazy_init=False`: the model was not ready in
+            time.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class ModelClient(BaseModelClient):
         self._general_client = self.create_client_from_url(url)
         self._infer_client = self.create_client_from_url(url)
         connections = (self._general_client, self._infer_client)
-        self._if_dropped = weakref.finalize(self, _close, connections, self._only_in_pid)
-        self._if_dropped.atexit = False  # `_close_all` is in time
+        self._finalizer = weakref.finalize(self, _close, connections, self._only_in_pid)
+        self._finalizer.atexit = False  # at exit, `_close_all` runs early enough
         _clients[id(self)] = self
         if not lazy_init:
             try:
@@ -114,7 +115,7 @@ class ModelClient(BaseModelClient):
         """Close the connections; the client cannot be used afterwards. May be called twice."""
         self._closed = True
         # Not through the finalizer, which does nothing any more in functions called at exit.
-        finalizer = self._if_dropped.detach()
+        finalizer = self._finalizer.detach()
         if finalizer is not None:
             _, close, arguments, _ = finalizer
             close(*arguments)
@@ -125,7 +126,7 @@ class ModelClient(BaseModelClient):
 
         Raises:
             PyTritonClientTimeoutError: The server was not ready in time.
-            PyTritonClientModelUnavailableError: The model was not.
+            PyTritonClientModelUnavailableError: The model was not ready in time.
             PyTritonClientClosedError: The client is closed and does not know the configuration.
         """
         return self._model_config or self._ready_model_config()
@@ -139,29 +140,29 @@ class ModelClient(BaseModelClient):
         """Wait until the server is ready.
 
         Args:
-            timeout_s: time allowed.
+            timeout_s: the timeout.
 
         Raises:
             PyTritonClientTimeoutError: The server was not ready in time.
             PyTritonClientClosedError: The client is closed.
         """
         self._check_usable()
-        with self._telling_of_close():
+        with self._converting_close_errors():
             utils.wait_for_server_ready(self._general_client, timeout_s, self._auth_headers)
 
     def wait_for_model(self, timeout_s: float) -> None:
         """Wait until the server and the model are ready.
 
         Args:
-            timeout_s: time allowed for both.
+            timeout_s: timeout for both together.
 
         Raises:
             PyTritonClientTimeoutError: The server was not ready in time.
-            PyTritonClientModelUnavailableError: The model was not.
+            PyTritonClientModelUnavailableError: The model was not ready in time.
             PyTritonClientClosedError: The client is closed.
         """
         self._check_usable()
-        with self._telling_of_close():
+        with self._converting_close_errors():
             utils.wait_for_model_ready(
                 self._general_client,
                 self._model_name,
@@ -171,25 +172,25 @@ class ModelClient(BaseModelClient):
             )
 
     def load_model(self, config: str | None = None, files: dict[str, bytes] | None = None) -> None:
-        """Ask the server to load the model from its repository, or to load it anew.
+        """Request that the server loads or reloads the model from its repository.
 
         Args:
-            config: configuration as JSON to use instead of the repository's.
-            files: contents of files to use instead of the repository's, by "file:<path>".
+            config: configuration as JSON, instead of the one in the repository.
+            files: contents of files, instead of those in the repository; keys are "file:<path>".
 
         Raises:
-            PyTritonClientInferenceServerError: The server refused or could not load it.
-            PyTritonClientTimeoutError: It was not loaded within `init_timeout_s`.
+            PyTritonClientInferenceServerError: The server refused, or loading failed.
+            PyTritonClientTimeoutError: The model was not loaded within `init_timeout_s`.
         """
         self._manage("load_model", "loading of the model", config=config, files=files)
-        self._model_ready, self._model_config = False, None  # it may have another one now
+        self._model_ready, self._model_config = False, None  # the configuration may have changed
 
     def unload_model(self) -> None:
-        """Ask the server to unload the model.
+        """Request that the server unloads the model.
 
         Raises:
             PyTritonClientInferenceServerError: The server refused.
-            PyTritonClientTimeoutError: No answer came within `init_timeout_s`.
+            PyTritonClientTimeoutError: The server did not answer within `init_timeout_s`.
         """
         self._manage("unload_model", "unloading of the model")
 
@@ -203,17 +204,17 @@ class ModelClient(BaseModelClient):
         """Infer one sample: no array has a batch dimension, whether the model has one or not.
 
         Args:
-            *inputs: inputs in the model's order; optional ones at the end may be left out.
+            *inputs: inputs in the model's order; optional ones at the end may be omitted.
             parameters: parameters of the request.
-            headers: headers of the request; they win over that of the access token.
-            **named_inputs: inputs by name instead; optional ones may be left out.
+            headers: headers of the request; they take precedence over the access token's header.
+            **named_inputs: inputs by name instead; optional ones may be omitted.
 
         Returns:
             Outputs by name.
 
         Raises:
-            PyTritonClientValueError: No inputs, or inputs both by position and by name; something
-                other than an array; parameters or headers of a wrong type.
+            PyTritonClientValueError: There are no inputs, or both positional and named ones; an
+                input is not an array; parameters or headers have a wrong type.
             PyTritonClientTimeoutError: The server was not ready or did not answer in time.
             PyTritonClientModelUnavailableError: The model was not ready in time.
             PyTritonClientInferenceServerError: The server answered with an error, or the model is
@@ -246,8 +247,8 @@ class ModelClient(BaseModelClient):
         return self._infer(inputs, named_inputs, parameters, headers, is_batch=True)
 
     def _ready_model_config(self) -> TritonModelConfig:
-        """The configuration, fetched once the model is ready by the first thread that needs it."""
-        config = self._model_config  # once, as another thread may load the model anew
+        """Returns the configuration; the first thread that needs it waits for the model."""
+        config = self._model_config  # read once, because another thread may reload the model
         if self._model_ready and config is not None:
             return config
         self._check_usable()
@@ -260,7 +261,7 @@ class ModelClient(BaseModelClient):
         try:
             config = self._model_config
             if not self._model_ready or config is None:
-                with self._telling_of_close():
+                with self._converting_close_errors():
                     config = utils.get_model_config(
                         self._general_client,
                         self._model_name,
@@ -298,7 +299,7 @@ class ModelClient(BaseModelClient):
             if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
             if isinstance(error, ValueError) and self._protocol is GRPC:
-                raise  # its messages refuse what the caller gave
+                raise  # protobuf refused an argument of the caller
             raise self._failure(error) from error
 
     def _manage(self, name: str, during: str, **arguments: Any) -> None:
@@ -318,7 +319,7 @@ class ModelClient(BaseModelClient):
 
 def _close(clients: tuple[Any, ...], only_in_pid: int | None) -> None:
     if only_in_pid not in (None, os.getpid()):
-        return  # a fork, which does not have the threads that closing waits for
-    with contextlib.ExitStack() as stack:  # closes all, whatever one of them raises
+        return  # a fork does not have the threads that closing waits for
+    with contextlib.ExitStack() as stack:  # closes all of them even if one raises
         for client in clients:
             stack.callback(client.close)

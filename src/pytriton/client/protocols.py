@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between HTTP and gRPC when one talks through the official `tritonclient` package.
+"""The differences between HTTP and gRPC in the official `tritonclient` package.
 
-A protocol's part of that package is imported when the protocol is first used: `tritonclient.http`
-brings gevent along, its asyncio form aiohttp, and `tritonclient.grpc` grpc.
+The module for a protocol is imported when the protocol is first used: `tritonclient.http` imports
+gevent, `tritonclient.http.aio` imports aiohttp, and `tritonclient.grpc` imports grpc.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.connections import HttpConnections
 from pytriton.client.url import TritonUrl
 
-# The largest message that Triton takes and sends.
+# The largest message that Triton accepts and sends.
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _NO_LIMIT = contextlib.nullcontext()
 
 
 class Http:
-    """HTTP through `tritonclient.http`, over connections of our own."""
+    """HTTP with `tritonclient.http`, over our own connections."""
 
     scheme = "http"
-    unreadable = (ValueError,)  # what a call raises where the answer is not one of Triton's
+    parse_errors = (ValueError,)  # raised if a response is not one of Triton
 
     @functools.cached_property
     def library(self) -> Any:
-        """The package; it has the classes of inputs, outputs and errors."""
+        """The module with the classes of inputs, outputs and errors."""
         import tritonclient.http  # noqa: PLC0415  heavy
 
         return tritonclient.http
@@ -58,28 +58,28 @@ class Http:
         return _with_address(client, url)
 
     def limit(self, timeout_s: float) -> dict[str, float]:
-        """Arguments of a call that limit its time: none, `limited` does that."""
+        """Returns the timeout arguments of a call: none, because `limited` sets the timeout."""
         return {}
 
     def limited(self, client: Any, timeout_s: float) -> AbstractContextManager[None, None]:
-        """What limits the calls that are made inside of it; only connections of our own can."""
+        """Returns a timeout for calls inside the block; it needs our own connections."""
         connections = getattr(client, "_client_stub", None)
         if isinstance(connections, HttpConnections):
             return connections.limited_to(timeout_s)
         return _NO_LIMIT
 
     def asyncio_limit(self, timeout_s: float) -> AbstractContextManager[None, None]:
-        """What ends an asyncio call that is awaited inside of it when its time is up."""
+        """Returns a timeout for an asyncio call that is awaited inside the block."""
         return AsyncioTimeLimit(timeout_s)
 
     def asyncio_errors(self) -> tuple[type[Exception], ...]:
-        """What asyncio calls raise where no complete answer came."""
+        """Returns the errors that asyncio calls raise without a complete response."""
         import aiohttp  # noqa: PLC0415  heavy
 
         return (OSError, aiohttp.ClientError)
 
     def config_arguments(self) -> dict[str, bool]:
-        """Arguments with which the model's configuration comes as a dictionary."""
+        """Returns the arguments for getting the model's configuration as a dictionary."""
         return {}
 
     def config_from(self, answer: Any) -> Mapping[str, Any]:
@@ -87,22 +87,22 @@ class Http:
         return config
 
     def models_in(self, index: Any) -> Any:
-        """The models of the repository's index."""
+        """Returns the models in the index of the repository."""
         return index
 
     def states_in(self, models: Any) -> Iterable[tuple[str, str, str]]:
-        """Name, version and state of each model."""
+        """Yields name, version and state of each model."""
         for model in models:
             yield model["name"], model.get("version", ""), model.get("state", "")
 
 
 class Grpc:
-    """gRPC through `tritonclient.grpc`; its calls take a deadline each."""
+    """gRPC with `tritonclient.grpc`; each of its calls has a deadline argument."""
 
     scheme = "grpc"
-    unreadable: tuple[type[Exception], ...] = ()  # there a ValueError says that it is closed
+    parse_errors: tuple[type[Exception], ...] = ()  # a ValueError means a closed channel
 
-    # A channel that lost its server would wait up to two minutes before it tries again.
+    # By default, a channel that lost its server waits up to two minutes before it reconnects.
     _CHANNEL_ARGUMENTS = (
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -112,7 +112,7 @@ class Grpc:
 
     @functools.cached_property
     def library(self) -> Any:
-        """The package; it has the classes of inputs, outputs and errors."""
+        """The module with the classes of inputs, outputs and errors."""
         import tritonclient.grpc  # noqa: PLC0415  heavy
 
         return tritonclient.grpc
@@ -142,7 +142,7 @@ class Grpc:
         return _NO_LIMIT
 
     def asyncio_limit(self, timeout_s: float) -> AbstractContextManager[None, None]:
-        return _NO_LIMIT  # it has a deadline
+        return _NO_LIMIT  # the call has a deadline
 
     def asyncio_errors(self) -> tuple[type[Exception], ...]:
         return (OSError,)
@@ -174,11 +174,11 @@ def _with_address(client: Any, url: TritonUrl) -> Any:
 
 
 def address_of(client: Any) -> str:
-    """What to call the server of an official client in a text."""
+    """Returns the address of an official client's server for use in messages."""
     return str(getattr(client, "_pytriton_address", "the server"))
 
 
 def protocol_of(client: Any) -> Protocol:
-    """The protocol that a client of the official package speaks."""
+    """Returns the protocol of a client of the official package."""
     modules = (base.__module__ for base in type(client).__mro__)
     return GRPC if any(module.startswith("tritonclient.grpc") for module in modules) else HTTP

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The responses of a decoupled model to one request, as they come."""
+"""The responses of a decoupled model to one request, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -20,74 +20,74 @@ from pytriton.client.exceptions import (
 )
 from pytriton.client.tensors import Array
 
-# Responses received ahead of the caller; when they are not fetched, the server has to wait.
-_AHEAD = 16
-# A response that its model gives just in time is still on its way when the time is up.
-_TRAVEL_TIME_S = 0.02
-# How soon the thread of a stream that was dropped unread sees that.
-_LOOK_AGAIN_S = 0.5
+# Responses that are received before the caller reads them; then the server has to wait.
+_MAX_BUFFERED_RESPONSES = 16
+# A response that is sent just before the timeout arrives a little later.
+_ARRIVAL_GRACE_S = 0.02
+# How often the thread of a stream checks whether the stream was deleted unread.
+_CHECK_INTERVAL_S = 0.5
 
 _END = object()
 
-# By identity. Unlike a weak set, it can be listed while other threads change it.
+# Keys are ids. Unlike a weak set, it can be iterated while other threads change it.
 _receivers: weakref.WeakValueDictionary[int, _Receiver] = weakref.WeakValueDictionary()
 
 
 @atexit.register
-def _give_up_all() -> None:
-    """End the calls that there are when the program ends, and never destroy them.
+def _cancel_all() -> None:
+    """Cancels all open calls at exit, and keeps Python from destroying them.
 
-    Python then stops gRPC's threads where they stand, maybe with the lock of a call in their hands,
-    and the call's destructor would wait for that lock forever.
+    At exit, Python stops gRPC's threads at any point, possibly while they hold the lock of a call.
+    The destructor of that call would wait for the lock forever.
     """
     for reference in _receivers.valuerefs():
         receiver = reference()
         if receiver is not None:
-            receiver.give_up()
+            receiver.cancel()
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(receiver))
 
 
 class ResponseStream:
-    """The messages of one gRPC call; ends the call when it is closed, fails or is dropped.
+    """The messages of one gRPC call; cancels the call when it is closed, fails or is deleted.
 
     Args:
         call: the call, an iterator over messages that can be cancelled.
-        timeout_s: time allowed for each response.
-        began_s: when the time of the first one began.
+        timeout_s: timeout of each response.
+        began_s: time at which the timeout of the first response starts.
     """
 
     def __init__(self, call: Any, timeout_s: float, began_s: float) -> None:
         self.is_over = False
         self._timeout_s = timeout_s
-        self._first_deadline: float | None = began_s + timeout_s  # until somebody reads
+        self._first_deadline: float | None = began_s + timeout_s  # None after the first read
         self._failure: PyTritonClientError | None = None
         self._receiver = _Receiver(call)
-        weakref.finalize(self, self._receiver.give_up).atexit = False  # `_give_up_all` is in time
-        # A daemon, so that a stream nobody finishes does not keep the process from ending. It
-        # does not know this object, or that would never be dropped.
+        weakref.finalize(self, self._receiver.cancel).atexit = False  # `_cancel_all` runs at exit
+        # A daemon, so that an unfinished stream does not keep the process from ending. It has no
+        # reference to this object, which otherwise would never be deleted.
         threading.Thread(target=self._receiver.run, name="pytriton-stream", daemon=True).start()
 
     @property
     def is_unread(self) -> bool:
-        """Whether nobody began to read it."""
+        """Whether no response has been read yet."""
         return self._first_deadline is not None
 
     def is_in_use(self) -> bool:
-        """Whether it is not over. One that nobody begins to read in time is given up here."""
+        """Whether the stream is open. Closes a stream that was not read before the timeout."""
         if self._first_deadline is not None and time.monotonic() > self._first_deadline:
             self.close(
                 PyTritonClientTimeoutError(
-                    f"Expected the responses to be read within {self._timeout_s:g} s; they were "
-                    "given up for another request"
+                    f"Expected the responses to be read within {self._timeout_s:g} s; the stream "
+                    "was closed for another request"
                 )
             )
         return not self.is_over
 
     def next_response(self) -> Any:
-        """The next response; None at the end.
+        """Returns the next response, or None at the end.
 
         Raises:
-            PyTritonClientTimeoutError: None came in time, or nobody read in time.
+            PyTritonClientTimeoutError: No response arrived, or none was read, before the timeout.
             PyTritonClientInferenceServerError: The server answered with an error.
             PyTritonClientClosedError: The client was closed.
         """
@@ -96,7 +96,7 @@ class ResponseStream:
             response = self._wait_for_response(
                 time.monotonic() + self._timeout_s if first_deadline is None else first_deadline
             )
-            if not self.is_over:  # meanwhile
+            if not self.is_over:  # another thread may have closed it
                 return response
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -104,25 +104,25 @@ class ResponseStream:
         return None
 
     def close(self, failure: PyTritonClientError | None = None) -> None:
-        """End the request; what the server still sends is dropped.
+        """Cancels the request; further responses of the server are discarded.
 
         Args:
-            failure: what who reads on is told; default is that there are no more responses.
+            failure: error for the next read; by default the iteration just ends.
         """
         if self.is_over:
             return
         self.is_over, self._failure = True, failure
-        self._receiver.give_up()
+        self._receiver.cancel()
         self._receiver.wake_reader()
 
     def drop(self) -> None:
-        """Like `close`, when nobody reads. A destructor may call it: it waits for no lock here."""
+        """Like `close`, if there is no reader. Safe in destructors, because it takes no lock."""
         self.is_over = True
-        self._receiver.give_up()
+        self._receiver.cancel()
 
     def _wait_for_response(self, deadline: float) -> Any:
-        """The next response; otherwise the stream is over then."""
-        limit_s = max(deadline + _TRAVEL_TIME_S - time.monotonic(), 0)
+        """Returns the next response, or None after closing the stream."""
+        limit_s = max(deadline + _ARRIVAL_GRACE_S - time.monotonic(), 0)
         try:
             message = self._receiver.messages.get(timeout=limit_s)
         except queue.Empty:
@@ -136,7 +136,7 @@ class ResponseStream:
         if message is _END:
             self.close()
             return None
-        problem = _problem_of(message)
+        problem = _error_text(message)
         if problem:
             self.close(
                 PyTritonClientInferenceServerError(
@@ -148,11 +148,11 @@ class ResponseStream:
 
 
 class Responses(Iterator[dict[str, Array]]):
-    """What a caller iterates over. Dropping it after the first step, or closing it, is giving up.
+    """The iterator for the caller. Closing it, or deleting it after the first read, cancels.
 
     Args:
         stream: the responses.
-        read: gives the outputs in a response, by name.
+        read: returns the outputs of a response by name.
     """
 
     def __init__(self, stream: ResponseStream, read: Callable[[Any], dict[str, Array]]) -> None:
@@ -170,38 +170,38 @@ class Responses(Iterator[dict[str, Array]]):
             self._stream.drop()
 
     def close(self) -> None:
-        """End the request; what the server still sends is dropped. Any thread may call it."""
+        """Cancel the request; further responses are discarded. Any thread may call it."""
         self._stream.close()
 
 
 class _Receiver:
-    """What the thread that receives the messages of a call works on."""
+    """The state of the thread that receives the messages of a call."""
 
     def __init__(self, call: Any) -> None:
-        self.messages: queue.Queue[Any] = queue.Queue(_AHEAD)
+        self.messages: queue.Queue[Any] = queue.Queue(_MAX_BUFFERED_RESPONSES)
         self._call = call
-        self._is_given_up = False
+        self._is_cancelled = False
         _receivers[id(self)] = self
 
     def run(self) -> None:
         try:
             for message in self._call:
                 self._put(message)
-        except Exception as error:  # noqa: BLE001  raised where the responses are read
+        except Exception as error:  # noqa: BLE001  raised to the reader of the responses
             self._put(error)
         else:
             self._put(_END)
 
-    def give_up(self) -> None:
-        # Garbage collection may call it in any thread, also in the one that has the queue's lock,
-        # and Python when it destroys what is left: then `_give_up_all` did this.
-        if not self._is_given_up:
-            self._is_given_up = True
+    def cancel(self) -> None:
+        # Garbage collection may call this in any thread, even in one that holds the queue's lock,
+        # and so may Python at exit, after `_cancel_all`.
+        if not self._is_cancelled:
+            self._is_cancelled = True
             self._call.cancel()
 
     def wake_reader(self) -> None:
-        """Let a thread that waits for a message go on; where there is no room, there is one."""
-        # Room for the thread that receives, so that it comes to its end.
+        """Wakes a thread that waits for a message."""
+        # Empty the queue, so that the receiving thread can put its last message and end.
         with contextlib.suppress(queue.Empty):
             while True:
                 self.messages.get_nowait()
@@ -209,14 +209,14 @@ class _Receiver:
             self.messages.put_nowait(_END)
 
     def _put(self, message: Any) -> None:
-        while not self._is_given_up:
+        while not self._is_cancelled:
             with contextlib.suppress(queue.Full):
-                self.messages.put(message, timeout=_LOOK_AGAIN_S)
+                self.messages.put(message, timeout=_CHECK_INTERVAL_S)
                 return
 
 
-def _problem_of(message: Any) -> str:
-    """What the server has to say instead of a response; empty where it is a response."""
+def _error_text(message: Any) -> str:
+    """Returns the error text of a message, or an empty text if it is a response."""
     if isinstance(message, Exception):
         details = getattr(message, "details", None)  # a method of gRPC's errors
         return str(details()) if callable(details) else f"{type(message).__name__}: {message}"

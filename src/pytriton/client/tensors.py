@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what a caller hands to an inference method, and names and shapes it for the model.
+"""Checks the arguments of inference methods, and converts them to the model's names and shapes.
 
-Pure functions, shared by all clients.
+These are pure functions that all clients share.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 Array = NDArray[Any]
 Parameters = Mapping[str, str | int | bool]
 
-# A request's level, the first of which is 1, and how many microseconds it may wait in the queue.
+# The priority level, which starts at 1, and the maximum microseconds in the queue.
 QUEUE_PARAMETERS = frozenset({"priority", "timeout"})
 
 
 def check_convention(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
-    """Inputs come either all by position or all by name, and there is at least one.
+    """Checks that there is at least one input, and that all are positional or all named.
 
     Raises:
-        PyTritonClientValueError: They do not.
+        PyTritonClientValueError: They are not.
     """
     if not positional and not named:
         raise PyTritonClientValueError("Provide input data: expected at least one array, got none")
@@ -40,7 +40,7 @@ def check_convention(positional: tuple[Array, ...], named: Mapping[str, Array]) 
 
 
 def check_arrays(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
-    """Inputs are arrays.
+    """Checks that all inputs are arrays.
 
     Raises:
         PyTritonClientValueError: One of them is not.
@@ -53,7 +53,7 @@ def check_arrays(positional: tuple[Array, ...], named: Mapping[str, Array]) -> N
 
 
 def check_parameters(kind: str, values: Any) -> None:
-    """Parameters and headers are dictionaries of text to text, integers or booleans.
+    """Checks that parameters or headers map text to text, integers or booleans.
 
     Raises:
         PyTritonClientValueError: They are not.
@@ -73,7 +73,9 @@ def check_parameters(kind: str, values: Any) -> None:
 
 
 def split_parameters(parameters: Parameters | None) -> tuple[Parameters | None, dict[str, int]]:
-    """The parameters for the model, and those for the server's queue, which have arguments.
+    """Splits parameters into those for the model and those for the server's queue.
+
+    The latter are separate arguments of the official client.
 
     Raises:
         PyTritonClientValueError: One of the latter is not a number.
@@ -94,10 +96,10 @@ def split_parameters(parameters: Parameters | None) -> tuple[Parameters | None, 
 def name_inputs(
     config: TritonModelConfig, positional: tuple[Array, ...], named: Mapping[str, Array]
 ) -> Mapping[str, Array]:
-    """Inputs by name; positional ones are those of the model, in its order, as far as they go.
+    """Returns inputs by name; positional inputs get the model's names in its order.
 
     Raises:
-        PyTritonClientValueError: There are more than the model has.
+        PyTritonClientValueError: There are more inputs than the model has.
     """
     if named:
         return named
@@ -115,19 +117,19 @@ def add_batch_axis(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def remove_batch_axis(outputs: dict[str, Array]) -> dict[str, Array]:
-    # An asyncio stream answers None for an output that a response leaves out.
+    # In an asyncio stream, an output that a response omits is None.
     return {name: array if array is None else array[0] for name, array in outputs.items()}
 
 
-def as_they_are(outputs: dict[str, Array]) -> dict[str, Array]:
+def unchanged(outputs: dict[str, Array]) -> dict[str, Array]:
     return outputs
 
 
 def arrays_in(result: Any) -> dict[str, Array]:
-    """The outputs in an official client's result, by name; a result over HTTP holds plain JSON.
+    """Returns the outputs of an official client's result by name; over HTTP it holds plain JSON.
 
     Raises:
-        ValueError: The server did not answer what a server answers.
+        ValueError: The response is not an inference response.
     """
     response = result.get_response()
     try:
@@ -142,11 +144,11 @@ def arrays_in(result: Any) -> dict[str, Array]:
 
 
 def datatype_of(name: str, array: Array) -> str:
-    """The protocol's name for the type of an array.
+    """Returns the name of an array's type in the protocol.
 
     Raises:
-        PyTritonClientTextError: The array holds text where the protocol has bytes.
-        PyTritonClientValueError: The protocol has no such type.
+        PyTritonClientTextError: The array holds text, but the protocol needs bytes.
+        PyTritonClientValueError: The protocol does not have this type.
     """
     kind = array.dtype.kind
     if kind == "U":
@@ -169,7 +171,7 @@ def datatype_of(name: str, array: Array) -> str:
 
 
 def with_plain_bytes(array: Array) -> Array:
-    """An object array without numpy's bytes, which the official client sends as `b'...'`."""
+    """Converts elements of type np.bytes_, which the official client would send as `b'...'`."""
     elements = array.ravel().tolist()
     if set(map(type, elements)) <= {bytes, str}:
         return array
@@ -177,7 +179,7 @@ def with_plain_bytes(array: Array) -> Array:
     return dtypes.bytes_elements_to_array(plain, array.shape)
 
 
-@functools.lru_cache(maxsize=256)  # numpy takes 7 us to tell the name of a dtype
+@functools.lru_cache(maxsize=256)  # numpy takes 7 us for the name of a dtype
 def _datatype_of(dtype: np.dtype[Any]) -> str | None:
     datatype = dtypes.from_numpy(dtype)
     return None if datatype is None or dtype.byteorder == ">" else datatype.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address of a server, in the forms that users write it."""
+"""Parses server addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import urllib.parse
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
 
-_SCHEMES = ("http", "https", "grpc")  # as users write them before another one
+_SCHEMES = ("http", "https", "grpc")  # users sometimes write two of them
 _DEFAULT_PORTS = {"http": DEFAULT_HTTP_PORT, "grpc": DEFAULT_GRPC_PORT}
 
 
@@ -19,7 +19,7 @@ class TritonUrl:
 
     Args:
         scheme: "http" or "grpc".
-        hostname: name or IP address, an IPv6 one without brackets.
+        hostname: name or IP address; an IPv6 address has no brackets.
         port: TCP port.
     """
 
@@ -29,17 +29,17 @@ class TritonUrl:
 
     @classmethod
     def from_url(cls, url: str) -> TritonUrl:
-        """Read an address: `[scheme://]host[:port]`.
+        """Parse an address: `[scheme://]host[:port]`.
 
         Args:
-            url: the address; without a scheme it is HTTP, without a port the protocol's default.
-                A path and credentials are ignored.
+            url: the address; the default scheme is http, the default port that of the protocol. A
+                path and credentials are ignored.
 
         Returns:
-            The address in its parts.
+            The parsed address.
 
         Raises:
-            PyTritonClientInvalidUrlError: The text is no such address.
+            PyTritonClientInvalidUrlError: The address is malformed.
         """
         if not isinstance(url, str):
             raise PyTritonClientInvalidUrlError(
@@ -79,7 +79,7 @@ class TritonUrl:
 
 
 def _check_host(url: str, hostname: str) -> None:
-    """Refuse what no system could ever look up; waiting for its server would be in vain."""
+    """Refuses names that cannot exist, because waiting for such a server is pointless."""
     try:
         hostname.encode("idna")
     except UnicodeError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on the official clients: make one, wait until a server or model is ready, ask for it.
+"""Functions for official clients: create one, wait for a server or model, get a model's state.
 
-`pytriton.client.asyncio_utils` has the same for asyncio.
+`pytriton.client.asyncio_utils` has the same functions for asyncio.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class ModelState(enum.Enum):
-    """What a server says of a model in its repository."""
+    """The state of a model in the index of a server's repository."""
 
     LOADING = "LOADING"
     UNLOADING = "UNLOADING"
@@ -58,19 +58,19 @@ class ModelState(enum.Enum):
 
 
 def create_client_from_url(url: str, network_timeout_s: float | None = None) -> Any:
-    """A client of the official package for the protocol that the address names.
+    """Create a client of the official package for the protocol of the address.
 
     Args:
-        url: address as `TritonUrl.from_url` reads it.
-        network_timeout_s: time limit of each call over HTTP; gRPC calls take one each. Default is
-            60 s.
+        url: address in the form of `TritonUrl.from_url`.
+        network_timeout_s: timeout of each call over HTTP; default is 60 s. Calls over gRPC have
+            their own timeout argument.
 
     Returns:
         `tritonclient.http.InferenceServerClient` or `tritonclient.grpc.InferenceServerClient`; any
         thread may use either.
 
     Raises:
-        PyTritonClientInvalidUrlError: The address cannot be read.
+        PyTritonClientInvalidUrlError: The address is malformed.
     """
     address = TritonUrl.from_url(url)
     timeout_s = _DEFAULT_NETWORK_TIMEOUT_S if network_timeout_s is None else network_timeout_s
@@ -84,7 +84,7 @@ def wait_for_server_ready(
 
     Args:
         client: a client of the official package.
-        timeout_s: time allowed; default is 60 s.
+        timeout_s: the timeout; default is 60 s.
         headers: headers of the requests.
 
     Raises:
@@ -92,7 +92,7 @@ def wait_for_server_ready(
     """
     timeout_s = DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
-    _carry_out(waiting.server_ready(Wait(timeout_s, address=address_of(client)), headers), client)
+    _run_steps(waiting.server_ready(Wait(timeout_s, address=address_of(client)), headers), client)
 
 
 def wait_for_model_ready(
@@ -113,13 +113,13 @@ def wait_for_model_ready(
 
     Raises:
         PyTritonClientTimeoutError: The server was not ready in time.
-        PyTritonClientModelUnavailableError: The model was not.
+        PyTritonClientModelUnavailableError: The model was not ready in time.
     """
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
     model = Model(model_name, model_version)
     wait = Wait(timeout_s, address=address_of(client))
-    _carry_out(waiting.model_ready(wait, headers, model, protocol_of(client)), client)
+    _run_steps(waiting.model_ready(wait, headers, model, protocol_of(client)), client)
 
 
 def get_model_config(
@@ -129,13 +129,13 @@ def get_model_config(
     timeout_s: float | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> TritonModelConfig:
-    """The configuration of a model, once it is ready.
+    """Wait until a model is ready and return its configuration.
 
     Args:
         client: a client of the official package.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
-        timeout_s: time allowed for everything; default is 300 s.
+        timeout_s: timeout of the whole operation; default is 300 s.
         headers: headers of the requests.
 
     Returns:
@@ -144,12 +144,12 @@ def get_model_config(
     Raises:
         PyTritonClientTimeoutError: The server was not ready in time, or did not answer.
         PyTritonClientModelUnavailableError: The model was not ready in time.
-        PyTritonClientInferenceServerError: The server refused to tell the configuration.
+        PyTritonClientInferenceServerError: The server refused the request for the configuration.
     """
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     wait = Wait(timeout_s, address=address_of(client))
     model = Model(model_name, model_version)
-    return _carry_out(waiting.model_config(wait, headers, model, protocol_of(client)), client)
+    return _run_steps(waiting.model_config(wait, headers, model, protocol_of(client)), client)
 
 
 def get_model_state(
@@ -158,23 +158,23 @@ def get_model_state(
     model_version: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ModelState:
-    """The state of a model as the index of the server's repository has it.
+    """Return the state of a model from the index of the server's repository.
 
     Args:
         client: a client of the official package.
         model_name: name of the model.
-        model_version: version of the model; default is the latest, the numerically greatest.
-        headers: headers of the request; the index usually asks for an access token.
+        model_version: version of the model; default is the greatest version number.
+        headers: headers of the request; the index usually needs an access token.
 
     Returns:
-        The state; UNAVAILABLE where the index does not have the model.
+        The state; UNAVAILABLE if the model is not in the index.
     """
     index = client.get_model_repository_index(headers=headers)
     return state_in_index(protocol_of(client), index, model_name, model_version)
 
 
 def parse_http_response(models: Any) -> ModelStates:
-    """Read an index that came over HTTP.
+    """Parse an index received over HTTP.
 
     Args:
         models: list of models, each a dictionary.
@@ -186,7 +186,7 @@ def parse_http_response(models: Any) -> ModelStates:
 
 
 def parse_grpc_response(models: Any) -> ModelStates:
-    """Read an index that came over gRPC.
+    """Parse an index received over gRPC.
 
     Args:
         models: the message's list of models.
@@ -200,7 +200,7 @@ def parse_grpc_response(models: Any) -> ModelStates:
 def state_in_index(
     protocol: Protocol, index: Any, model_name: str, model_version: str | None = None
 ) -> ModelState:
-    """The state of one version of a model, or of its greatest one."""
+    """Returns the state of a version of a model; default is the greatest version."""
     states = _states(protocol, protocol.models_in(index))
     versions = {version: state for (name, version), state in states.items() if name == model_name}
     if model_version is None and versions:
@@ -211,17 +211,17 @@ def state_in_index(
 def call_within(
     timeout_s: float, client: Any, name: str, *arguments: Any, **named_arguments: Any
 ) -> Any:
-    """Call a method of an official client with a time limit."""
+    """Calls a method of an official client with a timeout."""
     protocol = protocol_of(client)
     method: Callable[..., Any] = getattr(client, name)
     with protocol.limited(client, timeout_s):
         return method(*arguments, **named_arguments, **protocol.limit(timeout_s))
 
 
-def _carry_out(steps: Steps[T], client: Any) -> T:
-    """Make the calls and the pauses of a wait."""
+def _run_steps(steps: Steps[T], client: Any) -> T:
+    """Executes the calls and pauses of a wait."""
     protocol = protocol_of(client)
-    failures = (OSError, protocol.library.InferenceServerException, *protocol.unreadable)
+    failures = (OSError, protocol.library.InferenceServerException, *protocol.parse_errors)
     outcome: Any = None
     while True:
         try:
@@ -242,7 +242,7 @@ def _carry_out(steps: Steps[T], client: Any) -> T:
 
 
 def _warn_if_limit_cannot_be_kept(client: Any, timeout_s: float) -> None:
-    """Connections that are not ours have one limit for all calls."""
+    """Warns if connections that are not ours have a longer timeout for all calls."""
     pool = getattr(getattr(client, "_client_stub", None), "_connection_pool", None)
     network_timeout_s = getattr(pool, "network_timeout", None)
     if isinstance(pool, HttpConnections) or network_timeout_s is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a server and a model: what to ask, when to ask again, and when to give up.
+"""Waiting for a server and a model: which calls to make, when to retry, and when to stop.
 
-Nothing here talks to a server. A wait is a generator of calls and pauses; `utils` and
-`asyncio_utils` carry them out and send back what came of each call. A wait that takes longer than
-a moment says in the log what it waits for, and why in vain.
+Nothing here communicates with a server. A wait is a generator of calls and pauses; `utils` and
+`asyncio_utils` execute them and send the result of each call back. A wait of more than a second
+logs one warning with its goal and the reason for the delay.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from pytriton.client.connecting import LONGEST_LIMIT_S
+from pytriton.client.connecting import MAX_TIMEOUT_S
 from pytriton.client.exceptions import (
     PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from pytriton.client.failures import failure_of, is_late, text_of
+from pytriton.client.failures import failure_of, is_timeout, text_of
 from pytriton.client.protocols import Protocol
 from pytriton.model_config.parser import ModelConfigParser
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S = 60.0
 DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S = 300.0
-AS_LONG_AS_IT_TAKES_S = threading.TIMEOUT_MAX  # some event loops do not take infinity
+NO_TIMEOUT_S = threading.TIMEOUT_MAX  # some event loops do not accept infinity
 
 logger = logging.getLogger(__name__)
 
-_TELL_AFTER_S = 1.0  # a server or model that is just being started is not worth a word
+_WARN_AFTER_S = 1.0  # no warning about a server or model that is just starting
 _FIRST_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 1.0
-SHORTEST_LIMIT_S = 0.001  # a call needs a positive one, also when the time is just up
+_MAX_PAUSE_S = 1.0
+MIN_TIMEOUT_S = 0.001  # a call needs a positive timeout, even at the deadline
 
 _NOT_READY = "it is not ready"
-_RESTRICTED = "restricted"  # what a server says to who has no token
+_RESTRICTED = "restricted"  # in the server's error for a missing token
 
 Headers = Mapping[str, str] | None
 T = TypeVar("T")
 
 
 def check_limit(name: str, seconds: float) -> None:
-    """A time limit may be zero, negative or infinite, but it is a number: NaN never passes.
+    """Checks that a timeout is not NaN; it may be zero, negative or infinite.
 
     Raises:
-        PyTritonClientValueError: It is not.
+        PyTritonClientValueError: It is NaN.
     """
     if math.isnan(seconds):
         raise PyTritonClientValueError(f"{name}: expected a number of seconds, got {seconds}")
 
 
 class Call(NamedTuple):
-    """A method of an official client to call. Its answer, or its failure, is sent to the wait."""
+    """A method of an official client to call. Its result or exception is sent to the wait."""
 
     method: str
     arguments: tuple[str, ...]
@@ -69,16 +69,16 @@ Steps: TypeAlias = Generator[Call | float, Any, T]
 
 
 class Wait:
-    """One wait with a deadline; pauses between two looks grow up to a second.
+    """One wait with a deadline; the pauses between two checks grow up to a second.
 
     Args:
-        timeout_s: time allowed.
-        clock: tells the time in seconds.
-        pause_s: pause between two looks, where it is to stay the same.
-        address: what the server is called in the log.
+        timeout_s: the timeout.
+        clock: returns the time in seconds.
+        pause_s: constant pause between two checks.
+        address: address of the server for the log.
 
     Raises:
-        PyTritonClientValueError: The time is not a number.
+        PyTritonClientValueError: The timeout is not a number.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class Wait:
         self._clock = clock
         self._address = address
         self._deadline = clock() + timeout_s
-        self._tell_at_s: float | None = clock() + _TELL_AFTER_S
+        self._warn_at_s: float | None = clock() + _WARN_AFTER_S
         self._pause_s = _FIRST_PAUSE_S if pause_s is None else pause_s
-        self._longest_pause_s = _LONGEST_PAUSE_S if pause_s is None else pause_s
+        self._max_pause_s = _MAX_PAUSE_S if pause_s is None else pause_s
 
     def __str__(self) -> str:
         return f"{round(self._timeout_s, 3):g} s"
 
-    def is_time_to_tell(self) -> bool:
-        """Whether it has taken long enough to say so; that is done once."""
-        return self._tell_at_s is not None and self._clock() >= self._tell_at_s
+    def is_warning_due(self) -> bool:
+        """Whether the wait has taken long enough for the warning, which is logged once."""
+        return self._warn_at_s is not None and self._clock() >= self._warn_at_s
 
-    def tell(self, goal: object) -> None:
-        """Say once in the log what is waited for, when that is worth it."""
-        if not self.is_time_to_tell():
+    def warn_once(self, goal: object) -> None:
+        """Logs a warning once, if the wait has taken long enough."""
+        if not self.is_warning_due():
             return
-        self._tell_at_s = None
+        self._warn_at_s = None
         logger.warning(
             "Still waiting for %s at %s, for up to %.0f s more: %s",
             goal,
@@ -118,26 +118,26 @@ class Wait:
             self.last_problem,
         )
 
-    def note(self, error: Exception) -> None:
-        """Keep why a call failed; that time was up tells less than what was known before."""
-        if self.last_problem == _NOT_READY or not is_late(error):
+    def record_failure(self, error: Exception) -> None:
+        """Records why a call failed; a timeout does not replace a more specific error."""
+        if self.last_problem == _NOT_READY or not is_timeout(error):
             self.last_problem = f"{type(error).__name__}: {error}" if str(error) else text_of(error)
 
     def limit_s(self) -> float:
-        """How long the next call may take."""
-        return min(max(self._deadline - self._clock(), SHORTEST_LIMIT_S), LONGEST_LIMIT_S)
+        """Returns the timeout of the next call."""
+        return min(max(self._deadline - self._clock(), MIN_TIMEOUT_S), MAX_TIMEOUT_S)
 
     def next_pause_s(self) -> float | None:
-        """How long to wait before the next look; None where the time is up."""
+        """Returns the pause before the next check, or None after the deadline."""
         remaining = self._deadline - self._clock()
         if remaining <= 0:
             return None
-        pause, self._pause_s = self._pause_s, min(self._pause_s * 2, self._longest_pause_s)
+        pause, self._pause_s = self._pause_s, min(self._pause_s * 2, self._max_pause_s)
         return min(pause, remaining)
 
 
 class Model(NamedTuple):
-    """What the calls have to name: a model and its version."""
+    """The model and the version that calls refer to."""
 
     name: str
     version: str | None = None
@@ -151,13 +151,13 @@ class Model(NamedTuple):
 
 
 def server_ready(wait: Wait, headers: Headers, goal: object = "server") -> Steps[None]:
-    """Until the server is ready and live.
+    """Waits until the server is ready and live.
 
     Raises:
-        PyTritonClientTimeoutError: It was not in time.
+        PyTritonClientTimeoutError: The server was not ready in time.
     """
     while not (yield from _is_server_ready(wait, headers)):
-        wait.tell(goal)
+        wait.warn_once(goal)
         if not (yield from _has_paused(wait)):
             raise PyTritonClientTimeoutError(
                 f"Waiting for server to be ready timed out. Timeout while waiting for {goal}: "
@@ -166,10 +166,10 @@ def server_ready(wait: Wait, headers: Headers, goal: object = "server") -> Steps
 
 
 def _is_server_ready(wait: Wait, headers: Headers) -> Steps[bool]:
-    for question in ("is_server_ready", "is_server_live"):
-        answer = yield Call(question, (), {"headers": headers}, wait.limit_s())
+    for method in ("is_server_ready", "is_server_live"):
+        answer = yield Call(method, (), {"headers": headers}, wait.limit_s())
         if isinstance(answer, Exception):
-            wait.note(answer)
+            wait.record_failure(answer)
             return False
         if not answer:
             wait.last_problem = _NOT_READY
@@ -178,7 +178,7 @@ def _is_server_ready(wait: Wait, headers: Headers) -> Steps[bool]:
 
 
 def _has_paused(wait: Wait) -> Steps[bool]:
-    """Wait for the next look; False where there is no time for one."""
+    """Pauses before the next check; returns False if there is no time left."""
     pause_s = wait.next_pause_s()
     if pause_s is None:
         return False
@@ -187,26 +187,26 @@ def _has_paused(wait: Wait) -> Steps[bool]:
 
 
 def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) -> Steps[None]:
-    """Until the server and the model are ready.
+    """Waits until the server and the model are ready.
 
     Raises:
-        PyTritonClientTimeoutError: The server was not in time.
-        PyTritonClientModelUnavailableError: The model was not.
+        PyTritonClientTimeoutError: The server was not ready in time.
+        PyTritonClientModelUnavailableError: The model was not ready in time.
     """
     yield from server_ready(wait, headers, goal=model)
-    there_are = ""
+    known_models = ""
     while True:
         answer = yield Call("is_model_ready", model.arguments, {"headers": headers}, wait.limit_s())
         if isinstance(answer, Exception):
-            wait.note(answer)
+            wait.record_failure(answer)
         elif answer:
             return
         else:
             reason = yield from _why_not_ready(wait, headers, model)
-            if wait.is_time_to_tell():
-                there_are = yield from _other_models(wait, headers, model, protocol)
-            wait.last_problem = reason + there_are
-        wait.tell(model)
+            if wait.is_warning_due():
+                known_models = yield from _other_models(wait, headers, model, protocol)
+            wait.last_problem = reason + known_models
+        wait.warn_once(model)
         if not (yield from _has_paused(wait)):
             raise PyTritonClientModelUnavailableError(
                 f"Waiting for {model} to be ready timed out. Timeout while waiting for {model}, "
@@ -215,7 +215,7 @@ def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) 
 
 
 def _why_not_ready(wait: Wait, headers: Headers, model: Model) -> Steps[str]:
-    """What the server says of a model that is not ready."""
+    """Returns the server's reason why a model is not ready."""
     named_arguments = {"headers": headers}
     answer = yield Call("get_model_config", model.arguments, named_arguments, wait.limit_s())
     text = text_of(answer) if isinstance(answer, Exception) else None
@@ -223,7 +223,7 @@ def _why_not_ready(wait: Wait, headers: Headers, model: Model) -> Steps[str]:
 
 
 def _other_models(wait: Wait, headers: Headers, model: Model, protocol: Protocol) -> Steps[str]:
-    """The models that the server has, as a part of a sentence; nothing where it does not tell."""
+    """Returns the server's models as a part of a sentence; empty if it does not list them."""
     named_arguments = {"headers": headers}
     answer = yield Call("get_model_repository_index", (), named_arguments, wait.limit_s())
     text = text_of(answer) if isinstance(answer, Exception) else None
@@ -240,12 +240,12 @@ def _other_models(wait: Wait, headers: Headers, model: Model, protocol: Protocol
 def model_config(
     wait: Wait, headers: Headers, model: Model, protocol: Protocol
 ) -> Steps[TritonModelConfig]:
-    """The model's configuration, once it is ready.
+    """Waits until the model is ready and returns its configuration.
 
     Raises:
         PyTritonClientTimeoutError: The server was not ready in time, or did not answer.
         PyTritonClientModelUnavailableError: The model was not ready in time.
-        PyTritonClientInferenceServerError: The server refused to tell it.
+        PyTritonClientInferenceServerError: The server refused the request for it.
     """
     yield from model_ready(wait, headers, model, protocol)
     named_arguments = {"headers": headers, **protocol.config_arguments()}

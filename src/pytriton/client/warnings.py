@@ -5,8 +5,8 @@ from __future__ import annotations
 
 
 class PyTritonWarning(UserWarning):
-    """Base of the clients' warnings."""
+    """Base class of the clients' warnings."""
 
 
 class NotSupportedTimeoutWarning(PyTritonWarning):
-    """The connection in use cannot keep the time limit that was asked for."""
+    """The connection cannot keep the requested timeout."""
