@@ -18,6 +18,7 @@ from pytriton.executor import python_process
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
 from pytriton.executor.worker import describe_exit
 from pytriton.transport.memory import PORTABLE_SETTING
+from tests.executor.worker_rig import until
 
 DEADLINE_S = 60
 REFUSING_ZYGOTE = """
@@ -170,7 +171,9 @@ def test_variables_reach_the_worker(way):
         spec = WorkerSpec("m_0_0", "m_0_0 worker", variables)
         worker = await launcher.launch(spec)
         if way != "zygote":  # a fork changes its own copy, which the system does not show
-            assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == "3"
+            environment = psutil.Process(worker.pid).environ
+            # The process may be there before it has begun to run the interpreter.
+            await until(lambda: environment().get("CUDA_VISIBLE_DEVICES") == "3")
         close_sockets(worker)
 
     run(scenario)
