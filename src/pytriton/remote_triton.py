@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding models into a server that another process of the same machine runs."""
+"""Binds models to a server that another process on the same machine runs."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _RETRY_S = 0.1
 
 
 class RemoteTriton(TritonBase):
-    """Serves Python callables on a server that runs already, on this machine and as this user.
+    """Serves Python callables on a server that is already running on this machine as this user.
 
-    Its models come and go with it: they are taken away when it is closed or its process ends. A
-    model of a name that the server has already takes that one's place.
+    Its models are removed from the server when it is closed or its process ends. A model with the
+    name of a model that is already bound replaces that model.
 
     Args:
         url: address of the server, `[http://|grpc://]host[:port]`.
         workspace: folder for files, which must not exist yet; default is none.
-        access_token: token of the server, see `Triton.get_access_token`; default is none, as the
-            server knows its own user. A wrong one is refused.
+        access_token: token of the server, see `Triton.get_access_token`; default is none, because
+            the same user needs no token. A wrong token is refused.
 
     Raises:
-        PyTritonValidationError: The address is not one of this machine.
+        PyTritonValidationError: The address is not an address of this machine.
 
     Example:
         >>> with RemoteTriton(url="localhost") as triton:
@@ -68,9 +68,9 @@ class RemoteTriton(TritonBase):
             )
         self._access_token = access_token
         self._link: ServerLink | None = None
-        self._ports = Started(0, 0, 0)  # of the server
+        self._ports = Started(0, 0, 0)  # ports of the server
         self._owner_pid = 0  # the process that connected
-        self._given_up = threading.Event()  # who waits for the server need not any more
+        self._stop_requested = threading.Event()  # ends a wait for the server
 
     def __enter__(self) -> Self:
         """Connect to the server."""
@@ -78,20 +78,20 @@ class RemoteTriton(TritonBase):
         return self
 
     def connect(self) -> None:
-        """Join the server and serve all bound models there; a no-op where that is done already.
+        """Connect to the server and serve all bound models; does nothing if already connected.
 
         Raises:
-            PermissionError: The server there belongs to another user.
+            PermissionError: The server belongs to another user.
             PyTritonRuntimeError: The server refuses, for example because the token is wrong.
             PyTritonValidationError: A model's configuration is wrong.
-            PyTritonInvalidOperationError: It was stopped while it waited for the server.
-            TimeoutError: No server of this user serves that port, or it does not answer.
+            PyTritonInvalidOperationError: `stop` was called while this waited for the server.
+            TimeoutError: No server of this user uses that port, or it does not answer.
         """
         with self._lock:
             if self._is_connected:
                 return
-            self._await_end()
-            self._given_up.clear()
+            self._wait_for_stop()
+            self._stop_requested.clear()
             deadline_s = time.monotonic() + DEFAULT_TRITON_STARTUP_TIMEOUT_S
             while not self._is_connected:
                 try:
@@ -100,23 +100,23 @@ class RemoteTriton(TritonBase):
                     self._wait_for_server(deadline_s, error)
 
     def _wait_for_server(self, deadline_s: float, error: NoServerError) -> None:
-        """Rest before the next attempt, unless it was the last one."""
+        """Waits before the next attempt; raises an error after the deadline or a stop."""
         address = self._url.without_scheme
         if time.monotonic() > deadline_s:
             raise PyTritonClientTimeoutError(
                 f"no server of this user served {address} within "
                 f"{DEFAULT_TRITON_STARTUP_TIMEOUT_S} s"
             ) from error
-        if self._given_up.wait(_RETRY_S):
+        if self._stop_requested.wait(_RETRY_S):
             raise PyTritonInvalidOperationError(
                 f"stopped while it waited for a server at {address}"
             ) from error
 
-    def _begin(self) -> None:
+    def _start_serving(self) -> None:
         self.connect()
 
     def _join(self, deadline_s: float) -> None:
-        """Serve the models on the server that is there now; NoServerError where that ends."""
+        """Serves the models on the current server; raises NoServerError if there is none."""
         try:
             sock = rendezvous.connect(self._url.port, DEFAULT_TRITON_STARTUP_TIMEOUT_S)
         except (ConnectionError, BlockingIOError) as error:
@@ -127,23 +127,23 @@ class RemoteTriton(TritonBase):
         try:
             limit_s = max(_RETRY_S, deadline_s - time.monotonic())
             self._ports = link.open(Join(self._access_token or ""), limit_s)
-            self._link = self._binder = link
+            self._link = self._model_server = link
             self._serve_models()
         except BaseException:
-            self._link = self._binder = None
+            self._link = self._model_server = None
             atexit.unregister(self.stop)
             link.close()
             raise
 
     def stop(self) -> bool:
-        """Take the models away from the server; requests that they are working on are finished.
+        """Remove the models from the server; their open requests are finished first.
 
         Returns:
-            False where nothing was connected.
+            False if it was not connected.
         """
         if self._owner_pid not in (0, os.getpid()):
-            return False  # a forked child that exits: the models are its parent's
-        self._given_up.set()  # or `connect` would keep the lock for minutes
+            return False  # a forked child exits; the models belong to its parent
+        self._stop_requested.set()  # otherwise `connect` could hold the lock for minutes
         with self._lock:
             link = self._link
         return self._stop(link)
@@ -151,21 +151,21 @@ class RemoteTriton(TritonBase):
     def _stop(self, link: ServerLink | None) -> bool:
         with self._lock:
             if link is None or self._link is not link:
-                return False  # it was stopped already, and perhaps there is another one
-            self._link = self._binder = None
+                return False  # it was already stopped, and there may be a new one
+            self._link = self._model_server = None
             self._is_connected = False
-            self._has_ended.clear()
-        with self._ending():
+            self._stop_finished.clear()
+        with self._finishing_stop():
             atexit.unregister(self.stop)
             link.unbind_all(list(self._models.values()), MODEL_TIMEOUT_S)
             link.close()
         return True
 
     def is_alive(self) -> bool:
-        """Whether every bound model is served; True as long as none is bound.
+        """Whether every bound model is served; True while none is bound.
 
         Returns:
-            False for models that are bound and not connected, or whose server is gone.
+            False if models are bound but not connected, or the server has ended.
         """
         if not self._models:
             return True
@@ -173,17 +173,20 @@ class RemoteTriton(TritonBase):
         return link is not None and not link.has_ended and self._are_models_alive()
 
     def _addresses(self) -> Addresses:
-        places = (
+        schemes_and_ports = (
             ("http", self._ports.http_port),
             ("grpc", self._ports.grpc_port),
             ("http", self._ports.metrics_port),
         )
         host = self._url.hostname
         return Addresses(
-            *(TritonUrl(scheme, host, port).with_scheme if port else "" for scheme, port in places)
+            *(
+                TritonUrl(scheme, host, port).with_scheme if port else ""
+                for scheme, port in schemes_and_ports
+            )
         )
 
     def _on_end(self, link: ServerLink) -> None:
-        if self._link is link:  # not one that was stopped, nor the next one
+        if self._link is link:  # ignore links that were already stopped
             logger.error("the server ended")
             self._stop(link)

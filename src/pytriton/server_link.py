@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binding process's end of the control connection: calls to the server and their answers."""
+"""The control connection from a process that binds models to the server: calls and replies."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OPENING_CALL = 0  # the first message, `Start` or `Join`, has no number
+_OPENING_CALL = 0  # the number of the first message, `Start` or `Join`
 
 
 class NoServerError(PyTritonRuntimeError):
-    """There is no server, or it ended meanwhile; another one may come."""
+    """There is no server, or it has ended; another one may be started later."""
 
 
 class ServerLink:
-    """A connection to a server, alive until either side ends it."""
+    """A connection to a server, open until either side closes it."""
 
     def __init__(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
         self._link = ControlLink(sock)
@@ -44,15 +44,17 @@ class ServerLink:
         self.has_ended = False
 
     def open(self, message: Start | Join, timeout_s: float) -> Started:
-        """Begin to listen, introduce this process, and wait for the server.
+        """Start the receiving thread, send the first message, and wait for the reply.
 
         Raises:
-            PyTritonValidationError: What was asked for is wrong.
+            PyTritonValidationError: A setting or an argument is wrong.
             PyTritonRuntimeError: The server refused.
-            NoServerError: It ended, or is about to.
-            TimeoutError: It did not answer in time.
+            NoServerError: The server has ended, or is stopping.
+            TimeoutError: The server did not answer in time.
         """
-        threading.Thread(target=self._listen, name="pytriton-control", daemon=True).start()
+        threading.Thread(
+            target=self._receive_messages, name="pytriton-control", daemon=True
+        ).start()
         self._send(message)
         is_join = isinstance(message, Join)
         what = "joining it" if is_join else "the start of the server"
@@ -66,7 +68,7 @@ class ServerLink:
     def bind(
         self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
     ) -> None:
-        """Have a model served; returns once it is ready."""
+        """Serve a model; returns when it is ready."""
         message = model.message()
         sockets, concurrency = model.open_instances(on_unrecoverable)
         call = next(self._calls)
@@ -81,33 +83,35 @@ class ServerLink:
         self._wait_for(call, f"loading of model {model.name}", timeout_s)
 
     def unbind(self, model: BoundModel, timeout_s: float) -> None:
-        """Take a model away."""
-        self._wait_for(self._ask_to_unbind(model), f"unloading of model {model.name}", timeout_s)
+        """Remove a model from the server."""
+        self._wait_for(self._send_unbind(model), f"unloading of model {model.name}", timeout_s)
 
     def unbind_all(self, models: Iterable[BoundModel], timeout_s: float) -> None:
-        """Take models away, all at the same time; one that cannot be is left to `close`."""
+        """Remove models, all at the same time; `close` removes those that fail."""
         end = time.monotonic() + timeout_s
         calls = {}
-        with contextlib.suppress(PyTritonRuntimeError):  # the server is gone, and so are they
+        with contextlib.suppress(
+            PyTritonRuntimeError
+        ):  # the server has ended, and the models with it
             for model in models:
-                calls[self._ask_to_unbind(model)] = f"unloading of model {model.name}"
+                calls[self._send_unbind(model)] = f"unloading of model {model.name}"
         for call, what in calls.items():
             try:
                 self._wait_for(call, what, max(0.0, end - time.monotonic()))
-            except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  a few models
+            except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  there are only a few models
                 logger.debug("%s failed: %s", what, error)
 
-    def _ask_to_unbind(self, model: BoundModel) -> int:
+    def _send_unbind(self, model: BoundModel) -> int:
         call = next(self._calls)
         self._send(Unbind(call, model.name, model.version))
         return call
 
-    def ask_to_stop(self) -> None:
-        """Ask the server to finish what runs, then to end."""
+    def request_stop(self) -> None:
+        """Request that the server finishes open requests and then ends."""
         self._send(Stop())
 
     def close(self) -> None:
-        """End the connection; the server takes the models of this process away."""
+        """Close the connection; the server then removes the models of this process."""
         self._link.shut_down()
 
     def _send(
@@ -120,7 +124,7 @@ class ServerLink:
             if os.getpid() != self._process:
                 raise PyTritonRuntimeError(
                     f"Expected process {self._process}, which is connected to the server, got its "
-                    f"child {os.getpid()}: a process that was forked needs an object of its own"
+                    f"child {os.getpid()}: a forked process needs its own object"
                 ) from error
             raise NoServerError("the server is not running") from error
 
@@ -140,7 +144,7 @@ class ServerLink:
             raise NoServerError(f"the server ended during {what}")
         return answer
 
-    def _listen(self) -> None:
+    def _receive_messages(self) -> None:
         try:
             while True:
                 message = self._link.receive()

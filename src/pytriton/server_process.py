@@ -91,7 +91,7 @@ class ServerProcess:
         assert self._link is not None
         assert self._process is not None
         try:
-            self._link.ask_to_stop()
+            self._link.request_stop()
         except PyTritonRuntimeError:
             logger.debug("the server was gone already")
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving Python callables: bind them to a `Triton` object and clients reach them."""
+"""Serves Python callables that are bound to a `Triton` object."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ logger = logging.getLogger(__name__)
 
 WAIT_FORM_MODEL_TIMEOUT_S = MODEL_TIMEOUT_S
 
-# Sizes and places of the original's shared memory and binaries: nothing here uses them, users
-# import them.
+# Sizes of shared memory and paths of binaries in PyTriton. They are not used here, but users import
+# them.
 INITIAL_BACKEND_SHM_SIZE = 4194304
 GROWTH_BACKEND_SHM_SIZE = 1048576
 TRITONSERVER_DIST_DIR = pathlib.Path(__file__).parent / "tritonserver"
@@ -83,18 +83,18 @@ MODEL_CONFIG_URL = f"{MODEL_URL}/config/"
 MODEL_INFER_URL = f"{MODEL_URL}/infer/"
 
 _EXIT_MARGIN_S = 5.0
-_TAKEN_PORT = re.compile(r"failed to start (HTTP|GRPC|Metrics) service: .* already in use")
+_PORT_IN_USE = re.compile(r"failed to start (HTTP|GRPC|Metrics) service: .* already in use")
 
 
 class Triton(TritonBase):
-    """A server for Python callables, in a process of its own.
+    """A server for Python callables, in a separate process.
 
     Args:
-        config: settings of the server; what it leaves open comes from the environment.
-        workspace: folder for files of the server, which must not exist yet; default is none, as
-            the server needs no files.
+        config: settings of the server; values that are None are taken from the environment.
+        workspace: folder for files of the server, which must not exist yet; default is none,
+            because the server needs no files.
         triton_lifecycle_policy: when the server starts.
-        security_config: which endpoints ask for a token; default protects the administrative ones.
+        security_config: endpoints that need a token; by default the administrative ones.
 
     Example:
         >>> with Triton() as triton:
@@ -114,11 +114,11 @@ class Triton(TritonBase):
         self._config = TritonConfig.resolved(config)
         self._security_config = security_config or TritonSecurityConfig()
         self._policy = triton_lifecycle_policy or _default_policy(config)
-        self._triton_server: ServerProcess | None = None  # stays after a stop, for who asks it
+        self._triton_server: ServerProcess | None = None  # kept after a stop, for is_alive()
         self._owner_pid = 0  # the process that started the server
 
     def __enter__(self) -> Self:
-        """Start the server, unless the lifecycle policy says later."""
+        """Start the server, unless the lifecycle policy starts it later."""
         if self._policy.launch_triton_on_startup:
             self.run()
         return self
@@ -128,12 +128,12 @@ class Triton(TritonBase):
 
         Raises:
             PyTritonValidationError: A setting or a model's configuration is wrong.
-            PyTritonRuntimeError: The server could not start, for example because a port is taken.
-            TimeoutError: It did not start in time.
+            PyTritonRuntimeError: The server could not start, for example because a port is in use.
+            TimeoutError: The server did not start in time.
         """
         self._stop_dead_server()
         with self._lock:
-            if self._binder is None:
+            if self._model_server is None:
                 try:
                     self._start_server()
                 except PyTritonRuntimeError as error:
@@ -144,14 +144,14 @@ class Triton(TritonBase):
             self.connect()
 
     def _stop_dead_server(self) -> None:
-        """Clean up after a server that died, if the thread that watches it has not yet."""
+        """Cleans up after a server that died, if its monitoring thread has not done so yet."""
         with self._lock:
             server = self._triton_server
         if server is not None and not server.is_alive():
             self._stop(server)
 
     def connect(self) -> None:
-        """Serve all bound models on the running server; a no-op where they are served already.
+        """Serve all bound models on the running server; does nothing if they are already served.
 
         Raises:
             PyTritonInvalidOperationError: The server does not run.
@@ -159,37 +159,37 @@ class Triton(TritonBase):
         with self._lock:
             if self._is_connected:
                 return
-            if self._binder is None:
+            if self._model_server is None:
                 raise PyTritonInvalidOperationError("Expected a running server: call run() first")
             self._serve_models()
         self._log_endpoints()
 
-    def _begin(self) -> None:
+    def _start_serving(self) -> None:
         self.run()
 
     def stop(self) -> bool:
-        """Finish requests in flight, then end the server and the models' instances.
+        """Finish open requests, then stop the server and the instances of the models.
 
-        The object may be used again: models stay bound, and the same names may be bound anew.
+        The object may be used again: models stay bound, and the same names may be bound again.
 
         Returns:
-            False where nothing ran.
+            False if nothing was running.
         """
         if os.getpid() != self._owner_pid:
-            return False  # a forked child that exits: the server is its parent's
-        with self._lock:  # after a start that is on its way
+            return False  # a forked child exits; the server belongs to its parent
+        with self._lock:  # waits for a start in progress
             server = self._triton_server
         return self._stop(server)
 
     def _stop(self, server: ServerProcess | None) -> bool:
         with self._lock:
-            if server is None or self._binder is not server:
-                return False  # it was stopped already, and perhaps another one runs
-            self._binder = None
+            if server is None or self._model_server is not server:
+                return False  # it was already stopped, and another one may be running
+            self._model_server = None
             self._is_connected = False
-            self._has_ended.clear()
-        with self._ending():
-            atexit.unregister(self.stop)  # which keeps the object, and the models bound to it
+            self._stop_finished.clear()
+        with self._finishing_stop():
+            atexit.unregister(self.stop)  # it would keep this object and its models alive
             logger.debug("stopping the server")
             server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
         if self._config.log_verbose:
@@ -197,38 +197,38 @@ class Triton(TritonBase):
         return True
 
     def is_alive(self) -> bool:
-        """Whether the server runs and every instance of every model takes requests.
+        """Whether the server runs and every instance of every model accepts requests.
 
         Returns:
             False before the start and after the stop.
         """
         server = self._triton_server
         return (
-            self._binder is not None
+            self._model_server is not None
             and server is not None
             and server.is_alive()
             and (not self._is_connected or self._are_models_alive())
         )
 
     def get_access_token(self) -> str | None:
-        """The token that protected endpoints ask for.
+        """Return the token for protected endpoints.
 
         Returns:
-            The token; None where nothing is protected and none was given.
+            The token; None if nothing is protected and none was given.
         """
         return self._security_config.access_token
 
     @property
     def _triton_server_config(self) -> TritonServerConfig:
-        """The settings as a command line; guides look at it to see what was configured."""
+        """The settings as a command line; guides use it to show the configuration."""
         return TritonServerConfig(self._server_settings())
 
     def _start_server(self) -> None:
-        self._await_end()
+        self._wait_for_stop()
         self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
         started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
-        self._triton_server = self._binder = server
+        self._triton_server = self._model_server = server
         atexit.register(self.stop)
         self._use_ports(started)
         if self._config.log_verbose:
@@ -248,7 +248,7 @@ class Triton(TritonBase):
         return settings
 
     def _use_ports(self, started: Started) -> None:
-        """Remember the ports that the system chose where 0 was asked for."""
+        """Stores the ports that the system chose for ports that were 0."""
         self._config = dataclasses.replace(
             self._config,
             http_port=started.http_port or self._config.http_port,
@@ -270,7 +270,7 @@ class Triton(TritonBase):
         ModelConfigGenerator(model.config).to_file(path)
 
     def _on_server_exit(self, server: ServerProcess) -> None:
-        if self._binder is server:  # not one that was stopped, nor the next one
+        if self._model_server is server:  # ignore servers that were already stopped
             logger.error("the server process ended")
             self._stop(server)
 
@@ -303,14 +303,14 @@ class Triton(TritonBase):
 
 
 def _port_hint(error: str) -> str:
-    """What to do where a port is taken; empty for other errors."""
-    service = _TAKEN_PORT.match(error)
+    """Returns advice if a port is in use; empty for other errors."""
+    service = _PORT_IN_USE.match(error)
     if service is None:
         return ""
     field = f"{service[1].lower()}_port"
     return (
-        f"Stop what uses it, or choose another port with TritonConfig({field}=...) or the variable "
-        f"{ENVIRONMENT_PREFIX}{field.upper()}; 0 takes a free one."
+        f"Stop the program that uses it, or choose another port with TritonConfig({field}=...) or "
+        f"the environment variable {ENVIRONMENT_PREFIX}{field.upper()}; 0 takes a free one."
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every way of serving bound models shares: the models, and which of them are served."""
+"""The common base of `Triton` and `RemoteTriton`: the bound models and whether they are served."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ MODEL_TIMEOUT_S = 60.0  # for a model to be loaded or unloaded
 INSTANCE_END_TIMEOUT_S = 2.0
 
 
-class Binder(Protocol):
+class ModelServer(Protocol):
     """A server that models are bound to."""
 
     def bind(
         self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
     ) -> None:
-        """Have a model served; returns once it is ready."""
+        """Serve a model; returns when it is ready."""
 
     def unbind(self, model: BoundModel, timeout_s: float) -> None:
-        """Take a model away."""
+        """Remove a model from the server."""
 
 
 class TritonBase:
-    """What every way of serving bound models has in common: the models and their bookkeeping."""
+    """Common base of `Triton` and `RemoteTriton`, which manages the bound models."""
 
     def __init__(self, workspace: Workspace | str | pathlib.Path | None) -> None:
-        # Nothing is kept in a folder, so none is made unasked: a killed process would leave it.
+        # No folder is created by default, because a killed process would leave it behind.
         self._workspace = (
             Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
         )
-        self._binder: Binder | None = None  # while there is a server to bind to
+        self._model_server: ModelServer | None = None  # None while there is no server to bind to
         self._context = TritonContext()
         self._models: dict[tuple[str, int], BoundModel] = {}
-        self._unserved: set[tuple[str, int]] = set()  # left over from before a stop
+        self._unserved: set[tuple[str, int]] = set()  # bound before the last stop
         self._is_connected = False
         self._lock = threading.RLock()
         self._stopped = threading.Event()
-        self._has_ended = threading.Event()  # not set while a stop is under way
-        self._has_ended.set()
+        self._stop_finished = threading.Event()  # cleared while a stop is in progress
+        self._stop_finished.set()
 
     def bind(
         self,
@@ -73,7 +73,8 @@ class TritonBase:
     ) -> None:
         """Serve a Python callable as a model.
 
-        Before the server runs the model is only recorded; afterwards it is ready when this returns.
+        Before the server is started, the model is only recorded. If the server is running, the
+        model is ready when this returns.
 
         Args:
             model_name: name of the model: letters, digits, dots, underscores and dashes.
@@ -83,16 +84,16 @@ class TritonBase:
             outputs: outputs of the model; unnamed ones are called OUTPUT_1, OUTPUT_2 and so on.
             model_version: version of the model.
             config: batching and other settings; default is `ModelConfig()`.
-            strict: whether outputs have to have the declared names, types and shapes.
+            strict: whether outputs must have the declared names, types and shapes.
             trace_config: settings for tracing; default are those of the server. With
-                `mode=opentelemetry` they make the tracer of this process, unless it has one.
+                `mode=opentelemetry`, a tracer is created for this process, unless it has one.
 
         Raises:
-            ImportError: OpenTelemetry is asked for and not installed.
-            ValueError: OpenTelemetry is asked for without a URL for its spans.
+            ImportError: OpenTelemetry is configured but not installed.
+            ValueError: OpenTelemetry is configured without a URL for its spans.
             PyTritonValidationError: An argument is wrong.
             PyTritonBadParameterError: A value of `config` is out of range.
-            PyTritonInvalidOperationError: The model is bound already.
+            PyTritonInvalidOperationError: The model is already bound.
         """
         model = BoundModel(
             model_name, infer_func, inputs, outputs, model_version, config, strict=strict
@@ -115,11 +116,11 @@ class TritonBase:
                     raise
 
     def unbind(self, model_name: str, model_version: int | None = None) -> None:
-        """Stop serving a bound model; requests that it is working on are finished first.
+        """Stop serving a bound model; its open requests are finished first.
 
         Args:
             model_name: name of the model.
-            model_version: version of the model; default are all that are bound.
+            model_version: version of the model; default are all bound versions.
 
         Raises:
             PyTritonInvalidOperationError: No such model is bound.
@@ -137,7 +138,7 @@ class TritonBase:
                 )
             for model in models:
                 if self._is_connected:
-                    self._withdraw_model(model)
+                    self._remove_model(model)
                 del self._models[model.key]
 
     def is_connected(self) -> bool:
@@ -149,23 +150,23 @@ class TritonBase:
         return self._is_connected
 
     def _trace_config(self) -> Sequence[str]:
-        """What the server is told of tracing, as far as this side knows."""
+        """Returns the trace settings of the server, if they are known here."""
         return ()
 
     def _record_model(self, model: BoundModel) -> None:
-        """A model was bound; hook for those who keep files of their models."""
+        """Called when a model is bound; subclasses may write files for it."""
 
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
         """Serve the bound models, and block until the server ends or the user interrupts.
 
-        What is served, and where, is written to standard error, unless the log tells it or
-        PYTRITON_QUIET is set. Whatever ends it, everything is stopped when this returns.
+        The models and addresses are printed to standard error, unless the log shows them or
+        PYTRITON_QUIET is set. When this returns, everything is stopped in any case.
 
         Args:
-            monitoring_period_s: seconds between two looks at whether everything is alive.
+            monitoring_period_s: seconds between two checks whether everything is alive.
         """
         try:
-            self._begin()
+            self._start_serving()
             self._announce()
             while self.is_alive() and not self._stopped.wait(monitoring_period_s):
                 pass
@@ -176,12 +177,12 @@ class TritonBase:
 
     def _announce(self) -> None:
         if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
-            return  # the log has it
+            return  # the log shows them
         models = [model.config for model in list(self._models.values())]
         say(announcement(self._addresses(), models))
 
     def _addresses(self) -> Addresses:
-        """Where the server is reached; see the subclasses."""
+        """Returns the addresses of the server; see the subclasses."""
         raise NotImplementedError
 
     def __exit__(
@@ -193,7 +194,7 @@ class TritonBase:
         """Stop serving."""
         self.stop()
 
-    def _begin(self) -> None:
+    def _start_serving(self) -> None:
         """Serve all bound models."""
         raise NotImplementedError
 
@@ -206,13 +207,13 @@ class TritonBase:
         raise NotImplementedError
 
     def _serve_model(self, model: BoundModel) -> None:
-        assert self._binder is not None
+        assert self._model_server is not None
         model.prepare(self._context)
-        self._binder.bind(model, self._on_unrecoverable, MODEL_TIMEOUT_S)
+        self._model_server.bind(model, self._on_unrecoverable, MODEL_TIMEOUT_S)
 
-    def _withdraw_model(self, model: BoundModel) -> None:
-        assert self._binder is not None
-        self._binder.unbind(model, MODEL_TIMEOUT_S)
+    def _remove_model(self, model: BoundModel) -> None:
+        assert self._model_server is not None
+        self._model_server.unbind(model, MODEL_TIMEOUT_S)
         model.close(INSTANCE_END_TIMEOUT_S)
 
     def _serve_models(self) -> None:
@@ -222,25 +223,25 @@ class TritonBase:
         self._is_connected = True
 
     def _are_models_alive(self) -> bool:
-        models = list(self._models.values())  # another thread may bind meanwhile
+        models = list(self._models.values())  # a copy, because another thread may bind a model
         return all(model.is_alive() for model in models)
 
-    def _await_end(self) -> None:
-        """Let a stop that is under way come to its end: it would end what is served next, too."""
-        self._has_ended.wait(MODEL_TIMEOUT_S)
+    def _wait_for_stop(self) -> None:
+        """Waits for a stop in progress, which otherwise would also stop what is started next."""
+        self._stop_finished.wait(MODEL_TIMEOUT_S)
         self._stopped.clear()
 
     @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
-        """The part of a stop that needs no lock; begun by clearing `_has_ended`."""
+    def _finishing_stop(self) -> Iterator[None]:
+        """The part of a stop without the lock; the caller has cleared `_stop_finished`."""
         try:
             yield
-            self._end_models()
+            self._close_models()
         finally:
-            self._has_ended.set()
+            self._stop_finished.set()
 
-    def _end_models(self) -> None:
-        """Wait for the instances, whose channels the server has closed."""
+    def _close_models(self) -> None:
+        """Waits for the instances, whose channels the server has closed."""
         for model in list(self._models.values()):
             model.close(INSTANCE_END_TIMEOUT_S)
         self._unserved = set(self._models)
@@ -249,5 +250,5 @@ class TritonBase:
         self._stopped.set()
 
     def _on_unrecoverable(self) -> None:
-        # From an instance's thread, which stopping has to wait for.
+        # A new thread, because this is called in the thread of an instance, which stop() waits for.
         threading.Thread(target=self.stop, name="pytriton-stop", daemon=True).start()

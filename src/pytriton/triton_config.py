@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's settings as users give them: in code, in a dictionary or in the environment."""
+"""The settings of the server, from code, a dictionary or the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "PYTRITON_TRITON_CONFIG_"
 
-# Names that guides show for a field that is called otherwise.
+# Names in guides for fields that have another name.
 _ALIASES = {"log_verbosity": "log_verbose"}
 _RESPONSE_CACHE_ALIAS = "response_cache_byte_size"
 _LIST_ELEMENT = re.compile(r"(?P<name>.+)_(?P<index>\d+)")
@@ -33,55 +33,55 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True} | {
 @kwonly_dataclass
 @dataclasses.dataclass(kw_only=True)
 class TritonConfig:
-    """Settings of the server; each is given by keyword, and None leaves the choice to the server.
+    """Settings of the server, as keyword arguments; None means the default of the server.
 
     Args:
         model_repository: folder with further models to load; default is a folder of the workspace.
         id: name of the server; default is triton.
         log_verbose: level of verbose logging; 0 is off.
-        log_file: file that takes the server's log.
-        exit_timeout_secs: seconds that requests in flight get when the server stops; default 30.
+        log_file: file for the server's log.
+        exit_timeout_secs: seconds to wait for open requests when the server stops; default 30.
         exit_on_error: whether an error at start ends the server; default True.
-        strict_readiness: whether the server is ready only once all its models are; default True.
+        strict_readiness: whether the server is ready only while all its models are; default True.
         allow_http: whether HTTP requests are served; default True.
         http_address: address to listen on for HTTP; default 0.0.0.0.
         http_port: port for HTTP; default 8000.
         http_header_forward_pattern: regular expression of the headers to pass on as parameters.
         http_thread_count: threads for HTTP; default 8.
-        http_restricted_api: groups of endpoints that ask for a header, `<APIs>:<key>=<value>`.
+        http_restricted_api: groups of endpoints that require a header, `<APIs>:<key>=<value>`.
         allow_grpc: whether gRPC requests are served; default True.
         grpc_address: address to listen on for gRPC; default 0.0.0.0.
         grpc_port: port for gRPC; default 8001.
         grpc_header_forward_pattern: regular expression of the metadata to pass on as parameters.
-        grpc_infer_allocation_pool_size: request objects kept for reuse; default 8.
+        grpc_infer_allocation_pool_size: number of requests kept for reuse; default 8.
         grpc_use_ssl: whether gRPC is encrypted; default False.
-        grpc_use_ssl_mutual: whether gRPC clients have to show a certificate; default False.
+        grpc_use_ssl_mutual: whether gRPC clients need a certificate; default False.
         grpc_server_cert: PEM file with the server's certificate.
         grpc_server_key: PEM file with the server's key.
-        grpc_root_cert: PEM file with the authorities that clients' certificates come from.
+        grpc_root_cert: PEM file with the root certificates for client certificates.
         grpc_infer_response_compression_level: none, low, medium or high; default none.
         grpc_keepalive_time: milliseconds between keepalive pings; default 7200000.
-        grpc_keepalive_timeout: milliseconds to wait for the answer to one; default 20000.
+        grpc_keepalive_timeout: milliseconds to wait for the reply to a ping; default 20000.
         grpc_keepalive_permit_without_calls: whether to ping when no call is open; default False.
-        grpc_http2_max_pings_without_data: pings sent before data has to follow; default 2.
-        grpc_http2_min_recv_ping_interval_without_data: milliseconds that have to lie between a
-            client's pings when it sends nothing else; default 300000.
-        grpc_http2_max_ping_strikes: bad pings after which a client is cut off; default 2.
-        grpc_restricted_protocol: groups of calls that ask for a header, `<groups>:<key>=<value>`.
+        grpc_http2_max_pings_without_data: maximum pings without data; default 2.
+        grpc_http2_min_recv_ping_interval_without_data: minimum milliseconds between two pings of a
+            client that sends no data; default 300000.
+        grpc_http2_max_ping_strikes: early pings before a client is disconnected; default 2.
+        grpc_restricted_protocol: groups of calls that require a header, `<groups>:<key>=<value>`.
         allow_metrics: whether metrics are served; default True.
         allow_gpu_metrics: whether metrics of GPUs are collected; default True.
         allow_cpu_metrics: whether metrics of the CPU are collected; default True.
         metrics_interval_ms: milliseconds between two collections; default 2000.
         metrics_port: port for metrics; default 8002.
-        metrics_address: address to listen on for metrics; default is the HTTP one.
+        metrics_address: address to listen on for metrics; default is the HTTP address.
         allow_sagemaker: whether SageMaker requests are served; default False.
         sagemaker_port: port for SageMaker; default 8080.
-        sagemaker_safe_port_range: range that the other ports have to keep to under SageMaker.
+        sagemaker_safe_port_range: range that the other ports must be in with SageMaker.
         sagemaker_thread_count: threads for SageMaker; default 8.
         allow_vertex_ai: whether Vertex AI requests are served; default False.
         vertex_ai_port: port for Vertex AI; default 8080.
         vertex_ai_thread_count: threads for Vertex AI; default 8.
-        vertex_ai_default_model: model that a Vertex AI request goes to unless it names another.
+        vertex_ai_default_model: model for Vertex AI requests that do not name one.
         metrics_config: settings `<setting>=<value>` of the metrics.
         trace_config: settings `<mode>,<setting>=<value>` or `<setting>=<value>` of the traces.
         cache_config: settings `<cache>,<setting>=<value>` of the response caches.
@@ -91,8 +91,8 @@ class TritonConfig:
             `cache_config=["local,size=<bytes>"]`; not a field.
 
     Raises:
-        PyTritonValidationError: where neither HTTP nor gRPC is allowed, or where
-            `response_cache_byte_size` and `cache_config` are given together.
+        PyTritonValidationError: Neither HTTP nor gRPC is allowed, or `response_cache_byte_size` and
+            `cache_config` are given together.
     """
 
     model_repository: pathlib.Path | None = None
@@ -159,7 +159,7 @@ class TritonConfig:
             raise PyTritonValidationError("The `http` or `grpc` endpoint has to be allowed.")
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields with their values, None included."""
+        """Return all fields with their values, including None."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
@@ -167,14 +167,14 @@ class TritonConfig:
         """Build a configuration from names and values.
 
         Args:
-            config: values by field; text is converted to the field's type. A name that is no field
-                is logged as a warning and left out.
+            config: values by field; text is converted to the field's type. An unknown name is
+                logged as a warning and ignored.
 
         Returns:
             The configuration.
 
         Raises:
-            PyTritonValidationError: where a value cannot be converted to the field's type.
+            PyTritonValidationError: A value cannot be converted to the field's type.
         """
         converters = _converters()
         known: dict[str, Any] = {}
@@ -195,15 +195,15 @@ class TritonConfig:
     def from_env(cls) -> TritonConfig:
         """Build a configuration from the environment.
 
-        A variable is called `PYTRITON_TRITON_CONFIG_` and the name of a field in capitals. Elements
-        of a list field are numbered, as in `..._CACHE_CONFIG_0`; without a number the value is the
-        only or first element.
+        The name of a variable is `PYTRITON_TRITON_CONFIG_` and the name of a field in capitals.
+        Elements of a list field are numbered, as in `..._CACHE_CONFIG_0`; without a number, the
+        value is the only or first element.
 
         Returns:
             The configuration.
 
         Raises:
-            PyTritonValidationError: where a value cannot be converted to the field's type.
+            PyTritonValidationError: A value cannot be converted to the field's type.
         """
         converters = _converters()
         values: dict[str, Any] = {}
@@ -224,10 +224,10 @@ class TritonConfig:
         return cls.from_dict(values)
 
     def with_defaults(self, defaults: TritonConfig) -> TritonConfig:
-        """This configuration with its Nones filled from another one.
+        """Fill the fields that are None from another configuration.
 
         Args:
-            defaults: where the values of fields that are None here come from.
+            defaults: values for the fields that are None here.
 
         Returns:
             A new configuration.
@@ -237,10 +237,10 @@ class TritonConfig:
 
     @classmethod
     def resolved(cls, config: TritonConfig | None = None) -> TritonConfig:
-        """The configuration to use: what `config` sets, else the environment, else None.
+        """Fill the fields that `config` does not set from the environment.
 
         Args:
-            config: what was given in code, if anything.
+            config: configuration from code, or None.
 
         Returns:
             A new configuration.
@@ -261,9 +261,9 @@ def _as_list(value: Any) -> list[str]:
 
 @functools.cache
 def _converters() -> dict[str, Callable[[Any], Any]]:
-    """How a value of each field is made from text."""
+    """Returns a function for each field that converts text to its type."""
     special = {bool: _as_bool, list[str]: _as_list}
-    # Of the fields only: Python 3.10 cannot evaluate the annotation of an InitVar.
+    # Only of the fields, because Python 3.10 cannot evaluate the annotation of an InitVar.
     annotations = {field.name: field.type for field in dataclasses.fields(TritonConfig)}
     hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=annotations), globals())
     field_types = {name: typing.get_args(hint)[0] for name, hint in hints.items()}

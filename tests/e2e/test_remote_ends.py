@@ -177,7 +177,7 @@ def test_child_is_told_that_it_cannot_bind_for_its_parent(binders, host):
         """
     )
 
-    assert "a process that was forked needs an object of its own" in script.say()
+    assert "a forked process needs its own object" in script.say()
     assert ask(host.port, 4) == 8
 
 

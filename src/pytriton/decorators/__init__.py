@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorators that give an inference callable its inputs in a more convenient form.
+"""Decorators that pass inputs to an inference callable in a more convenient form.
 
-From the outside in: decorators of request lists (`group_by_keys`, `fill_optionals`), then one that
-turns the list into keyword arguments (`batch`, `sample`), then those of keyword arguments
-(`group_by_values`, `pad_batch`, `first_value`), and `triton_context` last.
+The order from the outermost to the innermost is: decorators of request lists (`group_by_keys`,
+`fill_optionals`), one decorator that converts the list to keyword arguments (`batch`, `sample`),
+decorators of keyword arguments (`group_by_values`, `pad_batch`, `first_value`), `triton_context`.
 """
 
 from pytriton.constants import TRITON_CONTEXT_FIELD_NAME

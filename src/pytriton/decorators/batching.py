@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorators that turn a list of requests into whole arrays, and the results back into a list."""
+"""Decorators that join a list of requests into arrays, and split the results into a list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_SPANS: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def get_inference_request_batch_size(inference_request: InferenceRequest) -> int:
-    """Count the rows of a request.
+    """Return the number of rows of a request.
 
     Args:
         inference_request: inputs by name.
@@ -51,11 +51,11 @@ def convert_output(
     instance: Any = None,
     model_config: TritonModelConfig | None = None,
 ) -> InferenceResult:
-    """Give outputs their names.
+    """Convert the result of a callable to outputs by name.
 
     Args:
         outputs: arrays by name, or a list or tuple of arrays in the order of the model's outputs.
-        wrapped: callable that returned them, for looking up the model; or give `model_config`.
+        wrapped: callable that returned them, to find its model; not needed with `model_config`.
         instance: object that the callable belongs to, or None.
         model_config: configuration of the model.
 
@@ -63,8 +63,8 @@ def convert_output(
         The arrays by name.
 
     Raises:
-        PyTritonValidationError: for another type, or another number of arrays than the model has
-            outputs.
+        PyTritonValidationError: The outputs have another type, or their number is not that of the
+            model's outputs.
     """
     if isinstance(outputs, dict):
         return outputs
@@ -87,16 +87,16 @@ def convert_output(
 def batch(infer_func: InferFunc) -> InferFunc:
     """Call with the inputs of all requests, joined along the batch dimension, as keyword arguments.
 
-    The callable returns its outputs by name, or as a list in the order of the model's outputs; the
-    rows go back to the requests that they belong to. A generator does so for each of its responses.
+    The callable returns its outputs by name, or as a list in the order of the model's outputs. The
+    rows are then split by request. A generator yields such outputs for each response.
 
     Args:
-        infer_func: callable that takes an array for each input; not an asynchronous one.
+        infer_func: callable that takes an array for each input; it must not be asynchronous.
 
     Returns:
-        The decorated callable. When called it raises PyTritonValidationError where requests have
-        different inputs or the result has an unsupported form, and ValueError where an output has
-        another number of rows than the batch.
+        The decorated callable. When called, it raises PyTritonValidationError if requests have
+        different inputs or the result has an unsupported form, and ValueError if the number of
+        rows of an output is not that of the batch.
     """
     return decorated(infer_func, call_with_batch)
 
@@ -104,7 +104,7 @@ def batch(infer_func: InferFunc) -> InferFunc:
 def call_with_batch(
     wrapped: InferFunc, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The call of `batch`; other decorators recognise it by this function."""
+    """Implements `batch`; other decorators use this function to recognise it."""
     requests, *rest = args
     kwargs.update(_joined(requests))
     sizes = [get_inference_request_batch_size(request) for request in requests]
@@ -162,7 +162,7 @@ def _check_rows(outputs: InferenceResult, rows: int) -> None:
     expected = (rows,)
     for name, tensor in outputs.items():
         if not isinstance(tensor, np.ndarray):
-            raise ValueError(  # noqa: TRY004  what users catch for wrong outputs of any kind
+            raise ValueError(  # noqa: TRY004  users catch ValueError for all wrong outputs
                 "Not all values returned by model callable are numpy arrays: "
                 f"output `{name}` is {type(tensor)}."
             )
@@ -177,18 +177,18 @@ def _check_rows(outputs: InferenceResult, rows: int) -> None:
 def whole_batch_callable(
     infer_func: InferFunc, model_config: TritonModelConfig | None = None
 ) -> Callable[[dict[str, NDArray[Any]], int], InferenceResult] | None:
-    """The short way into a callable for a host that holds the batch in one piece already.
+    """Return a shortcut into a callable for a host that already has the batch as whole arrays.
 
-    It does what `batch` does, less the joining and the splitting. It opens no spans: a batch with
-    traced requests takes the long way.
+    It does the same as `batch` without joining and splitting. It opens no spans, so batches with
+    traced requests do not use it.
 
     Args:
         infer_func: a function, a bound method, or an object with a decorated `__call__`.
-        model_config: configuration of the model; without it the context is asked.
+        model_config: configuration of the model; by default it is taken from the context.
 
     Returns:
         A callable that takes the whole inputs and the number of rows and returns the whole outputs;
-        None where `batch` is not the outermost decorator or does not wrap a plain function.
+        None if `batch` is not the outermost decorator or does not wrap a plain function.
     """
     call, wrapped, instance = next(decorated_layers(infer_func), (None, None, None))
     if call is not call_with_batch or wrapped is None or not _is_plain(wrapped):
@@ -205,20 +205,20 @@ def whole_batch_callable(
 
 def _is_plain(function: InferFunc) -> bool:
     kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    call = getattr(function, "__call__", None)  # noqa: B004  for what is a callable object
+    call = getattr(function, "__call__", None)  # noqa: B004  for callable objects
     return not any(is_kind(function) or is_kind(call) for is_kind in kinds)
 
 
 def sample(infer_func: InferFunc) -> InferFunc:
-    """Call with the inputs of the first request as keyword arguments; for models that do not batch.
+    """Call with the inputs of the first request as keyword arguments; for models without batching.
 
     Args:
         infer_func: callable that takes an array for each input and returns its outputs by name, or
             as a list in the order of the model's outputs.
 
     Returns:
-        The decorated callable. When called it raises PyTritonValidationError where the result has
-        an unsupported form.
+        The decorated callable. When called, it raises PyTritonValidationError if the result has an
+        unsupported form.
     """
     return decorated(infer_func, call_with_sample)
 
@@ -232,7 +232,7 @@ def call_with_sample(
 
 
 def group_by_keys(infer_func: InferFunc) -> InferFunc:
-    """Call once for each set of requests that have the same inputs; to be placed above `batch`.
+    """Call once for each set of requests with the same inputs; must be outside of `batch`.
 
     Args:
         infer_func: callable that takes a list of requests and returns a list of responses.

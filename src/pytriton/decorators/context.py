@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bound callable can learn of the models that it serves."""
+"""The context, in which a bound callable finds the configurations of its models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ModelConfigDict(MutableMapping[InferFunc, TritonModelConfig]):
     """
 
     def __init__(self) -> None:
-        # The callable is kept with its configuration, so that its id stays its own.
+        # The callable is stored too, so that its id is not reused.
         self._entries: dict[tuple[int, str], tuple[InferFunc, TritonModelConfig]] = {}
 
     def __getitem__(self, infer_callable: InferFunc) -> TritonModelConfig:
@@ -58,7 +58,7 @@ def _key(infer_callable: Any) -> tuple[int, str]:
 
 @dataclasses.dataclass
 class TritonContext:
-    """What a `Triton` object tells the callables bound to it.
+    """Information of a `Triton` object for the callables bound to it.
 
     Args:
         model_configs: configurations of its models by callable.
@@ -71,7 +71,7 @@ class TritonContext:
         """The configuration of the calling model.
 
         Raises:
-            PyTritonRuntimeError: where it is not known which of several models calls.
+            PyTritonRuntimeError: There are several models, and the calling one is unknown.
         """
         if len(self.model_configs) != 1:
             raise PyTritonRuntimeError(
@@ -83,7 +83,7 @@ class TritonContext:
 
 @dataclasses.dataclass
 class _CallableContext(TritonContext):
-    """The context as one of several callables sees it."""
+    """The context for one of several callables."""
 
     infer_callable: Any = None
 
@@ -93,7 +93,7 @@ class _CallableContext(TritonContext):
 
 
 def inject_triton_context(context: TritonContext, infer_callable: InferFunc) -> InferFunc:
-    """Give a callable its context: to all its layers, or to the object that a method belongs to.
+    """Set the context of a callable: on all its decorator layers, or on the object of a method.
 
     Args:
         context: context of the `Triton` object.
@@ -103,7 +103,7 @@ def inject_triton_context(context: TritonContext, infer_callable: InferFunc) -> 
         The same callable.
 
     Raises:
-        PyTritonValidationError: where the callable takes no attributes.
+        PyTritonValidationError: Attributes cannot be set on the callable.
     """
     layer: Any = infer_callable
     if hasattr(layer, "__func__"):
@@ -120,17 +120,17 @@ def inject_triton_context(context: TritonContext, infer_callable: InferFunc) -> 
 
 
 def get_triton_context(wrapped: InferFunc, instance: Any) -> TritonContext:
-    """Look up the context inside a decorator.
+    """Return the context inside a decorator.
 
     Args:
-        wrapped: what the decorator wraps.
+        wrapped: the callable that the decorator wraps.
         instance: object that the wrapped method belongs to, or None.
 
     Returns:
         The context that the callable was bound with.
 
     Raises:
-        PyTritonValidationError: where the callable was not bound.
+        PyTritonValidationError: The callable was not bound.
     """
     caller = wrapped if instance is None else instance
     context: TritonContext | None = getattr(caller, CONTEXT_ATTRIBUTE, None)
@@ -142,23 +142,23 @@ def get_triton_context(wrapped: InferFunc, instance: Any) -> TritonContext:
 
 
 def get_model_config(wrapped: InferFunc, instance: Any) -> TritonModelConfig:
-    """Look up the configuration of the calling model inside a decorator.
+    """Return the configuration of the calling model inside a decorator.
 
     Args:
-        wrapped: what the decorator wraps.
+        wrapped: the callable that the decorator wraps.
         instance: object that the wrapped method belongs to, or None.
 
     Returns:
         The configuration of the model.
 
     Raises:
-        PyTritonValidationError: where the callable was not bound.
+        PyTritonValidationError: The callable was not bound.
     """
     return get_triton_context(wrapped, instance).model_configs[wrapped]
 
 
 def triton_context(infer_func: InferFunc) -> InferFunc:
-    """Pass the context as the keyword argument `triton_context`; to be placed innermost.
+    """Pass the context as the keyword argument `triton_context`; must be the innermost decorator.
 
     Args:
         infer_func: callable that takes keyword arguments.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decorator that splits a batch into parts with equal values, and a padder that joins them."""
+"""A decorator that splits a batch into parts with equal values, and a padder for its results."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ def group_by_values(
     """Call once for each part of the batch whose rows have equal values in the given inputs.
 
     Args:
-        *keys: inputs to compare; to be used below `batch`.
-        pad_fn: brings the results of the parts to one shape, as `ConstantPadder` does.
+        *keys: inputs to compare.
+        pad_fn: pads the results of the parts to one shape, such as `ConstantPadder`.
 
     Returns:
-        A decorator. What it decorates raises PyTritonRuntimeError when called where the decorator
-        stands above `batch`, an input is missing, or the results of the parts do not fit together.
+        A decorator, for use inside of `batch`. When called, the decorated callable raises
+        PyTritonRuntimeError if the decorator is outside of `batch`, an input is missing, or the
+        results of the parts have different shapes.
 
     Raises:
-        PyTritonBadParameterError: without any input.
+        PyTritonBadParameterError: No input was given.
     """
     if not keys:
         raise PyTritonBadParameterError("Expected inputs to group by, got none")
@@ -55,7 +56,7 @@ def group_by_values(
 
 
 def _rows_by_value(keys: Sequence[str], inputs: dict[str, NDArray[Any]]) -> list[list[int]]:
-    """The positions of the rows of each value, in the order of the values."""
+    """Returns the positions of the rows of each value, in the order of the values."""
     missing = [key for key in keys if key not in inputs]
     if missing:
         raise PyTritonRuntimeError(
@@ -84,7 +85,7 @@ def _joined_again(parts: list[list[int]], results: Sequence[InferenceResult]) ->
     for name in dict.fromkeys(name for result in results for name in result):
         tensors = {index: result[name] for index, result in enumerate(results) if name in result}
         first = next(iter(tensors.values()))
-        # A wider string in a later part must not lose its end.
+        # The dtype must be wide enough for the strings of all parts.
         kinds = {tensor.dtype.kind for tensor in tensors.values()}
         texts = first.dtype.kind in _TEXT_KINDS and len(kinds) == 1
         dtype = np.result_type(*tensors.values()) if texts else first.dtype
@@ -96,11 +97,11 @@ def _joined_again(parts: list[list[int]], results: Sequence[InferenceResult]) ->
 
 
 def _scatter(name: str, output: NDArray[Any], rows: list[int], tensor: NDArray[Any]) -> None:
-    # One row stands for all rows of its part.
+    # A result with a single row applies to all rows of its part.
     if tensor.shape[1:] != output.shape[1:] or tensor.shape[0] not in (1, len(rows)):
         raise PyTritonRuntimeError(
             f"Expected output `{name}` of shape {(len(rows), *output.shape[1:])}, "
-            f"got {tensor.shape}; use pad_fn where the shapes of groups differ"
+            f"got {tensor.shape}; use pad_fn if the shapes of groups differ"
         )
     output[rows] = tensor
 
@@ -125,7 +126,7 @@ class ConstantPadder:
             The same with equal shapes apart from the batch dimension.
 
         Raises:
-            PyTritonRuntimeError: where an output differs in its dtype or number of dimensions.
+            PyTritonRuntimeError: The arrays of an output differ in dtype or number of dimensions.
         """
         padded: InferenceResults = [{} for _ in batches_list]
         for name in dict.fromkeys(name for result in batches_list for name in result):

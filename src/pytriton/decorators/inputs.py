@@ -21,15 +21,15 @@ _SPECIAL_KEYS = (CONTEXT_ATTRIBUTE,)
 
 
 def fill_optionals(**defaults: NDArray[Any]) -> Callable[[InferFunc], InferFunc]:
-    """Give inputs that a request leaves out their default; to be placed outermost.
+    """Add defaults for inputs that a request omits; must be the outermost decorator.
 
     Args:
-        **defaults: arrays by input, without a batch dimension; for a model that batches each is
+        **defaults: arrays by input, without a batch dimension; for a model with batching, each is
             repeated for every row of the request.
 
     Returns:
-        A decorator. What it decorates raises PyTritonBadParameterError when called where a default
-        is not an array or differs from the model's input.
+        A decorator. When called, the decorated callable raises PyTritonBadParameterError if a
+        default is not an array or does not fit the model's input.
     """
     checked: TritonModelConfig | None = None
 
@@ -112,11 +112,11 @@ def pad_batch(infer_func: InferFunc) -> InferFunc:
     """Repeat the last row until the batch has one of the preferred sizes or the largest one.
 
     Args:
-        infer_func: callable that takes keyword arguments. Its outputs are not cut: below `batch` it
-            has to return as many rows as came.
+        infer_func: callable that takes keyword arguments. Its outputs are not shortened: inside of
+            `batch`, it has to return as many rows as the batch had before the padding.
 
     Returns:
-        The decorated callable. When called it raises IndexError for a batch above the largest size.
+        The decorated callable. When called, it raises IndexError if the batch is too large.
     """
     return decorated(infer_func, _call_with_padding)
 
@@ -144,20 +144,20 @@ def _call_with_padding(
 def first_value(
     *keys: str, squeeze_single_values: bool = True, strict: bool = True
 ) -> Callable[[InferFunc], InferFunc]:
-    """Pass the first row of an input for all of them.
+    """Pass the first row of an input instead of all its rows.
 
     Args:
-        *keys: inputs to shorten; those that did not come are left out.
+        *keys: inputs to shorten; inputs that are missing in a request are ignored.
         squeeze_single_values: whether a row with one element becomes a scalar.
         strict: whether all rows have to be equal.
 
     Returns:
-        A decorator, for callables that take keyword arguments or a list of requests. What it
-        decorates raises PyTritonRuntimeError when called where the model does not batch, or where
+        A decorator, for callables that take keyword arguments or a list of requests. When called,
+        the decorated callable raises PyTritonRuntimeError if the model has no batching, or if
         `strict` is set and rows differ.
 
     Raises:
-        PyTritonBadParameterError: for a key that is none of the inputs.
+        PyTritonBadParameterError: A key cannot be an input.
     """
     special = [key for key in keys if key in _SPECIAL_KEYS]
     if special:

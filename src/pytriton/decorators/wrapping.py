@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorated callables that keep the face of what they wrap, as functions and as methods.
+"""Decorated callables that look like the callable they wrap, as functions and as methods.
 
-The `wrapt` package does this, too, but brings 124 modules and 7 MiB into every user's process.
-Decorators that users write with it go well with these, on either side.
+The `wrapt` package can do this too, but adds 124 modules and 7 MiB to every user's process.
+Decorators that users write with `wrapt` work together with these, inside and outside.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 InferFunc = Callable[..., Any]
-# What a decorator does with a call: the wrapped callable (bound, for methods), its instance or
-# None, and the arguments.
+# Implements a call of a decorator. The arguments are the wrapped callable (bound, for methods), its
+# instance or None, and the arguments of the call.
 Call = Callable[[InferFunc, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class _Decorated:
-    """A callable with a decorator around it. Whatever else is asked of it, the callable answers."""
+    """A callable with a decorator. All other attributes are those of the wrapped callable."""
 
-    # Not in __dict__, which functools.wraps copies: its function would be taken for this decorator.
+    # Slots, because functools.wraps copies __dict__, and its function would look like a decorator.
     __slots__ = ("__dict__", "__wrapped__", "_self_instance", "_self_wrapper")
 
     def __init__(self, wrapped: InferFunc, call: Call, instance: Any = None) -> None:
@@ -44,16 +44,16 @@ class _Decorated:
 
     @property
     def __triton_context__(self) -> Any:
-        """The context, which all layers have in common."""
+        """The context, which all layers share."""
         return self.__wrapped__.__triton_context__
 
     @__triton_context__.setter
     def __triton_context__(self, context: Any) -> None:
         self.__wrapped__.__triton_context__ = context
 
-    @property  # type: ignore[misc]  # that of an object may be set, which nobody does here
+    @property  # type: ignore[misc]  # object.__class__ can be set, which is not used here
     def __class__(self) -> type:
-        """What `isinstance` and `inspect` are to take it for."""
+        """The class for `isinstance` and `inspect`."""
         return type(self.__wrapped__)
 
     def __repr__(self) -> str:
@@ -61,14 +61,14 @@ class _Decorated:
 
 
 def decorated(infer_func: InferFunc, call: Call) -> InferFunc:
-    """A callable that looks like `infer_func`, as a function or as a method, and runs `call`."""
+    """Returns a callable that looks like `infer_func` and runs `call`."""
     return _Decorated(infer_func, call)
 
 
 def decorated_layers(infer_func: InferFunc) -> Iterator[tuple[Call, InferFunc, Any]]:
-    """For each decorator from the outside in: its call, what it wraps, and the instance or None.
+    """Yields call, wrapped callable and instance (or None) of each decorator, outermost first.
 
-    An object counts as its `__call__`.
+    An object is treated like its `__call__`.
     """
     layer: Any = infer_func
     if not hasattr(layer, "_self_wrapper"):

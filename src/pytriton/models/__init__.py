@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import paths of PyTriton that tests of its users need."""
+"""Import paths of PyTriton that users need in their tests."""
