@@ -86,7 +86,7 @@ def test_response_of_a_stream_may_leave_outputs_out_with_one_warning(caplog):
     for outputs in ({"add": ONE}, {"sub": ONE}, {}):
         assert stream.assign(outputs) is outputs
     (warning,) = caplog.messages
-    assert "leaves out ['sub']" in warning
+    assert "omits ['sub']" in warning
 
 
 def test_misspelt_output_in_a_stream_is_refused():

@@ -10,7 +10,7 @@ import pytest
 import wrapt
 
 from pytriton.backend.bound_model import BoundModel
-from pytriton.backend.signatures import misfit
+from pytriton.backend.signatures import signature_problem
 from pytriton.decorators import (
     batch,
     fill_optionals,
@@ -108,8 +108,8 @@ def test_callable_that_cannot_fit_is_refused(infer_func, problem):
 
 
 def test_optional_input_need_not_be_taken():
-    assert misfit(batch(lambda a: [a]), ["a", "b"], ["a"]) is None
-    assert misfit(batch(lambda a, b: [a]), ["a", "b"], ["a"]) is None
+    assert signature_problem(batch(lambda a: [a]), ["a", "b"], ["a"]) is None
+    assert signature_problem(batch(lambda a, b: [a]), ["a", "b"], ["a"]) is None
 
 
 def test_model_without_tensors_is_bound_whatever_it_takes():

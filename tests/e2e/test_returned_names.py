@@ -137,4 +137,4 @@ def test_stream_may_leave_outputs_out_but_not_misspell_them(host, kind, caplog):
     ):
         responses.extend(client.infer_batch(A, B))
 
-    assert sum("leaves out ['sub']" in text for text in caplog.messages) == 1
+    assert sum("omits ['sub']" in text for text in caplog.messages) == 1

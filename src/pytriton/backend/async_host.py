@@ -67,13 +67,13 @@ class AsyncInstanceHost(InstanceHost):
             results: Any = await self._call.infer_func(self._call.requests(received))
             finished_ns = time.monotonic_ns()
             frame = self._call.responses(execute, results, started_ns, finished_ns, payload)
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+        except BaseException as error:  # noqa: BLE001  every error of user code is answered
             stops = is_unrecoverable(error)
             frame = self._call.failure(execute, started_ns, error)
             payload = self._channel.payload()
         try:
             self._send(frame, payload)
-        except Exception as error:  # noqa: BLE001  no room for a long answer: a short one goes
+        except Exception as error:  # noqa: BLE001  no memory for a large response: send a short error
             frame = self._call.failure(execute, started_ns, error)
             self._send(frame, self._channel.payload())
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)

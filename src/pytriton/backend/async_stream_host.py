@@ -23,13 +23,13 @@ _END = object()
 
 
 class _AsyncStream:
-    """An async generator at work on a batch."""
+    """An async generator that works on a batch."""
 
     __slots__ = ("batch", "changed", "task")
 
     def __init__(self, batch: StreamBatch) -> None:
         self.batch = batch
-        self.changed = asyncio.Event()  # credit came, or a client that had none left
+        self.changed = asyncio.Event()  # set if credit arrives or a client disconnects
         self.task: asyncio.Task[None] | None = None
 
 
@@ -45,7 +45,7 @@ class AsyncStreamHost(AsyncInstanceHost):
         if isinstance(frame, Execute):
             stream = self._streams[frame.batch] = _AsyncStream(StreamBatch(frame))
             stream.task = self._tasks.start(self._run_stream(stream, received))
-            # Not in the coroutine, which never begins where its task is cancelled at once.
+            # Not in the coroutine, which never starts if its task is cancelled at once.
             stream.task.add_done_callback(lambda _: self._streams.pop(frame.batch))
         elif isinstance(frame, Cancel) and frame.batch in self._streams:
             self._cancel(self._streams[frame.batch], frame.position)
@@ -71,15 +71,15 @@ class AsyncStreamHost(AsyncInstanceHost):
         try:
             await self._stream(stream, self._call.requests(received))
             last = batch.finish()
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+        except BaseException as error:  # noqa: BLE001  every error of user code is answered
             stops = is_unrecoverable(error)
             if not batch.is_abandoned and not self._closed.done():
                 last = batch.finish(self._call.error_text(error), ErrorCode.INTERNAL)
             elif not isinstance(error, asyncio.CancelledError):
-                self._call.log_raised_at_end(error)
+                self._call.log_raised_on_close(error)
         try:
             self._send_items(last, self._channel.payload(), started_ns)
-        except Exception as error:  # noqa: BLE001  no room for a long text: a short one goes
+        except Exception as error:  # noqa: BLE001  no memory for a long text: send a short error
             text = self._call.error_text(error)
             last = [structs.replace(item, error=text) for item in last]
             self._send_items(last, self._channel.payload(), started_ns)
@@ -111,7 +111,7 @@ class AsyncStreamHost(AsyncInstanceHost):
 
 
 async def _async_responses(results: Any) -> Any:
-    """What an async callable gives, as an async generator: its yields, or its one result."""
+    """Yields the responses of an async callable: those it yields, or its single result."""
     if isinstance(results, AsyncIterator):
         try:
             async for result in results:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model made of Python callables: what `bind` was given, and its instances while it is served."""
+"""A model made of Python callables: the arguments of `bind`, and its instances while served."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.backend.host_kinds import host_for, stream_host_for
 from pytriton.backend.model_call import ModelCall
 from pytriton.backend.output_validation import OutputValidator
-from pytriton.backend.signatures import misfit
+from pytriton.backend.signatures import signature_problem
 from pytriton.backend.warmup import call_to_completion, warm_up
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
@@ -46,7 +46,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class BoundModel:
-    """One bound model. Checks its arguments at once, runs nothing before `open_instances`."""
+    """A bound model. The constructor only checks arguments; `open_instances` starts instances."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class BoundModel:
         self._hosts: list[InstanceHost] = []
 
     def _check_callables(self) -> None:
-        """Refuse a callable that cannot take a request, and warn of a model without outputs."""
+        """Refuses callables that cannot accept requests; warns about a model without outputs."""
         inputs, outputs = self.config.inputs or (), self.config.outputs or ()
         if not inputs and not outputs:
-            return  # nobody will ask it
+            return  # it cannot get useful requests
         required = [spec.name for spec in inputs if not spec.optional]
         for infer_func in self.infer_funcs:
-            problem = misfit(infer_func, [spec.name for spec in inputs], required)
+            problem = signature_problem(infer_func, [spec.name for spec in inputs], required)
             if problem is not None:
                 raise PyTritonValidationError(f"infer_func of model {self.name}: {problem}")
         if not outputs:
@@ -103,16 +103,16 @@ class BoundModel:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What no two models of one server share."""
+        """The unique key of the model in one server."""
         return self.name.lower(), self.version
 
     def message(self) -> dict[str, Any]:
-        """Triton's ModelConfig as the server reads it; warming up is done here, before."""
+        """Returns the ModelConfig message for the server, without warm-ups, which run here."""
         config = dataclasses.replace(self.config, model_warmup=None)
         return ModelConfigGenerator(config).get_config()
 
     def prepare(self, context: TritonContext) -> None:
-        """Give the callables their context and warm them up."""
+        """Set the context of the callables and warm them up."""
         for infer_func in self.infer_funcs:
             context.model_configs[infer_func] = copy.deepcopy(self.config)
             inject_triton_context(context, infer_func)
@@ -127,16 +127,16 @@ class BoundModel:
         """Start an instance for each callable.
 
         Returns:
-            The server's ends of their channels, and how many batches each takes at a time.
+            The server's ends of their channels, and the number of concurrent batches of each.
         """
         remote: list[socket.socket] = []
-        self._hosts = []  # earlier ones, if any, end when the server takes these in their place
+        self._hosts = []  # earlier hosts end when the server replaces them by these
         try:
             for index, infer_func in enumerate(self.infer_funcs):
                 ours, theirs = socket_pair()
                 remote.append(theirs)
                 self._start_host(index, infer_func, ours, on_unrecoverable)
-        except BaseException:  # no more descriptors or threads: those that run end by this
+        except BaseException:  # no descriptors or threads left; this ends those that run
             for sock in remote:
                 sock.close()
             raise
@@ -157,13 +157,14 @@ class BoundModel:
         self._hosts.append(host)
 
     def is_alive(self) -> bool:
-        """Whether every instance takes batches."""
+        """Whether every instance accepts batches."""
         return all(host.is_alive() for host in self._hosts)
 
     def close(self, timeout_s: float) -> None:
         """Wait for the instances, which end when the server has closed their channels.
 
-        One that is stuck in the user's code is left behind: its thread ends with the process.
+        An instance that is blocked in user code is not waited for: its thread ends with the
+        process.
         """
         end = time.monotonic() + timeout_s
         for host in self._hosts:
@@ -189,7 +190,7 @@ def _check_tensors(argument: str, tensors: Any) -> None:
     for tensor in tensors:
         if not all(hasattr(tensor, field) for field in ("name", "shape", "dtype", "optional")):
             raise PyTritonValidationError(
-                f"{argument}: expected a list of Tensor, got one with {tensor!r}"
+                f"{argument}: expected a list of Tensor, got a list with {tensor!r}"
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where instances run in the user's process: one thread each, waiting on its channel."""
+"""Runs instances in the user's process: one thread each, which receives from its channel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How many batches the server may have running on one instance at a time.
+# The maximum number of batches that the server runs on one instance at the same time.
 SYNC_CONCURRENCY = 1
 ASYNC_CONCURRENCY = 256
 
 
 class InstanceHost:
-    """Runs one instance of a model on a thread of its own until the channel ends."""
+    """Runs one instance of a model in its own thread until the channel is closed."""
 
     concurrency = SYNC_CONCURRENCY
 
@@ -43,15 +43,15 @@ class InstanceHost:
         )
 
     def start(self) -> None:
-        """Start to take batches."""
+        """Start to accept batches."""
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether batches are taken."""
+        """Whether batches are accepted."""
         return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end; the server ends an instance by closing its channel."""
+        """Wait until the instance ends; the server ends it by closing its channel."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -71,7 +71,7 @@ class InstanceHost:
             received = reader.receive()
             if isinstance(received.frame, Execute):
                 self._answer(received, received.frame)
-            # Arrays that the callable did not keep go now, before this thread waits again.
+            # Release arrays that the callable did not keep before this thread waits again.
             del received
 
     def _make_reader(self) -> IdleReader:
@@ -88,7 +88,7 @@ class InstanceHost:
         stops = False
         try:
             frame = self._call.run(received, payload)
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+        except BaseException as error:  # noqa: BLE001  every error of user code is answered
             stops = is_unrecoverable(error)
             frame = self._call.failure(execute, started_ns, error)
             payload = self._channel.payload()
@@ -96,7 +96,7 @@ class InstanceHost:
             self._channel.send(frame, payload)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  no room for a long answer: a short one goes
+        except Exception as error:  # noqa: BLE001  no memory for a large response: send a short error
             frame = self._call.failure(execute, started_ns, error)
             self._channel.send(frame)
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)

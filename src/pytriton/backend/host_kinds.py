@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kind of host a callable needs.
+"""Selects the kind of host for a callable.
 
-Those for asynchronous callables are loaded only where there is one: asyncio takes 4 MiB.
+Hosts for asynchronous callables are imported only if needed, because asyncio takes 4 MiB.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
-    """The kind of host for a callable of a model that sends one response to each request."""
+    """Returns the host class for a callable of a model with one response to each request."""
     if not any(inspect.iscoroutinefunction(form) for form in _forms(infer_func)):
         return InstanceHost
     return _load("async_host", "AsyncInstanceHost")
 
 
 def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
-    """The kind of host for a callable of a decoupled model."""
+    """Returns the host class for a callable of a decoupled model."""
     if not any(
         inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form)
         for form in _forms(infer_func)
@@ -40,7 +40,7 @@ def _load(module: str, name: str) -> type[InstanceHost]:
 
 
 def _forms(infer_func: Callable[..., Any]) -> tuple[Any, ...]:
-    """A function itself; for an object, what its class does when it is called, too."""
+    """Returns the function itself; for an object, also the `__call__` of its class."""
     return (
         (infer_func,) if inspect.isroutine(infer_func) else (infer_func, type(infer_func).__call__)
     )

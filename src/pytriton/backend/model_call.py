@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a user's callable: from a batch to its arguments, from what it returns to a frame.
+"""One call of a user's callable: converts a batch to arguments, and the result to a frame.
 
-Pure but for the call itself: no thread, no socket. Who waits for batches and sends frames is in
-`pytriton.backend.host`.
+Apart from the call itself this is pure: it has no threads and no sockets. `pytriton.backend.host`
+receives batches and sends frames.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelCall:
-    """Knows how to call one inference callable with a batch."""
+    """Calls one inference callable with batches."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ModelCall:
         self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
 
     def run(self, received: Received, payload: Payload) -> Frame:
-        """Call the function and answer with a frame whose tensors are in `payload`."""
+        """Call the function and return a frame whose tensors are in `payload`."""
         execute = received.frame
         assert isinstance(execute, Execute)
         started_ns = time.monotonic_ns()
@@ -85,14 +85,14 @@ class ModelCall:
         wanted = _wanted_by_any(execute) if execute.outputs else None
         outputs = self._validator.validate_batch(outputs, wanted)
         refs = [
-            _place(payload, outputs, name, self._outputs[name], execute.rows)
+            _add_output(payload, outputs, name, self._outputs[name], execute.rows)
             for name in outputs
             if name in self._outputs
         ]
         return BatchResult(execute.batch, started_ns, finished_ns, refs)
 
     def requests(self, received: Received) -> list[Request]:
-        """The batch as the callable takes it: for each request an object with views of its rows."""
+        """Return the arguments for a batch: for each request an object with views of its rows."""
         execute = received.frame
         assert isinstance(execute, Execute)
         arrays = {ref.name: received.array(ref) for ref in execute.inputs}
@@ -125,14 +125,14 @@ class ModelCall:
     def responses(
         self, execute: Execute, results: Any, started_ns: int, finished_ns: int, payload: Payload
     ) -> Responses:
-        """What the callable returned, as the final response to each request."""
+        """Convert the result of the callable to the final response of each request."""
         items = self.response_items(execute, results, payload, is_final=True)
         return Responses(started_ns, finished_ns, items)
 
     def response_items(
         self, execute: Execute, results: Any, payload: Payload, *, is_final: bool
     ) -> list[ResponseItem]:
-        """What the callable returned or yielded, as one response to each request."""
+        """Convert a returned or yielded result to one response for each request."""
         validated = self._validator.validate(results, len(execute.rows), execute.outputs)
         return [
             ResponseItem(
@@ -150,25 +150,25 @@ class ModelCall:
     ) -> list[TensorRef]:
         wanted = execute.outputs.get(position, self._outputs)
         return [
-            _place(payload, outputs, name, self._outputs[name])
+            _add_output(payload, outputs, name, self._outputs[name])
             for name in outputs
             if name in self._outputs and name in wanted
         ]
 
     def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
-        """The answer to every request of a batch whose call raised."""
+        """Return the error for all requests of a batch whose call raised."""
         text = self.error_text(error)
         return BatchFailure(
             execute.batch, started_ns, time.monotonic_ns(), text, ErrorCode.INTERNAL
         )
 
     def end_spans(self, execute: Execute, error: str | None = None) -> None:
-        """The batch is answered: end the spans of its requests, if any are open still."""
+        """End the open spans of a batch that was answered."""
         if execute.traces:
             self._spans.end(execute, error)
 
     def error_text(self, error: BaseException) -> str:
-        """What clients read when the callable raised; the traceback stays in the log."""
+        """Log an exception of the callable and return the error text for clients."""
         logger.warning("Inference callable of %s raised", self.instance_name, exc_info=error)
         name, text = type(error).__name__, _text(error)
         return (
@@ -176,22 +176,22 @@ class ModelCall:
             f"message: {f'{name}: {text}' if text else name}"
         )
 
-    def log_raised_at_end(self, error: BaseException) -> None:
-        """Log what a callable raised when it was ended; no client is left to read it."""
+    def log_raised_on_close(self, error: BaseException) -> None:
+        """Log an exception that a callable raised when it was closed; no client waits for it."""
         logger.warning(
-            "Inference callable of %s raised when it was ended", self.instance_name, exc_info=error
+            "Inference callable of %s raised when it was closed", self.instance_name, exc_info=error
         )
 
 
 def _wanted_by_any(execute: Execute) -> set[str] | None:
-    """The outputs that some request of a batch asks for; None where one asks for all."""
+    """Returns the outputs that any request of a batch wants; None if one wants all."""
     if len(execute.outputs) < len(execute.rows):
         return None
     return {name for names in execute.outputs.values() for name in names}
 
 
 def _only_result(results: Iterator[Any]) -> Any:
-    """The one response of a generator in a model that is not decoupled."""
+    """Returns the only response of a generator in a model that is not decoupled."""
     responses = list(itertools.islice(results, 2))
     if len(responses) != 1:
         got = "none" if not responses else "more than one"
@@ -203,32 +203,32 @@ def _only_result(results: Iterator[Any]) -> Any:
 
 
 def _text(error: BaseException) -> str:
-    """The text of whatever user code raised, in a form that can be sent."""
+    """Returns the text of an exception of user code in a form that can be sent."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  the log has the traceback
-        text = "<its text could not be made>"
+        text = "<its text could not be created>"
     return sendable_text(text)
 
 
 def is_unrecoverable(error: BaseException) -> bool:
-    """Whether the callable asked for everything to stop."""
+    """Whether the exception requests that the server stops."""
     return isinstance(error, PyTritonUnrecoverableError)
 
 
-def _place(
+def _add_output(
     payload: Payload,
     outputs: Mapping[str, NDArray[Any]],
     name: str,
     dtype: DataType,
     rows: list[int] | None = None,
 ) -> TensorRef:
-    """Put an output into the payload; `rows` says how a whole batch of BYTES is cut later."""
+    """Adds an output to the payload; `rows` is needed to split a whole batch of BYTES later."""
     if dtype is BYTES:
-        return _place_bytes(payload, name, convert_output(name, outputs[name], dtype), rows)
-    # No variable for the array yet: it would count as somebody who keeps it.
+        return _add_bytes_output(payload, name, convert_output(name, outputs[name], dtype), rows)
+    # No variable for the array yet, because it would count as a reference.
     if outputs[name].nbytes > INLINE_TENSOR_BYTES:
-        ref = _pass_on(payload, outputs, name, dtype)
+        ref = _reference_input(payload, outputs, name, dtype)
         if ref is not None:
             return ref
     array = outputs[name]
@@ -236,7 +236,7 @@ def _place(
         array = convert_output(name, array, dtype)
     size = array.nbytes
     data: bytes | memoryview
-    # What travels inside a message may wait for others, and the model change its array meanwhile.
+    # Data inside a message may wait to be sent, while the model changes its array.
     if size <= INLINE_TENSOR_BYTES or not array.flags.c_contiguous:
         data = array.tobytes()
     else:
@@ -245,10 +245,10 @@ def _place(
     return TensorRef(name, dtype.number, array.shape, offset, size, block)
 
 
-def _pass_on(
+def _reference_input(
     payload: Payload, outputs: Mapping[str, NDArray[Any]], name: str, dtype: DataType
 ) -> TensorRef | None:
-    """Refer to an input that the model passes on and keeps no reference to: it needs no copy."""
+    """Refers to an input that the model returns and does not keep, so that it is not copied."""
     found = find_unshared_remote_block(outputs, name)
     array = outputs[name]
     if found is None or array.dtype != dtype.numpy or not array.flags.c_contiguous:
@@ -258,7 +258,7 @@ def _pass_on(
     return TensorRef(name, dtype.number, array.shape, offset, array.nbytes, block)
 
 
-def _place_bytes(
+def _add_bytes_output(
     payload: Payload, name: str, array: NDArray[Any], rows: list[int] | None
 ) -> TensorRef:
     parts = []

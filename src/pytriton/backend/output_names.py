@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a callable returned the outputs that its model declares, going by their names.
+"""Checks the names of the outputs that a callable returned.
 
-Outputs that were declared without a name take the values in order. Whether the values themselves
-can be sent is decided in `pytriton.backend.output_validation`.
+Outputs that were declared without a name take the values in order.
+`pytriton.backend.output_validation` checks the values.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class OutputNames:
-    """The names of one model's outputs. All instances of the model share it.
+    """The names of the outputs of a model. All instances of the model share this object.
 
     Args:
-        model_name: name of the model, for texts.
+        model_name: name of the model, for messages.
         declared: names of all outputs, in order.
-        unnamed: those of them that the user did not name.
-        strict: whether names have to be the declared ones in any case.
-        decoupled: whether a response may leave outputs out, as one of many responses may.
+        unnamed: outputs that the user declared without a name.
+        strict: whether names must always be the declared ones.
+        decoupled: whether a response may omit outputs.
     """
 
     def __init__(
@@ -46,28 +46,28 @@ class OutputNames:
         self._unnamed = frozenset(unnamed)
         self._strict = strict
         self._decoupled = decoupled
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._lock = threading.Lock()
 
     def assign(self, outputs: Outputs, wanted: Collection[str] | None = None) -> Outputs:
-        """Give outputs their declared names, and see that none is missing.
+        """Assign declared names to outputs, and check that none is missing.
 
         Args:
-            outputs: what the callable returned; its keys are not exactly the declared names.
-            wanted: names that the client asked for; None for all.
+            outputs: result of the callable, whose keys are not exactly the declared names.
+            wanted: names that the client requested; None for all.
 
         Returns:
-            The outputs, under declared names where these are known.
+            The outputs, with declared names if these are known.
 
         Raises:
-            ValueError: where an output that the client asked for is missing.
+            ValueError: An output that the client requested is missing.
         """
         if isinstance(outputs, Request) and self._is_echo(outputs):
             return dict(zip(self._declared, outputs.values(), strict=True))
         missing = [name for name in self._declared if name not in outputs]
         undeclared = [name for name in outputs if name not in self._declared]
         if not all(isinstance(name, str) for name in undeclared) or (self._strict and undeclared):
-            return outputs  # whoever checks the values refuses these names
+            return outputs  # the check of the values refuses these names
         if undeclared and len(undeclared) == len(missing) and self._unnamed.issuperset(missing):
             return self._in_order(outputs, dict(zip(undeclared, missing, strict=True)))
         missing = [name for name in missing if wanted is None or name in wanted]
@@ -75,22 +75,22 @@ class OutputNames:
             self._refuse(outputs, missing, undeclared)
         return outputs
 
-    def tell_once(self, about: str, text: str, *arguments: object) -> None:
-        """Log a warning unless one about the same was logged before."""
+    def warn_once(self, topic: str, text: str, *arguments: object) -> None:
+        """Log a warning once for each topic."""
         with self._lock:
-            is_new = about not in self._told
-            self._told.add(about)
+            is_new = topic not in self._warned
+            self._warned.add(topic)
         if is_new:
             logger.warning(text, *arguments)
 
     def _is_echo(self, request: Request) -> bool:
-        """Whether a request came back as it was: its inputs stand for the outputs in order."""
+        """Whether a request was returned as result: its inputs are then the outputs, in order."""
         return len(request) == len(self._declared) and not any(
             name in request for name in self._declared
         )
 
     def _in_order(self, outputs: Outputs, names: Mapping[str, str]) -> Outputs:
-        self.tell_once(
+        self.warn_once(
             "order",
             "Model `%s` declares outputs without names, so %s were taken in order for %s; "
             "name the tensors in `outputs` to get rid of this warning",
@@ -101,17 +101,17 @@ class OutputNames:
         return {names.get(name, name): array for name, array in outputs.items()}
 
     def _refuse(self, outputs: Outputs, missing: list[str], undeclared: list[str]) -> None:
-        came = f"Returned: {list(outputs)}. Expected: {self._declared}."
+        names_text = f"Returned: {list(outputs)}. Expected: {self._declared}."
         if self._decoupled and not undeclared:
-            self.tell_once(
+            self.warn_once(
                 "missing",
-                "A response of model `%s` leaves out %s, which its client is not told. %s",
+                "A response of model `%s` omits %s, without an error for its client. %s",
                 self._model_name,
                 missing,
-                came,
+                names_text,
             )
             return
         raise ValueError(
             f"Not all outputs of model `{self._model_name}` were returned: {missing} "
-            f"{'is' if len(missing) == 1 else 'are'} missing. {came}"
+            f"{'is' if len(missing) == 1 else 'are'} missing. {names_text}"
         )

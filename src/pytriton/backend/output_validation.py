@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a bound callable returned can be sent, and in which type.
+"""Checks and converts the outputs that a bound callable returned.
 
-The texts of the errors are those that users of the binding API match on. Whether all outputs are
-there is decided in `pytriton.backend.output_names`.
+Users of the binding API match on the texts of the errors. `pytriton.backend.output_names` checks
+that no output is missing.
 """
-# ruff: noqa: TRY004  users catch ValueError for wrong outputs of any kind
+# ruff: noqa: TRY004  users catch ValueError for all wrong outputs
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class DeclaredTensor(Protocol):
 
 
 class OutputValidator:
-    """Checks each result of one model.
+    """Checks the results of one model.
 
     Args:
-        model_name: name of the model, for the errors' texts.
+        model_name: name of the model, for error messages.
         outputs: outputs that the model declares; shapes are without the batch dimension.
         batching: whether arrays have a leading batch dimension.
-        strict: whether names, types and shapes have to be the declared ones.
-        unnamed: names of outputs that the user gave no name.
-        decoupled: whether a response may leave outputs out.
+        strict: whether names, types and shapes must be the declared ones.
+        unnamed: outputs that the user declared without a name.
+        decoupled: whether a response may omit outputs.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class OutputValidator:
         self._datatypes = {spec.name: triton_datatype(spec.dtype) for spec in outputs}
         self._first_dimension = 1 if batching else 0
         self._strict = strict
-        # The dtype and row shape that each output had last: most outputs never change theirs, and
-        # comparing two values costs less than checking them again.
+        # The last dtype and row shape of each output: most outputs never change them, and comparing
+        # two values costs less than checking them again.
         self._accepted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
 
     def validate(
@@ -74,19 +74,19 @@ class OutputValidator:
         request_count: int,
         wanted: Mapping[int, Collection[str]] | None = None,
     ) -> list[Mapping[str, NDArray[Any]]]:
-        """Check what a callable returned for a list of requests.
+        """Check the result of a callable for a list of requests.
 
         Args:
-            results: what it returned.
-            request_count: number of requests that it was called with.
-            wanted: names of the outputs that a client asked for, by position of its request;
-                clients that are not in it asked for all.
+            results: result of the callable.
+            request_count: number of requests in the call.
+            wanted: names of the requested outputs by position of the request; requests that are
+                missing here want all outputs.
 
         Returns:
             The outputs by name, for each request.
 
         Raises:
-            ValueError: where a result is not what the model may return.
+            ValueError: A result is invalid.
         """
         if not isinstance(results, list):
             hint = " (is a return statement missing?)" if results is None else ""
@@ -113,18 +113,18 @@ class OutputValidator:
 
         Args:
             outputs: arrays by name.
-            wanted: names of the outputs that have to be there; None for all.
+            wanted: names of the outputs that are required; None for all.
 
         Returns:
             The outputs by their declared names.
 
         Raises:
-            ValueError: where an output is not what the model may return, or is missing.
+            ValueError: An output is invalid or missing.
         """
         if len(outputs) == self._count:
             first, known = self._first_dimension, self._accepted
             for name, array in outputs.items():
-                accepted = known.get(name)  # never for what is not declared
+                accepted = known.get(name)  # None for undeclared outputs
                 if (
                     accepted is None
                     or type(array) is not np.ndarray
@@ -140,17 +140,17 @@ class OutputValidator:
         return outputs
 
     def check_values(self, outputs: Mapping[str, NDArray[Any]]) -> None:
-        """Check those outputs that are there.
+        """Check the outputs that were returned.
 
         Args:
             outputs: arrays by name.
 
         Raises:
-            ValueError: where an output is not what the model may return.
+            ValueError: An output is invalid.
         """
         for name, array in outputs.items():
             self._check(name, array)
-            # Objects may differ each time, and rows that are scalars look like no rows at all.
+            # Objects may differ each time, and arrays of scalars have an empty row shape.
             first = self._first_dimension
             if name in self._declared and array.dtype.kind != "O" and array.ndim > first:
                 self._accepted[name] = (array.dtype, array.shape[first:])
@@ -178,14 +178,14 @@ class OutputValidator:
         if self._strict:
             self._check_declaration(name, array)
         elif name in self._declared and (problem := self._shape_problem(name, array)):
-            self._names.tell_once(
+            self._names.warn_once(
                 f"shape of {name}",
-                "%s It is sent as it is; bind with strict=True to refuse it",
+                "%s It is sent unchanged; bind with strict=True to refuse it",
                 problem,
             )
 
     def _check_elements(self, name: str, array: NDArray[Any]) -> None:
-        # All of them, as one that is no byte string would be sent as something else.
+        # All elements, because one that is not a byte string would be sent as something else.
         for kind in set(map(type, array.ravel().tolist())):
             if issubclass(kind, str):
                 raise ValueError(
@@ -228,27 +228,27 @@ class OutputValidator:
             f"Returned: {shape}. Expected: {expected}."
         )
 
-    def _not_response_dicts(self, what_came: str) -> ValueError:
+    def _not_response_dicts(self, got: str) -> ValueError:
         return ValueError(
             f"Outputs returned by `{self._model_name}` model callable must be list of response "
-            f"dicts with numpy arrays. {what_came}."
+            f"dicts with numpy arrays. {got}."
         )
 
 
 def convert_output(name: str, array: NDArray[Any], datatype: dtypes.DataType) -> NDArray[Any]:
-    """Convert an output that passed the checks to the type that the model declares for it.
+    """Convert an output that passed the checks to its declared type.
 
     Args:
         name: name of the output, for errors.
-        array: what the callable returned.
+        array: the returned array.
         datatype: declared type.
 
     Returns:
-        Numbers in the declared type and byte order, or text of any kind; the array itself where it
-        is that already.
+        Numbers in the declared type and byte order, or text of any kind; the array itself if no
+        conversion is needed.
 
     Raises:
-        ValueError: where its elements cannot be converted.
+        ValueError: The elements cannot be converted.
     """
     if datatype is dtypes.BYTES:
         return array if array.dtype.kind in "OSU" else array.astype(np.str_)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spans of requests, from when their batch arrives to when their last response is made."""
+"""The spans of requests, from the arrival of the batch to the last response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RequestSpans:
         self._by_batch: dict[int, dict[int, Any]] = {}
 
     def start(self, execute: Execute) -> dict[int, Any]:
-        """Start the spans of a batch's traced requests; those, by position."""
+        """Start the spans of the traced requests of a batch; returns them by position."""
         spans = {
             position: start_span_from_remote(structs.asdict(context), _SPAN_NAME)
             for position, context in execute.traces.items()
@@ -31,6 +31,6 @@ class RequestSpans:
         return spans
 
     def end(self, execute: Execute, error: str | None = None) -> None:
-        """End the spans of a batch, if they are open still."""
+        """End the spans of a batch that are still open."""
         for span in self._by_batch.pop(execute.batch, {}).values():
             end_span(span, error)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a callable can take what its model is called with, told when it is bound.
+"""Checks when a callable is bound whether it can accept the model's inputs as arguments.
 
-Only what can be known for certain is refused: a decorator or a callable that is not plain Python
-may change the arguments, and is believed.
+A callable is refused only if it certainly cannot: other decorators, and callables that are not
+plain Python, may change the arguments and are accepted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _CONTEXT_ARGUMENT = "triton_context"
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def misfit(
+def signature_problem(
     infer_func: Callable[..., Any], inputs: Sequence[str], required: Sequence[str]
 ) -> str | None:
-    """Why no call of a callable could succeed; None where one could, or that cannot be known.
+    """Returns why every call of a callable would fail; None if one may succeed.
 
     Args:
         infer_func: callable to be bound.
         inputs: names of the model's inputs.
-        required: those of them that every request has.
+        required: names of the inputs that every request has.
     """
     function: Any = infer_func
     calls = []
@@ -42,13 +42,13 @@ def misfit(
     if signature is None:
         return None
     if call_with_batch not in calls and call_with_sample not in calls:
-        return _misfit_of_list(signature)
+        return _request_list_problem(signature)
     context = [_CONTEXT_ARGUMENT] if call_with_context in calls else []
-    return _misfit_of_names(signature, [*inputs, *context], [*required, *context])
+    return _input_names_problem(signature, [*inputs, *context], [*required, *context])
 
 
 def _plain_signature(function: Any) -> inspect.Signature | None:
-    """The signature of a function or method that nothing is wrapped around."""
+    """Returns the signature of a function or method that is not wrapped."""
     if not isinstance(function, types.FunctionType | types.MethodType):
         function = getattr(function, "__call__", None)  # noqa: B004  a bound method, not a test
     if type(function) not in (types.FunctionType, types.MethodType):
@@ -58,7 +58,7 @@ def _plain_signature(function: Any) -> inspect.Signature | None:
     return inspect.signature(function)
 
 
-def _misfit_of_list(signature: inspect.Signature) -> str | None:
+def _request_list_problem(signature: inspect.Signature) -> str | None:
     try:
         signature.bind([])
     except TypeError:
@@ -69,27 +69,27 @@ def _misfit_of_list(signature: inspect.Signature) -> str | None:
     return None
 
 
-def _misfit_of_names(
-    signature: inspect.Signature, given: list[str], always: list[str]
+def _input_names_problem(
+    signature: inspect.Signature, given: list[str], required: list[str]
 ) -> str | None:
     parameters = signature.parameters.values()
     named = {parameter.name for parameter in parameters if parameter.kind in _BY_NAME}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    unknown = [] if takes_any else [name for name in always if name not in named]
-    lacking = [
+    unknown = [] if takes_any else [name for name in required if name not in named]
+    missing = [
         parameter.name
         for parameter in parameters
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         and (parameter.name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
     ]
-    if not unknown and not lacking:
+    if not unknown and not missing:
         return None
     problems = []
     if unknown:
         problems.append(f"it does not take {', '.join(unknown)}")
-    if lacking:
-        problems.append(f"nothing is given for {', '.join(lacking)}")
+    if missing:
+        problems.append(f"nothing is given for {', '.join(missing)}")
     return (
         f"expected a callable that takes {', '.join(given) or 'nothing'} by name, got one with the "
         f"arguments {signature}: {' and '.join(problems)}"

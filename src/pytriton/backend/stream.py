@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running batch of a decoupled model: its open requests, and how far ahead of them it may run."""
+"""A running batch of a decoupled model: its open requests and their flow control."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytriton.transport.frames import ResponseItem
 if TYPE_CHECKING:
     from pytriton.transport.frames import Execute
 
-# What the span of a request says whose client did not wait for its end.
+# The error in the span of a request whose client disconnected.
 ABANDONED = "the client went away"
 
 
 class StreamBatch:
-    """A running batch of a decoupled model. Pure: no thread, no socket, no clock."""
+    """A running batch of a decoupled model, without threads, sockets and clocks."""
 
     def __init__(self, execute: Execute) -> None:
         self.execute = execute
@@ -25,28 +25,28 @@ class StreamBatch:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for any of its requests."""
+        """Whether no client waits for any of its requests."""
         return not self._windows
 
     @property
     def may_send(self) -> bool:
-        """Whether every client can take another response."""
+        """Whether every client has credit for another response."""
         return all(window.is_open_after_first for window in self._windows.values())
 
     def cancel(self, position: int) -> ResponseItem | None:
-        """Drop a request; what to answer to it, if it was still open."""
+        """Cancel a request; returns its response if it was still open."""
         if self._windows.pop(position, None) is None:
             return None
         return ResponseItem(self.execute.batch, position, error="", error_code=ErrorCode.CANCELLED)
 
     def credit(self, position: int, count: int) -> None:
-        """A client took responses."""
+        """Add credit after a client has read responses."""
         window = self._windows.get(position)
         if window is not None:
             window.add(count)
 
     def filter(self, items: list[ResponseItem]) -> list[ResponseItem]:
-        """The responses that somebody waits for; their credit is spent."""
+        """Return the responses that a client waits for, and use credit for them."""
         kept = []
         for item in items:
             window = self._windows.get(item.position)
@@ -56,7 +56,7 @@ class StreamBatch:
         return kept
 
     def finish(self, error: str | None = None, error_code: int = 0) -> list[ResponseItem]:
-        """The end of every request that is still open."""
+        """End all open requests; returns their final responses."""
         items = [
             ResponseItem(self.execute.batch, position, None, True, error, error_code)
             for position in self._windows

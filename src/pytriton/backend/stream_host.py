@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instances of decoupled models: generators that take turns on one thread.
 
-Between two steps of its generators a thread looks whether the server said something: a new batch, a
-client that went away, credit for one that is slow. A generator whose client has not taken what it
-was sent is not stepped at all.
+Between two steps of its generators, the thread checks for messages of the server: a new batch, a
+client that disconnected, credit for a slow client. A generator whose client has no credit is not
+stepped.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
 if TYPE_CHECKING:
     from pytriton.transport.channel import Payload, Received
 
-# How long the server may have to wait for an ear while generators are stepped.
-_HEAR_EVERY_NS = 100_000
-# A step that took longer may do so again: what was produced before it is sent first.
+# Maximum time between two checks for messages while generators are stepped.
+_RECEIVE_INTERVAL_NS = 100_000
+# After a slower step, the next one may be slow too: earlier responses are sent first.
 _SLOW_STEP_NS = 100_000
 
 
 class _Stream:
-    """A generator at work on a batch."""
+    """A generator that works on a batch."""
 
     __slots__ = ("batch", "is_slow", "responses")
 
     def __init__(self, batch: StreamBatch, responses: Generator[Any, None, None]) -> None:
         self.batch = batch
         self.responses = responses
-        self.is_slow = True  # not known yet
+        self.is_slow = True  # until the first step is measured
 
 
 class StreamHost(InstanceHost):
@@ -51,10 +51,10 @@ class StreamHost(InstanceHost):
         self._streams: dict[int, _Stream] = {}
         self._outbox = ResponseOutbox(self._channel)
         self._reader = self._make_reader()
-        self._heard_ns = 0
+        self._received_ns = 0
         try:
             while True:
-                self._hear()
+                self._receive_messages()
                 streams = [s for s in self._streams.values() if s.batch.may_send]
                 for stream in streams:
                     self._step(stream)
@@ -65,23 +65,23 @@ class StreamHost(InstanceHost):
         finally:
             self._outbox.close()
             for stream in self._streams.values():
-                self._abandon(stream)
+                self._close_stream(stream)
 
-    def _hear(self) -> None:
-        """Take what the server said; wait for it where there is nothing else to do."""
+    def _receive_messages(self) -> None:
+        """Handles messages of the server; waits for one if no generator can be stepped."""
         while not any(stream.batch.may_send for stream in self._streams.values()):
             self._outbox.flush()
             self._on_message(self._reader.receive())
         now_ns = time.monotonic_ns()
-        if now_ns - self._heard_ns >= _HEAR_EVERY_NS:
-            self._heard_ns = now_ns
+        if now_ns - self._received_ns >= _RECEIVE_INTERVAL_NS:
+            self._received_ns = now_ns
             while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
                 self._on_message(received)
 
     def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, Execute):
-            self._begin(received, frame)
+            self._start_stream(received, frame)
         elif isinstance(frame, Cancel) and frame.batch in self._streams:
             stream = self._streams[frame.batch]
             item = stream.batch.cancel(frame.position)
@@ -89,12 +89,12 @@ class StreamHost(InstanceHost):
                 self._add([item], time.monotonic_ns())
             if stream.batch.is_abandoned:
                 del self._streams[frame.batch]
-                self._abandon(stream)
+                self._close_stream(stream)
                 self._outbox.flush()
         elif isinstance(frame, Credit) and frame.batch in self._streams:
             self._streams[frame.batch].batch.credit(frame.position, frame.count)
 
-    def _begin(self, received: Received, execute: Execute) -> None:
+    def _start_stream(self, received: Received, execute: Execute) -> None:
         batch = StreamBatch(execute)
         stream = _Stream(batch, self._responses(received))
         self._streams[execute.batch] = stream
@@ -119,7 +119,7 @@ class StreamHost(InstanceHost):
                 self._call.end_spans(batch.execute)
             else:
                 self._outbox.add(functools.partial(self._make_items, batch, results), started_ns)
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is answered
+        except BaseException as error:  # noqa: BLE001  every error of user code is answered
             self._fail(stream, error)
         stream.is_slow = time.monotonic_ns() - started_ns >= _SLOW_STEP_NS
 
@@ -138,17 +138,17 @@ class StreamHost(InstanceHost):
         self._add(stream.batch.finish(text, ErrorCode.INTERNAL), time.monotonic_ns())
         self._streams.pop(stream.batch.execute.batch, None)
         self._call.end_spans(stream.batch.execute, text)
-        self._abandon(stream)
+        self._close_stream(stream)
         if is_unrecoverable(error):
             self._outbox.flush()
             self._on_unrecoverable()
 
-    def _abandon(self, stream: _Stream) -> None:
-        """End a generator that nobody listens to, whatever it says about that."""
+    def _close_stream(self, stream: _Stream) -> None:
+        """Closes a generator that no client waits for; its exceptions are logged."""
         try:
             stream.responses.close()
-        except BaseException as error:  # noqa: BLE001  as anything else that user code raises
-            self._call.log_raised_at_end(error)
+        except BaseException as error:  # noqa: BLE001  user code may raise anything
+            self._call.log_raised_on_close(error)
         self._call.end_spans(stream.batch.execute, ABANDONED)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that a callable answers before its model is ready.
+"""Warm-up requests, which a callable executes before its model is ready.
 
-A warm-up that fails is logged and does not keep the model from being served.
+A warm-up that fails is logged; the model is served anyway.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def warm_up(
     Args:
         model_name: name of the model, for the log.
         warmups: warm-ups in the order in which they run.
-        call: executes a list of requests to its end, as `call_to_completion` does; the callable has
-            its context already.
-        input_specs: inputs of the model; where given, a warm-up that names others fails.
+        call: executes a list of requests completely, like `call_to_completion`; the context of the
+            callable is already set.
+        input_specs: inputs of the model; if given, a warm-up with other inputs fails.
 
     Returns:
         The number of requests that were answered.
@@ -50,7 +50,7 @@ def _answered(
             call([Request(data=data, parameters={})])
             answered += 1
     except Exception:
-        # Whatever a user's callable raises here, the model may still serve real requests.
+        # Despite any exception here, the model may be able to serve real requests.
         logger.warning(
             "Warm-up %r of model %s failed after %d of %d requests; the model is served anyway",
             warmup.name,
@@ -63,24 +63,24 @@ def _answered(
 
 
 def call_to_completion(infer_func: Callable[..., Any], requests: list[Request]) -> list[Any]:
-    """Call a callable of any kind and wait for all that it has to say.
+    """Call a callable of any kind and wait for all its results.
 
-    An asynchronous one runs on an event loop of its own. A host that serves such a callable on a
-    loop warms it up on that loop, as what it starts there may have to live on.
+    An asynchronous callable runs on a new event loop. A host that serves such a callable on an
+    event loop warms it up on that loop, because tasks that it starts may have to stay alive.
 
     Args:
-        infer_func: a function, a generator function, or an asynchronous one of either kind.
+        infer_func: a function, a generator function, or an asynchronous version of either.
         requests: requests to call it with.
 
     Returns:
-        What it returned or yielded, in order.
+        The returned or yielded results, in order.
     """
     result = infer_func(requests)
     if inspect.isgenerator(result):
         return list(result)
     if not inspect.isasyncgen(result) and not inspect.isawaitable(result):
         return [result]
-    import asyncio  # noqa: PLC0415  takes 4 MiB that only users of asynchronous callables need
+    import asyncio  # noqa: PLC0415  takes 4 MiB, needed only for async callables
 
     if inspect.isasyncgen(result):
         return asyncio.run(_collected(result))
