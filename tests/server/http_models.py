@@ -16,7 +16,7 @@ from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.codec.child import perform
+from pytriton.server.codec.child import run_job
 from pytriton.server.codec.messages import decode_job, decode_reply, encode
 from pytriton.server.codec.pool import CodecPool
 from pytriton.server.http.api import HttpApi
@@ -102,8 +102,8 @@ class InlineProcess:
 
     pid = 0
 
-    def ask(self, job, text):
-        reply, self._payload = perform(decode_job(encode(job)), bytes(text))
+    def run(self, job, text):
+        reply, self._payload = run_job(decode_job(encode(job)), bytes(text))
         return decode_reply(encode(reply))
 
     def payload(self, sizes):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytriton import dtypes
 from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from pytriton.protos import service_pb2
-from pytriton.wire.kserve_pb import MessageStart, build_request, read_infer_form, read_start
+from pytriton.wire.kserve_pb import MessageStart, build_request, parse_message, read_start
 from tests.differential.grpc_case import message, output, tensor
 from tests.fakes import model_spec
 
@@ -44,19 +44,19 @@ SHAPES = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
 
 
 def build(request, **spec):
-    return build_request(*read_infer_form(request.SerializeToString()), model_spec(**spec))
+    return build_request(*parse_message(request.SerializeToString()), model_spec(**spec))
 
 
 def parts(content) -> tuple:
-    """What a form says, in values that can be compared."""
-    form, raw = read_infer_form(content)
+    """The parts of a message, as values that can be compared."""
+    parsed, raw = parse_message(content)
     return (
-        form.model_name,
-        form.model_version,
-        form.id,
-        {key: str(value) for key, value in (form.parameters or {}).items()},
-        [(item.name, item.dtype.name, item.shape, item.contents) for item in form.inputs],
-        [item.name for item in form.outputs],
+        parsed.model_name,
+        parsed.model_version,
+        parsed.id,
+        {key: str(value) for key, value in (parsed.parameters or {}).items()},
+        [(item.name, item.dtype.name, item.shape, item.contents) for item in parsed.inputs],
+        [item.name for item in parsed.outputs],
         [bytes(part) for part in raw],
     )
 
@@ -112,7 +112,7 @@ def test_bytes_of_anybody_are_read_as_protobuf_reads_them(content):
         expected = expected_parts(service_pb2.ModelInferRequest.FromString(content))
     except DecodeError:
         with pytest.raises(InternalError, match="Unable to parse request"):
-            read_infer_form(content)
+            parse_message(content)
     else:
         assert parts(content) == expected
 
@@ -126,7 +126,7 @@ def test_damaged_message_is_read_as_protobuf_reads_it(request, data):
         expected = expected_parts(service_pb2.ModelInferRequest.FromString(damaged))
     except DecodeError:
         with pytest.raises(InternalError):
-            read_infer_form(damaged)
+            parse_message(damaged)
     else:
         assert parts(damaged) == expected
 
@@ -143,7 +143,7 @@ def test_large_tensors_are_views_of_the_message(kind):
     request = message("m", [tensor("x", "UINT8", [100_000])], raw=[bytes(100_000)])
     content = kind(request.SerializeToString())
 
-    _, (raw,) = read_infer_form(content)
+    _, (raw,) = parse_message(content)
 
     assert isinstance(raw, memoryview)
     assert np.shares_memory(np.frombuffer(raw, np.uint8), np.frombuffer(content, np.uint8))
@@ -302,11 +302,11 @@ def test_wrong_tensors_are_refused(request_message, error, text):
 
 def test_memory_of_known_parts_is_bounded():
     for number in range(5000):
-        read_infer_form(
+        parse_message(
             message(f"m{number}", [tensor(f"x{number}", "FP32", [1])]).SerializeToString()
         )
 
-    assert read_infer_form(message("last").SerializeToString())[0].model_name == "last"
+    assert parse_message(message("last").SerializeToString())[0].model_name == "last"
 
 
 # The beginning of a message

@@ -10,9 +10,9 @@ from pytriton import dtypes
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.protos import service_pb2
 from pytriton.wire import kserve_pb, kserve_pb_large, large_contents
-from pytriton.wire.kserve_pb_form import MAX_DIMENSIONS, MAX_FIELDS
+from pytriton.wire.kserve_pb_parsed import MAX_DIMENSIONS, MAX_FIELDS
 from pytriton.wire.large_contents import LargeContents
-from pytriton.wire.protobuf_fields import FieldError, cut_fields
+from pytriton.wire.protobuf_fields import FieldError, split_fields
 from pytriton.wire.tensor_contents import tensor_from_contents
 
 EMPTY = {"parameters": b"\x22\x00", "inputs": b"\x2a\x00", "outputs": b"\x32\x00"}
@@ -24,7 +24,7 @@ _Request = service_pb2.ModelInferRequest
 
 def refusal(content: bytes) -> str:
     with pytest.raises(InvalidArgumentError) as caught:
-        kserve_pb.read_infer_form(content)
+        kserve_pb.parse_message(content)
     return caught.value.message
 
 
@@ -58,9 +58,15 @@ def test_as_many_parts_as_are_allowed_are_read():
         request.outputs.add(name=str(at))
         request.parameters[str(at)].int64_param = at
         request.raw_input_contents.append(b"ab")
-    form, raw = kserve_pb.read_infer_form(request.SerializeToString())
+    parsed, raw = kserve_pb.parse_message(request.SerializeToString())
 
-    assert len(form.inputs) == len(form.outputs) == len(form.parameters) == len(raw) == MAX_FIELDS
+    assert (
+        len(parsed.inputs)
+        == len(parsed.outputs)
+        == len(parsed.parameters)
+        == len(raw)
+        == MAX_FIELDS
+    )
 
 
 def test_shape_of_too_many_dimensions_is_refused():
@@ -89,12 +95,12 @@ def test_long_texts_and_parameters_are_read():
     request.inputs[0].parameters["note"].string_param = text
     request.outputs.add(name=text)
     request.raw_input_contents.append(bytes(24))
-    form, raw = kserve_pb.read_infer_form(request.SerializeToString())
+    parsed, raw = kserve_pb.parse_message(request.SerializeToString())
 
-    assert form.id == text
-    assert form.parameters["prompt"].string_param == text
-    assert form.inputs[0][:3] == ("x", dtypes.FP32, (2, 3))
-    assert form.outputs[0].name == text
+    assert parsed.id == text
+    assert parsed.parameters["prompt"].string_param == text
+    assert parsed.inputs[0][:3] == ("x", dtypes.FP32, (2, 3))
+    assert parsed.outputs[0].name == text
     assert [bytes(part) for part in raw] == [bytes(24)]
 
 
@@ -104,10 +110,10 @@ def test_large_message_in_any_order_is_read():
     third = _Request(model_name="m", raw_input_contents=[b"c"])
     third.inputs.add(name="x", datatype="UINT8", shape=[100_000])
     content = b"".join(part.SerializeToString() for part in (first, second, third))
-    form, raw = kserve_pb.read_infer_form(content + b"\x78\x05")  # and a field that nobody knows
+    parsed, raw = kserve_pb.parse_message(content + b"\x78\x05")  # and an unknown field
 
-    assert (form.model_name, form.model_version) == ("m", "1")
-    assert form.inputs[0].name == "x"
+    assert (parsed.model_name, parsed.model_version) == ("m", "1")
+    assert parsed.inputs[0].name == "x"
     assert [len(part) for part in raw] == [100_000, 2, 1]
 
 
@@ -115,7 +121,7 @@ def test_large_message_in_any_order_is_read():
 def test_large_message_that_is_damaged_is_refused(damage):
     content = _Request(raw_input_contents=[bytes(100_000)]).SerializeToString()
     with pytest.raises(InternalError, match="Unable to parse request"):
-        kserve_pb.read_infer_form(content + damage)
+        kserve_pb.parse_message(content + damage)
 
 
 # Typed tensors
@@ -227,9 +233,9 @@ def test_typed_tensor_of_a_large_message_is_only_found():
     request = _Request(model_name="m")
     request.inputs.add(name="x", datatype="INT32", shape=[100_000])
     request.inputs[0].contents.int_contents.extend(range(100_000))
-    form, raw = kserve_pb.read_infer_form(request.SerializeToString())
+    parsed, raw = kserve_pb.parse_message(request.SerializeToString())
 
-    (item,) = form.inputs
+    (item,) = parsed.inputs
     assert (item.name, item.dtype, item.shape) == ("x", dtypes.INT32, (100_000,))
     assert isinstance(item.contents, LargeContents)
     assert not raw
@@ -238,11 +244,13 @@ def test_typed_tensor_of_a_large_message_is_only_found():
 def test_fields_are_cut_where_protobuf_cuts_them():
     content = b"\x0a\x02ab\x10\x96\x01\x1d\0\0\0\0\x21" + bytes(8) + b"\xfa\x01\x00"
 
-    fields = [(item.number, item.wire_type, item.stop - item.start) for item in cut_fields(content)]
+    fields = [
+        (item.number, item.wire_type, item.stop - item.start) for item in split_fields(content)
+    ]
     assert fields == [(1, 2, 2), (2, 0, 2), (3, 5, 4), (4, 1, 8), (31, 2, 0)]
 
 
 @pytest.mark.parametrize("content", [b"\x0a\x05a", b"\x10", b"\x0b\x0c", b"\x02\x00", b"\x1d\0"])
 def test_bytes_that_are_no_fields_are_refused(content):
     with pytest.raises(FieldError):
-        list(cut_fields(content))
+        list(split_fields(content))

@@ -202,7 +202,7 @@ def test_generate_request_is_read_as_usual(members):
 
 
 def test_well_formed_data_is_never_read_as_a_whole(monkeypatch):
-    monkeypatch.setattr(large_json, "read_form", None)
+    monkeypatch.setattr(large_json, "read_document", None)
 
     for data, datatype, shape in (DATA[0], DATA[2], DATA[4], DATA[30], DATA[33]):
         text = infer_text(data, datatype, shape)

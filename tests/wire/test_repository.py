@@ -11,7 +11,7 @@ import pytest
 from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.protos import service_pb2
 from pytriton.wire.repository import (
-    LoadForm,
+    LoadOverrides,
     check_model_name,
     check_repository,
     read_index,
@@ -42,7 +42,7 @@ def test_index_asks_for_ready_models_where_it_says_so(body, ready):
 
 def test_load_without_parameters_overrides_nothing():
     for body in (b"", b"{}", b'{"x":1}', body_of({})):
-        assert read_load(body) == LoadForm(None, {})
+        assert read_load(body) == LoadOverrides(None, {})
 
 
 def test_load_takes_a_configuration_and_files():
@@ -57,7 +57,7 @@ def test_load_takes_a_configuration_and_files():
         }
     )
 
-    assert read_load(body) == LoadForm(
+    assert read_load(body) == LoadOverrides(
         "{}", {"1/model.py": CONTENT, "a": CONTENT, "b": b"hi", "c": b""}
     )
 
@@ -119,8 +119,8 @@ def test_load_message_takes_a_configuration_and_files():
         **{"config": ("string_param", "{}"), "file:1/m": ("bytes_param", CONTENT)}
     )
 
-    assert read_load_parameters(parameters) == LoadForm("{}", {"1/m": CONTENT})
-    assert read_load_parameters({}) == LoadForm(None, {})
+    assert read_load_parameters(parameters) == LoadOverrides("{}", {"1/m": CONTENT})
+    assert read_load_parameters({}) == LoadOverrides(None, {})
 
 
 @pytest.mark.parametrize(

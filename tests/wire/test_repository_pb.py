@@ -32,8 +32,8 @@ def test_load_request_says_what_the_message_says(content):
     request = read_load_request(load_request(config="{}", file__a=content, file__b=b""))
 
     assert request.model_name == "m"
-    assert request.form.config == "{}"
-    assert {path: bytes(file) for path, file in request.form.files.items()} == {
+    assert request.overrides.config == "{}"
+    assert {path: bytes(file) for path, file in request.overrides.files.items()} == {
         "a": content,
         "b": b"",
     }
@@ -41,7 +41,7 @@ def test_load_request_says_what_the_message_says(content):
 
 def test_large_file_is_not_copied():
     message = bytearray(load_request(file__a=LARGE))
-    file = read_load_request(message).form.files["a"]
+    file = read_load_request(message).overrides.files["a"]
     message[-1] = 7
 
     assert file[-1] == 7

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classification extension: an output as texts of its best classes instead of numbers."""
+"""The classification extension: returns the best classes of an output instead of its numbers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_ELEMENTS = 1_000_000
-MAX_TEXTS = 50_000  # of all rows: so many take 100 ms to write
+MAX_TEXTS = 50_000  # of all rows together; formatting this many takes 100 ms
 _UNSUPPORTED = (dtypes.BOOL, dtypes.BYTES, dtypes.FP16, dtypes.BF16)
 
 
 def classify(
     tensor: InferTensor, class_count: int, labels: Sequence[str] = (), *, batched: bool
 ) -> InferTensor:
-    """The best `class_count` classes of `tensor`, best first, as `value:index[:label]` texts.
+    """Returns the best `class_count` classes of `tensor` as `value:index[:label]`, best first.
 
     Args:
-        tensor: Numbers, one for each class; for a batch one row for each item.
-        class_count: How many to name; no more than there are.
-        labels: The names of the classes, as far as they are known.
+        tensor: Numbers, one for each class; a batch has one row for each item.
+        class_count: The number of classes to return; fewer if there are not as many.
+        labels: The names of the first classes.
         batched: Whether the first dimension is the batch.
 
     Raises:
-        InternalError: The model gave no batch dimension, or not the bytes of its shape.
-        InvalidArgumentError: The datatype has no order here, or the tensor is too large to sort.
+        InternalError: The tensor has no batch dimension, or its data does not fit its shape.
+        InvalidArgumentError: The datatype is not supported, or the tensor is too large.
     """
     if tensor.dtype in _UNSUPPORTED:
         raise InvalidArgumentError(
@@ -45,13 +45,12 @@ def classify(
         raise InvalidArgumentError("classification output tensor too large")
     if batched and not tensor.shape:
         raise InternalError(
-            f"expected a batch dimension in output '{tensor.name}' to tell its classes, got a "
-            "scalar"
+            f"expected a batch dimension in output '{tensor.name}' to classify it, got a scalar"
         )
     if len(tensor.data) != prod(tensor.shape) * tensor.dtype.itemsize:
         raise InternalError(
             f"expected {prod(tensor.shape) * tensor.dtype.itemsize} bytes in output "
-            f"'{tensor.name}' to tell its classes, got {len(tensor.data)}"
+            f"'{tensor.name}' to classify it, got {len(tensor.data)}"
         )
     rows = tensor.shape[0] if batched else 1
     classes = prod(tensor.shape[1:] if batched else tensor.shape)
@@ -68,12 +67,12 @@ def classify(
 
 
 def _best(row: NDArray[Any], count: int, labels: Sequence[str]) -> list[bytes]:
-    # A stable sort of the reversed row, read backwards: equal values keep the order of their index.
+    # Sort the reversed row and reverse the result, so that equal values are ordered by index.
     order = (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1][:count]
-    form = "{:f}:{}" if row.dtype.kind == "f" else "{}:{}"
+    template = "{:f}:{}" if row.dtype.kind == "f" else "{}:{}"
     texts = []
     for index in order.tolist():
-        text = form.format(row[index].item(), index)
+        text = template.format(row[index].item(), index)
         if index < len(labels):
             text = f"{text}:{labels[index]}"
         texts.append(text.encode())

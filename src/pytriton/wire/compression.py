@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Content-Encoding of infer bodies: gzip and deflate both ways, bounded while inflating."""
+"""Content-Encoding of HTTP bodies: compresses and decompresses gzip and deflate, with a limit."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
 SUPPORTED = ("gzip", "deflate")
-ACCEPT_ENCODING = "gzip, deflate"  # the header that goes with the answer to an unknown encoding
+ACCEPT_ENCODING = "gzip, deflate"  # the header of the response to an unknown encoding
 
-_ANY_WRAPPER = zlib.MAX_WBITS | 32  # zlib or gzip, whichever the data begins with
+_ANY_WRAPPER = zlib.MAX_WBITS | 32  # zlib or gzip, which zlib detects
 _GZIP_WRAPPER = zlib.MAX_WBITS | 16
 _STEP_BYTES = 256 << 10
-_MAX_RATIO = 1040  # nothing inflates to more than 1032 times its size (RFC 1951)
+_MAX_RATIO = 1040  # data inflates to at most 1032 times its size (RFC 1951)
 
 
 def decompress(body: Buffer, encoding: str, limit_bytes: int) -> Buffer:
-    """The body of a request that came with Content-Encoding `encoding`.
+    """Decompress the body of a request with Content-Encoding `encoding`.
 
-    It takes about 3 ms for each MiB that comes out, and other threads run meanwhile.
+    This takes about 3 ms for each MiB of output, and does not block other threads.
 
     Args:
-        body: What came.
-        encoding: `gzip`, `deflate` or `identity`; Triton takes either wrapper for both.
-        limit_bytes: The most that it may become. Memory grows with what was inflated, never
-            with what a header promises.
+        body: The received body.
+        encoding: `gzip`, `deflate` or `identity`; like Triton, both accept either format.
+        limit_bytes: The largest output. Memory is used only for data that was inflated, whatever
+            size a header declares.
 
     Raises:
-        UnsupportedError: The encoding is another one.
-        InvalidArgumentError: The body is empty, damaged, cut short or grows beyond the limit.
+        UnsupportedError: The encoding is not supported.
+        InvalidArgumentError: The body is empty, damaged, incomplete or exceeds the limit.
     """
     inflated = decompress_small(body, encoding, limit_bytes, limit_bytes)
     assert inflated is not None, "only a body beyond the limit is not small"
@@ -47,7 +47,7 @@ def decompress(body: Buffer, encoding: str, limit_bytes: int) -> Buffer:
 def decompress_small(
     body: Buffer, encoding: str, limit_bytes: int, small_bytes: int
 ) -> Buffer | None:
-    """Like `decompress`, but gives up with None once the body grows beyond `small_bytes`."""
+    """Like `decompress`, but returns None once the output exceeds `small_bytes`."""
     if encoding == "identity":
         return body
     if encoding not in SUPPORTED:
@@ -64,7 +64,7 @@ def decompress_small(
 
 def _inflate(body: Buffer, limit_bytes: int, small_bytes: int) -> memoryview | None:
     most = min(limit_bytes, small_bytes)
-    # Pages that nothing is written to cost nothing; joining pieces would hold all other threads.
+    # Pages that are not written use no memory; joining pieces would block all other threads.
     memory = np.empty(min(most, _MAX_RATIO * len(body) + _STEP_BYTES), np.uint8).data
     size = 0
     for piece in _inflated_pieces(memoryview(body)):
@@ -82,9 +82,9 @@ def _inflate(body: Buffer, limit_bytes: int, small_bytes: int) -> memoryview | N
 
 
 def _inflated_pieces(body: memoryview) -> Iterator[bytes]:
-    """What the body inflates to, in pieces; what follows its end is ignored.
+    """Yields the inflated body in pieces; data after its end is ignored.
 
-    The input is given in steps too: what is left of it is copied after each.
+    The input is passed in pieces, too, because zlib copies the input that it leaves.
     """
     inflater = zlib.decompressobj(_ANY_WRAPPER)
     for start in range(0, len(body), _STEP_BYTES):
@@ -93,16 +93,16 @@ def _inflated_pieces(body: memoryview) -> Iterator[bytes]:
             yield inflater.decompress(left, _STEP_BYTES)
             left = inflater.unconsumed_tail
     while not inflater.eof:
-        piece = inflater.decompress(b"", _STEP_BYTES)  # what zlib itself held back
+        piece = inflater.decompress(b"", _STEP_BYTES)  # output that zlib has buffered
         if not piece:
             raise zlib.error("the data ends early")
         yield piece
 
 
 def choose_encoding(accept_encoding: str) -> str:
-    """The encoding of the answer to a client that sent this Accept-Encoding.
+    """Returns the encoding of the response for an Accept-Encoding header.
 
-    The highest weight among `identity`, `deflate` and `gzip` wins, the first named on a tie.
+    This is the one of `identity`, `deflate` and `gzip` with the highest weight; the first if equal.
     """
     best, best_weight = "identity", 0.0
     for choice in accept_encoding.split(","):
@@ -126,9 +126,9 @@ def _weight(attributes: str) -> float:
 
 
 def compress(buffers: Iterable[Buffer], encoding: str) -> list[bytes]:
-    """The buffers, one after the other, in `gzip` or `deflate` format, as pieces to send in order.
+    """Compress the buffers as one stream with `gzip` or `deflate`; returns it in pieces.
 
-    It takes about 40 ms for each MB, and other threads run meanwhile.
+    This takes about 40 ms for each MB, and does not block other threads.
     """
     wrapper = _GZIP_WRAPPER if encoding == "gzip" else zlib.MAX_WBITS
     deflater = zlib.compressobj(wbits=wrapper)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generate extension: one flat JSON object in, one out, and its server-sent events.
+"""The generate extension: requests and responses are flat JSON objects, or server-sent events.
 
-A key that names an input of the model is a tensor, any other a request parameter; on the way
-back each output is a member, a plain value where it has one element.
+In a request, keys that are names of inputs have tensors, others have request parameters. In a
+response each output is a member; an output with one element is a plain value.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
 
 
 class PackedElements(NamedTuple):
-    """The elements of an array that were read already."""
+    """The elements of an array, already converted to bytes."""
 
     number: int
     data: bytes
 
 
 def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> InferRequest:
-    """Read the body of a generate or generate_stream request.
+    """Parse the body of a generate or generate_stream request.
 
     Args:
         body: One JSON object.
-        spec: The model that the request is for.
-        model_version: The version that the client named.
+        spec: The specification of the model.
+        model_version: The version as in the request.
 
     Raises:
         ServerError: The request is malformed; the text is Triton's.
@@ -64,10 +64,10 @@ def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> In
 def request_from_members(
     document: dict[str, Any], spec: ModelSpec, model_version: str = ""
 ) -> InferRequest:
-    """Make a request of its members, as `parse_generate` does.
+    """Build a request from the members of its JSON object, like `parse_generate`.
 
     Raises:
-        ServerError: One is wrong.
+        ServerError: A member is invalid.
     """
     request = InferRequest(spec.name, {}, model_version)
     if "id" in document:
@@ -81,10 +81,10 @@ def request_from_members(
 
 
 def encode_generate_response(response: InferResponse) -> bytes:
-    """A response as one flat JSON object.
+    """Encode a response as one flat JSON object.
 
     Raises:
-        ServerError: An output has no JSON form.
+        ServerError: An output cannot be encoded as JSON.
     """
     members = generate_members(response)
     for tensor in response.outputs:
@@ -94,7 +94,7 @@ def encode_generate_response(response: InferResponse) -> bytes:
 
 
 def generate_members(response: InferResponse) -> dict[str, Any]:
-    """The members of a response in their order; outputs are still tensors."""
+    """Returns the members of a response in order; outputs are not encoded."""
     members: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,
@@ -109,12 +109,12 @@ def generate_members(response: InferResponse) -> dict[str, Any]:
 
 
 def encode_event(content: bytes) -> bytes:
-    """A JSON document as a server-sent event."""
+    """Encode a JSON document as a server-sent event."""
     return b"data: %b\n\n" % content
 
 
 def encode_error_event(error: ServerError) -> bytes:
-    """An error that came after the stream had begun, as an event of its own."""
+    """Encode an error as a server-sent event."""
     return encode_event(dump_json({"error": error.message}))
 
 
@@ -155,7 +155,7 @@ def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -
 
 
 def _shape(expected: TensorSpec, count: int) -> tuple[int, ...]:
-    """The shape of `count` elements: fixed sizes as they are, what is left to the innermost -1."""
+    """Returns the shape of `count` elements: the last -1 gets all that fixed sizes leave."""
     left = count
     for size in expected.shape:
         if size != -1:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What RapidJSON, Triton's parser, calls a mistake that Python's json module found, and where.
+"""Translates errors of Python's json module to the texts and positions of RapidJSON.
 
-Clients and tests match on these words. Everything here runs once for a document that is already
-refused, and stays linear in its size at C speed, since anybody may send one.
+RapidJSON is Triton's parser, and clients and tests compare its texts. This code runs once for an
+invalid document and takes linear time at C speed, because any client may send one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from json import JSONDecodeError, JSONDecoder
 
 _MISSING_NAME = "Missing a name for object member."
-_AT_THE_SAME_PLACE = {
+_SAME_POSITION = {
     "Expecting property name enclosed in double quotes": _MISSING_NAME,
     "Expecting ':' delimiter": "Missing a colon after a name of object member.",
     "Extra data": "The document root must not be followed by other values.",
@@ -20,10 +20,10 @@ _AT_THE_SAME_PLACE = {
 _LITERALS = ("true", "false", "null", "NaN", "Infinity")
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER_START = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?\Z")
-_LONGEST_NUMBER = 400  # characters looked back over: beyond these a number overflows anyway
+_LONGEST_NUMBER = 400  # characters to look back; a longer number overflows anyway
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-# Text and escapes without a lone surrogate. In steps, because each repetition of a group costs the
-# regular expression engine memory.
+# Text and escapes without a lone surrogate. The number of repetitions is limited because each of
+# them takes memory in the regular expression engine.
 _WITHOUT_LONE_SURROGATES = re.compile(
     r"(?:[^\\]+|\\[^u]|\\u(?![dD][89a-fA-F])"
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}){1,1000}"
@@ -33,7 +33,7 @@ _decoder = JSONDecoder()
 
 
 def rapidjson_error(error: JSONDecodeError) -> tuple[str, int]:
-    """RapidJSON's words for `error` and the index in its document that RapidJSON would name."""
+    """Returns RapidJSON's text for `error`, and the index that RapidJSON would report."""
     text, position, message = error.doc, error.pos, error.msg
     if message == "Expecting value":
         return _bad_value(text, position)
@@ -43,15 +43,15 @@ def rapidjson_error(error: JSONDecodeError) -> tuple[str, int]:
             return unfinished
     if message == "Expecting ',' delimiter":
         return _missing_comma(text, position)
-    if message.startswith("Illegal trailing comma"):  # Python 3.13 and later; points at the comma
+    if message.startswith("Illegal trailing comma"):  # since Python 3.13; at the comma's index
         words = _MISSING_NAME if message.endswith("object") else "Invalid value."
         return words, _skip_whitespace(text, position + 1)
-    words = _AT_THE_SAME_PLACE.get(message, "")
+    words = _SAME_POSITION.get(message, "")
     return (words, position) if words else _bad_string(text, position, message)
 
 
 def lone_surrogate(text: str) -> int | None:
-    """The index of the first escape of half a surrogate pair, which only Python accepts."""
+    """Returns the index of the first escaped lone surrogate, which only Python accepts."""
     if _SURROGATE.search(text) is None:
         return None
     at = 0
@@ -72,7 +72,7 @@ def _bad_value(text: str, position: int) -> tuple[str, int]:
         position += 1
     for literal in _LITERALS:
         if text.startswith(literal[0], position):
-            matched = 1  # RapidJSON names the first character that is not the literal's
+            matched = 1  # RapidJSON reports the first character that differs from the literal
             while text.startswith(literal[matched : matched + 1], position + matched):
                 matched += 1
             return "Invalid value.", position + matched
@@ -80,7 +80,10 @@ def _bad_value(text: str, position: int) -> tuple[str, int]:
 
 
 def _unfinished_number(text: str, position: int) -> tuple[str, int] | None:
-    """A fraction or an exponent without digits, where Python already sees the end of the number."""
+    """Returns the error of a fraction or an exponent without digits, if there is one.
+
+    Python's parser stops before it, as if the number ended there.
+    """
     start = position
     while start and position - start < _LONGEST_NUMBER and text[start - 1] in "0123456789.eE+-":
         start -= 1
@@ -97,7 +100,7 @@ def _unfinished_number(text: str, position: int) -> tuple[str, int] | None:
 
 
 def _missing_comma(text: str, position: int) -> tuple[str, int]:
-    """Tells an array from an object by closing it there: only an array takes the bracket."""
+    """Returns the error for an array or an object; only an array can be closed with a bracket."""
     try:
         _decoder.decode(text[:position] + "]")
     except JSONDecodeError as error:

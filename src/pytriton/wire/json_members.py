@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed access to the members of a JSON object, refused in the words of Triton's accessors.
+"""Typed access to the members of a JSON object, with the error texts of Triton.
 
-A member that is missing or of another type is an INTERNAL error there, so HTTP answers it with 500.
+As in Triton, a member that is missing or has another type is an INTERNAL error: status 500.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_UNSIGNED = 2**64 - 1
 
 
 def access_error(kind: str) -> str:
-    """Triton's words for a value that is not a `kind`."""
+    """Returns Triton's text for a value that is not a `kind`."""
     if kind == "number":
         return "attempt to access JSON non-number as double"
     return f"attempt to access JSON non-{kind} as {kind}"
@@ -27,7 +27,7 @@ def access_error(kind: str) -> str:
 def member_error(
     container: dict[str, Any], key: str, kind: str, action: str = "parse"
 ) -> InternalError:
-    """Why `container[key]` cannot be had as a `kind`: it is another type, or not there."""
+    """Returns the error for `container[key]` if it is missing or not a `kind`."""
     if key in container:
         return InternalError(f"Unable to {action} '{key}': {access_error(kind)}")
     return InternalError(
@@ -57,14 +57,14 @@ def text_member(container: dict[str, Any], key: str) -> str:
 
 
 def utf8(text: str, key: str) -> str:
-    """`text`, refused where it is not UTF-8: it will be printed, logged and sent on."""
+    """Returns `text`, which may be logged and sent; InvalidArgumentError if it is not UTF-8."""
     if not is_utf8(text):
         raise InvalidArgumentError(f"expected UTF-8 text for '{key}', got {text!a}")
     return text
 
 
 def parameter_value(key: str, value: Any) -> ParameterValue:
-    """A request parameter as models see it; an integer beyond 64 signed bits becomes a double."""
+    """Returns a request parameter for models; an integer beyond 64 signed bits becomes a double."""
     utf8(key, "parameters")
     kind = type(value)
     if kind is str:

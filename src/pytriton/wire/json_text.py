@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON text to objects and back, with the error texts and the leniency of Triton's parser.
+"""Parses and writes JSON, with the error texts and the leniency of Triton's parser.
 
-orjson does the work. Only what it refuses (NaN and Infinity, bytes that are not UTF-8, a byte
-order mark, mistakes) goes the slower way through the standard library. Bytes that are not UTF-8
-survive as surrogate escapes.
+orjson is used first. A text that it rejects (NaN and Infinity, bytes that are not UTF-8, a byte
+order mark, syntax errors) is parsed again with the slower standard library. Bytes that are not
+UTF-8 become surrogate escapes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRING_OR_BARE_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|-?Inf(?!\w)|-NaN', re.DOTALL)
-_MAX_RESPELT = 1 << 20  # characters; more would keep other clients waiting
+_MAX_REWRITTEN = 1 << 20  # characters; more would delay other clients
 _TOO_BIG = "Number too big to be stored in double."
-_TOO_DEEP = ("depth limit", "recursion limit")  # as orjson says it, and said it once
+_TOO_DEEP = ("depth limit", "recursion limit")  # the texts of current and older orjson
 
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def load_json(text: Buffer) -> Any:
-    """The value of a JSON document.
+    """Parse a JSON document.
 
     Raises:
-        InternalError: It is malformed; names the mistake and its byte offset as Triton does.
+        InternalError: It is malformed; the text has the error and its byte offset, as in Triton.
         InvalidArgumentError: It is nested too deeply.
     """
     try:
@@ -51,7 +51,7 @@ def load_json(text: Buffer) -> Any:
 
 
 def dump_json(value: object) -> bytes:
-    """`value` as compact JSON; strings may hold surrogate escapes. Floats must be finite."""
+    """Encode `value` as compact JSON. Strings may have surrogate escapes; floats must be finite."""
     try:
         return orjson.dumps(value)
     except TypeError:  # a string that is not UTF-8
@@ -59,12 +59,12 @@ def dump_json(value: object) -> bytes:
 
 
 def dump_json_leniently(value: object) -> bytes:
-    """Like `dump_json`, and writes NaN and infinities as Triton does, where orjson writes null."""
+    """Like `dump_json`, but writes NaN and infinities like Triton; orjson writes null."""
     return _encoder.encode(value).encode("utf-8", "surrogateescape")
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` holds no surrogate escape, so that it may leave as UTF-8."""
+    """Returns whether `text` has no surrogate escapes, so that it can be encoded as UTF-8."""
     if text.isascii():
         return True
     try:
@@ -86,7 +86,7 @@ def _load_leniently(raw: bytes) -> Any:
         _refuse(words, error.doc, position)
     except RecursionError:
         raise InvalidArgumentError(NESTING_ERROR) from None
-    except ValueError:  # an integer of more digits than Python converts
+    except ValueError:  # an integer with more digits than Python converts
         _refuse(_TOO_BIG, text, 0)
     _refuse_lone_surrogates(text)
     return value
@@ -97,12 +97,12 @@ def _decode(text: str) -> Any:
         return _decoder.decode(text)
     except json.JSONDecodeError as error:
         is_constant = text.startswith(("Inf", "-Inf", "-NaN"), error.pos)
-        if not is_constant or len(text) > _MAX_RESPELT:
+        if not is_constant or len(text) > _MAX_REWRITTEN:
             raise
-    return _decoder.decode(_STRING_OR_BARE_CONSTANT.sub(_spell_constant, text))
+    return _decoder.decode(_STRING_OR_BARE_CONSTANT.sub(_full_constant, text))
 
 
-def _spell_constant(match: re.Match[str]) -> str:
+def _full_constant(match: re.Match[str]) -> str:
     found = match[0]
     if found[0] == '"':
         return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The infer request of the KServe protocol over HTTP: JSON, optionally followed by raw tensors.
+"""Parses infer requests of the KServe protocol over HTTP: JSON, and raw tensors that may follow.
 
-The checks here are those of the form; whether the request fits the model is for
-`pytriton.engine.validation` to say. Responses are written by `pytriton.wire.kserve_response`.
+Only the format is checked here; `pytriton.engine.validation` checks whether a request fits its
+model. `pytriton.wire.kserve_response` encodes responses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from pytriton.wire.json_members import (
     text_member,
     unsigned_member,
 )
-from pytriton.wire.kserve_form import InputForm, RequestForm, binary_data_size, read_form
+from pytriton.wire.kserve_document import (
+    InputDocument,
+    RequestDocument,
+    binary_data_size,
+    read_document,
+)
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
 from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
 from pytriton.wire.tensor_json import tensor_from_json
@@ -34,15 +39,15 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
 
 MAX_SIZE = 2**63 - 1
-MAX_RANK = 64  # numpy's; a product of more is never computed
+MAX_RANK = 64  # the limit of numpy; for more dimensions, no product is computed
 MAX_SEQUENCE_ID = 2**64 - 1
 
 
 def parse_header_length(value: str, body_length: int) -> int:
-    """The value of the Inference-Header-Content-Length header; 0 announces a raw request.
+    """Parse the Inference-Header-Content-Length header; 0 means that the body has no JSON.
 
     Raises:
-        InvalidArgumentError: It is no number, or more than the body has.
+        InvalidArgumentError: The value is not a number, or exceeds the length of the body.
     """
     if not value.removeprefix("-").isdecimal() or not value.isascii():
         raise InvalidArgumentError(f"Unable to parse Inference-Header-Content-Length, got: {value}")
@@ -65,13 +70,13 @@ def parse_infer(
     spec: ModelSpec,
     model_version: str = "",
 ) -> tuple[InferRequest, OutputFormat]:
-    """Read an infer request. Tensors that follow the JSON are slices of `body`, never copies.
+    """Parse an infer request. Tensors that follow the JSON are slices of `body`, not copies.
 
     Args:
         body: The whole body.
-        header_length: How much of it is JSON; None where the client did not say.
-        spec: The model that the request is for.
-        model_version: The version that the client named.
+        header_length: The length of the JSON; None if the request has no such header.
+        spec: The specification of the model.
+        model_version: The version as in the request.
 
     Raises:
         ServerError: The request is malformed; the text is Triton's.
@@ -81,36 +86,36 @@ def parse_infer(
         return _parse_raw(body, spec, model_version), ALL_BINARY
     if header_length is None or header_length == size:
         header_length = size
-        form = read_form(body)
+        document = read_document(body)
     else:
-        form = read_form(memoryview(body)[:header_length])
-    return request_from_form(form, body, header_length, spec, model_version)
+        document = read_document(memoryview(body)[:header_length])
+    return request_from_document(document, body, header_length, spec, model_version)
 
 
-def request_from_form(
-    form: RequestForm,
+def request_from_document(
+    document: RequestDocument,
     body: Buffer,
     header_length: int,
     spec: ModelSpec,
     model_version: str = "",
     read_data: Callable[[Any, DataType, int, str], Buffer] = tensor_from_json,
 ) -> tuple[InferRequest, OutputFormat]:
-    """Make a request of its JSON, as `parse_infer` does; `read_data` reads inputs that are JSON."""
-    request = InferRequest(spec.name, {}, model_version, form.id)
+    """Build a request like `parse_infer`; `read_data` converts the data of inputs in the JSON."""
+    request = InferRequest(spec.name, {}, model_version, document.id)
     output_format = ALL_JSON
-    if form.parameters and _read_parameters(form.parameters, request):
+    if document.parameters and _read_parameters(document.parameters, request):
         output_format = ALL_BINARY
-    if _read_inputs(form.inputs, body, header_length, request, read_data) != len(body):
+    if _read_inputs(document.inputs, body, header_length, request, read_data) != len(body):
         raise InvalidArgumentError(f"unexpected additional input data for model '{spec.name}'")
-    if form.outputs:  # an empty list asks for all of them
-        listed = read_outputs(form.outputs, len(spec.outputs))
+    if document.outputs:  # an empty list means all outputs
+        listed = read_outputs(document.outputs, len(spec.outputs))
         request.outputs = tuple(listed.names)
         output_format = OutputFormat(output_format.default, listed.choices)
     return request, output_format
 
 
 def _read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
-    """Take the request's parameters; true where outputs are binary unless listed otherwise."""
+    """Read the request's parameters; returns whether outputs are binary by default."""
     binary = False
     for key, value in parameters.items():
         if key == "binary_data_output":
@@ -137,13 +142,13 @@ def _sequence_id(parameters: dict[str, Any]) -> int | str:
 
 
 def _read_inputs(
-    entries: list[InputForm],
+    entries: list[InputDocument],
     body: Buffer,
     end: int,
     request: InferRequest,
     read_data: Callable[[Any, DataType, int, str], Buffer],
 ) -> int:
-    """Fill the request's inputs; binary parts begin at `end`, and end at what is returned."""
+    """Add the request's inputs; binary data begins at `end`. Returns where it ends."""
     inputs = request.inputs
     for entry in entries:
         name, shape, data = entry.name, entry.shape, entry.data
@@ -173,7 +178,7 @@ def _read_inputs(
 
 
 def _description_error(
-    entry: InputForm, dtype: DataType | None, count: int
+    entry: InputDocument, dtype: DataType | None, count: int
 ) -> InvalidArgumentError:
     shape = entry.shape
     if count > MAX_SIZE:
@@ -194,7 +199,7 @@ def _description_error(
 
 
 def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferRequest:
-    """A body without JSON: all of it is the model's only input."""
+    """Build a request from a body without JSON: all of it is the model's only input."""
     prefix = request_prefix("")
     if len(spec.inputs) != 1:
         raise InvalidArgumentError(
@@ -223,5 +228,5 @@ def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferReques
 
 
 def request_prefix(request_id: str) -> str:
-    """What Triton's core puts before its errors."""
+    """Returns the prefix of errors of Triton's core."""
     return f"[request id: {request_id or '<id_unknown>'}] "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large ModelInferRequest messages that are not laid out as all writers do, or hold typed tensors.
+"""Parses large ModelInferRequest messages that have an unusual layout or typed tensors.
 
-Nothing here costs more than a few milliseconds, whatever a message holds: fields are counted before
-anything is made of them, and typed tensors are only found. Reading them is for a thread.
+This takes a few milliseconds at most, whatever a message contains: fields are counted before they
+are parsed, and typed tensors are only located. They are parsed later, in a thread.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import service_pb2
-from pytriton.wire.kserve_pb_form import MAX_FIELDS, InferForm, Input, read_input, read_output
+from pytriton.wire.kserve_pb_parsed import MAX_FIELDS, Input, ParsedMessage, read_input, read_output
 from pytriton.wire.large_contents import LargeContents
-from pytriton.wire.protobuf_fields import LENGTH, cut_fields
+from pytriton.wire.protobuf_fields import LENGTH, split_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 _Request = service_pb2.ModelInferRequest
 _NAMES = {
     descriptor.number: descriptor.name for descriptor in _Request.DESCRIPTOR.fields
-}  # of the message's fields
+}  # the names of the message's fields
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = range(1, 8)
-_CONTENTS = 5  # of an input
-# Names, shapes and parameters of a request, all together.
+_CONTENTS = 5  # a field of an input
+# The limit for all names, shapes and parameters of a request together.
 MAX_HEAD_BYTES = 4 << 20
 
 
-def read_large(message: memoryview) -> tuple[InferForm, Sequence[Buffer]]:
-    """Cut a message into its parts and its raw tensors.
+def read_large(message: memoryview) -> tuple[ParsedMessage, Sequence[Buffer]]:
+    """Parse a message; returns its parts and its raw tensors.
 
     Raises:
-        InvalidArgumentError: It has too many parts, or they are too large.
-        FieldError: It is no message.
+        InvalidArgumentError: The message has too many parts, or too large ones.
+        FieldError: It is not a valid message.
     """
     parts: dict[int, list[memoryview]] = {number: [] for number in _NAMES}
     parameters: list[memoryview] = []
     others = 0
-    for number, wire_type, begin, start, stop in cut_fields(message):
+    for number, wire_type, begin, start, stop in split_fields(message):
         found = parts.get(number)
         if found is None or wire_type != LENGTH:
             others += 1
@@ -51,22 +51,22 @@ def read_large(message: memoryview) -> tuple[InferForm, Sequence[Buffer]]:
         if number == _PARAMETERS:
             parameters.append(message[begin:stop])
     head = _HeadBudget()
-    form = InferForm(
+    parsed = ParsedMessage(
         head.text(parts[_MODEL_NAME]), head.text(parts[_MODEL_VERSION]), head.text(parts[_ID])
     )
-    form.inputs = [_read_input(part, head) for part in parts[_INPUTS]]
-    form.outputs = [read_output(head.take(part)) for part in parts[_OUTPUTS]]
+    parsed.inputs = [_read_input(part, head) for part in parts[_INPUTS]]
+    parsed.outputs = [read_output(head.take(part)) for part in parts[_OUTPUTS]]
     if parameters:
         content = b"".join(head.take(part) for part in parameters)
-        form.parameters = _Request.FromString(content).parameters
-    return form, parts[_RAW]
+        parsed.parameters = _Request.FromString(content).parameters
+    return parsed, parts[_RAW]
 
 
 def check_counts(message: Any) -> None:
-    """Refuse a message that was parsed as a whole and has too many parts.
+    """Check the number of parts of a message that was parsed as a whole.
 
     Raises:
-        InvalidArgumentError: It has.
+        InvalidArgumentError: It has too many parts.
     """
     for field in ("inputs", "outputs", "parameters", "raw_input_contents"):
         _check_count(field, len(getattr(message, field)))
@@ -80,7 +80,7 @@ def _check_count(what: str, count: int) -> None:
 
 
 class _HeadBudget:
-    """How much of a request, tensors not counted, may still be read."""
+    """Limits how many bytes of a request other than its tensors are parsed."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -95,18 +95,18 @@ class _HeadBudget:
         return bytes(part)
 
     def text(self, parts: list[memoryview]) -> str:
-        """The last of the values of a field."""
+        """Returns the last value of a text field."""
         texts = [self.take(part) for part in parts]
         for text in texts:
-            text.decode()  # even one that is replaced has to be valid
+            text.decode()  # values that are overridden have to be valid, too
         return texts[-1].decode() if texts else ""
 
 
 def _read_input(part: memoryview, head: _HeadBudget) -> Input:
-    """An input whose typed tensor, if it has one, is left as it is."""
+    """Parse an input, but not its typed tensor."""
     contents: list[memoryview] = []
     others: list[memoryview] = []
-    for count, (number, wire_type, begin, start, stop) in enumerate(cut_fields(part), 1):
+    for count, (number, wire_type, begin, start, stop) in enumerate(split_fields(part), 1):
         _check_count("fields of an input", count)
         if number == _CONTENTS and wire_type == LENGTH:
             contents.append(part[start:stop])

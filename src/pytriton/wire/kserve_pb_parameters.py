@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of gRPC messages: maps from names to one of a few types."""
+"""The parameters of gRPC messages: maps from names to values of a few types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton.wire.output_format import unknown_region
 from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
 
 _EMPTY_FINAL = "triton_enable_empty_final_response"
-# What the server itself reads, and the types that it may have.
+# The parameters that the server uses itself, and their allowed types.
 _KNOWN = {
     "sequence_id": ("int64_param", "string_param"),
     "sequence_start": ("bool_param",),
@@ -25,17 +25,17 @@ _CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "doubl
 
 
 def read_parameters(parameters: Mapping[str, Any], request: InferRequest) -> bool:
-    """Take a request's parameters.
+    """Read a request's parameters.
 
     Args:
         parameters: InferParameter messages by name.
-        request: Gets what the model may see, and what the scheduler reads.
+        request: Gets the parameters for the model, and those for the scheduler.
 
     Returns:
-        Whether the client wants to hear of the end of a stream that ends without a tensor.
+        Whether the client wants a final response even if it has no tensors.
 
     Raises:
-        ServerError: A parameter has a wrong type or a name of the server's own.
+        ServerError: A parameter has a wrong type or a reserved name.
     """
     wants_empty_final = False
     for key, parameter in parameters.items():
@@ -72,7 +72,7 @@ def _read_known(key: str, choice: str | None, parameter: Any, request: InferRequ
     if key == "sequence_id":
         if choice == "string_param":
             request.correlation_id = check_sequence_id(parameter.string_param)
-        else:  # the field is signed and the id is not: a large one comes as a negative number
+        else:  # the id is unsigned but the field is not: a large id is a negative number in it
             request.correlation_id = parameter.int64_param % 2**64
     elif key in SEQUENCE_FLAGS:
         request.flags |= SEQUENCE_FLAGS[key] * parameter.bool_param
@@ -85,10 +85,10 @@ def _read_known(key: str, choice: str | None, parameter: Any, request: InferRequ
 
 
 def class_count(parameters: Mapping[str, Any]) -> int:
-    """How many classes the parameters of a requested output ask for; 0: the tensor itself.
+    """Returns the number of classes that a requested output's parameters ask for; 0: the tensor.
 
     Raises:
-        ServerError: The number is out of range or no number, or the output is to go elsewhere.
+        ServerError: The number is invalid, or the output should go to shared memory.
     """
     count = 0
     if "classification" in parameters:
@@ -112,7 +112,7 @@ def class_count(parameters: Mapping[str, Any]) -> int:
 
 
 def encode_parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
-    """The `parameters` field of a response message, for its bytes to be put among the others."""
+    """Encode the `parameters` field of a response message, to be joined with other fields."""
     message = service_pb2.ModelInferResponse()
     for key, value in parameters.items():
         setattr(message.parameters[key], _CHOICE_BY_TYPE[type(value)], value)

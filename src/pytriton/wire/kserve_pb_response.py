@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The infer response of the KServe protocol over gRPC, as buffers that together are the message.
+"""Encodes infer responses of the KServe protocol over gRPC as lists of buffers.
 
-Names, datatypes and shapes repeat from response to response, so their bytes are made once; tensors
-are passed on by reference, never copied into the message.
+Names, datatypes and shapes are often the same, so their bytes are cached. Tensors are passed by
+reference and not copied into the message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 
 _Response = service_pb2.ModelInferResponse
 _StreamResponse = service_pb2.ModelStreamInferResponse
-_MAX_KNOWN = 1024
+_MAX_CACHED = 1024
 _ID_TAG = b"\x1a"
 _RAW_TAG = b"\x32"
 _INFER_RESPONSE_TAG = b"\x12"
@@ -43,16 +43,16 @@ def encode_infer_response(
     is_batched: bool = True,
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Buffer]:
-    """A ModelInferResponse: its buffers in order, tensors by reference.
+    """Returns the buffers of a ModelInferResponse in order; tensors are not copied.
 
     Args:
-        response: What the model answered.
-        class_counts: How many classes are wanted of an output instead of its tensor.
-        is_batched: Whether the model's first dimension is the batch; matters to classes only.
+        response: The response of the model.
+        class_counts: The number of classes to return instead of the tensor, by output.
+        is_batched: Whether the first dimension is the batch; only used for classification.
         labels: The names of the classes, by output.
 
     Raises:
-        ServerError: An output cannot be written in the form that the client wants.
+        ServerError: An output cannot be classified.
     """
     parts: list[Buffer] = [_model_head(response.model_name, response.model_version)]
     if response.id:
@@ -74,20 +74,20 @@ def encode_infer_response(
 
 
 def encode_stream_response(parts: list[Buffer], *, is_final: bool) -> list[Buffer]:
-    """A ModelStreamInferResponse around the parts of a response, with its final flag."""
+    """Returns a ModelStreamInferResponse with the parts of a response and its final flag."""
     flag = _FINAL_FLAGS[is_final]
     size = len(flag) + sum(map(len, parts))
     return [_INFER_RESPONSE_TAG, encode_length(size), flag, *parts]
 
 
 def encode_empty_final(model_name: str, model_version: str, request_id: str) -> list[Buffer]:
-    """The streamed message that ends a request without a tensor; the version is as asked for."""
+    """Returns the final streamed message without tensors; the version is as in the request."""
     response = InferResponse(model_name, model_version, request_id, [])
     return encode_stream_response(encode_infer_response(response), is_final=True)
 
 
 def encode_stream_refusal(message: str, request_id: str) -> list[Buffer]:
-    """The streamed error of a request that was never scheduled."""
+    """Returns the streamed error for a request that was not scheduled."""
     encoded: bytes = _StreamResponse(
         error_message=message, infer_response=_Response(id=request_id)
     ).SerializeToString()
@@ -97,7 +97,7 @@ def encode_stream_refusal(message: str, request_id: str) -> list[Buffer]:
 def encode_stream_failure(
     message: str, request_id: str, model_name: str, model_version: str, *, is_final: bool = True
 ) -> list[Buffer]:
-    """The streamed error of a request that was being served; mostly its last word."""
+    """Returns the streamed error for a request that was executed; usually its last message."""
     response = _Response(model_name=model_name, model_version=model_version, id=request_id)
     response.parameters["triton_final_response"].bool_param = is_final
     encoded: bytes = _StreamResponse(
@@ -107,7 +107,7 @@ def encode_stream_failure(
 
 
 def message_size(parts: Sequence[Buffer]) -> int:
-    """The length of a message; InvalidArgumentError where gRPC cannot carry it."""
+    """Returns the length of a message; InvalidArgumentError if it is too long for gRPC."""
     size = sum(map(len, parts))
     if size > MAX_MESSAGE_BYTES:
         raise InvalidArgumentError(
@@ -118,7 +118,7 @@ def message_size(parts: Sequence[Buffer]) -> int:
 
 
 def encode_length(size: int) -> bytes:
-    """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    """Returns a length as a varint of protobuf."""
     if size < 128:
         return _ONE_BYTE[size]
     encoded = bytearray()
@@ -140,7 +140,7 @@ def _field(tag: bytes, content: bytes) -> list[Buffer]:
 def _model_head(name: str, version: str) -> bytes:
     head = _model_heads.get((name, version))
     if head is None:
-        if len(_model_heads) >= _MAX_KNOWN:
+        if len(_model_heads) >= _MAX_CACHED:
             _model_heads.clear()
         head = _Response(model_name=name, model_version=version).SerializeToString()
         _model_heads[name, version] = head
@@ -148,7 +148,7 @@ def _model_head(name: str, version: str) -> bytes:
 
 
 def _output_head(tensor: InferTensor) -> bytes:
-    if len(_output_heads) >= _MAX_KNOWN:
+    if len(_output_heads) >= _MAX_CACHED:
         _output_heads.clear()
     message = _Response()
     message.outputs.add(name=tensor.name, datatype=tensor.dtype.name, shape=tensor.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The infer response of the KServe protocol over HTTP: JSON, with the binary outputs behind it."""
+"""Encodes infer responses of the KServe protocol over HTTP: JSON, followed by binary outputs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def encode_infer_response(
     is_batched: bool = True,
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[int | None, list[Buffer]]:
-    """The body of an infer response, and the length of its JSON where bytes follow it.
+    """Encode the body of an infer response.
 
     Args:
-        response: What the model answered.
-        output_format: How the client wants it.
-        is_batched: Whether the model's first dimension is the batch; matters to classes only.
+        response: The response of the model.
+        output_format: The format that the client requested.
+        is_batched: Whether the first dimension is the batch; only used for classification.
         labels: The names of the classes, by output.
 
     Returns:
-        The header length, or None where all is JSON; and the buffers of the body in order, binary
-        outputs by reference.
+        The length of the JSON, or None if nothing follows it; and the buffers of the body in order.
+        Binary outputs are not copied.
 
     Raises:
-        ServerError: An output cannot be written in the form that the client wants.
+        ServerError: An output cannot be encoded in the requested format.
     """
     binary: list[Buffer] = []
     outputs: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ def encode_infer_response(
 
 
 def infer_document(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The root of the JSON, with the outputs as its last member."""
+    """Returns the root object of the JSON; the outputs are its last member."""
     document: dict[str, Any] = {"id": response.id} if response.id else {}
     document["model_name"] = response.model_name
     document["model_version"] = response.model_version

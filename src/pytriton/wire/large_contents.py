@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large tensors in typed fields, read from the bytes of an `InferTensorContents` message in pieces.
+"""Parses large tensors in typed fields of an `InferTensorContents` message, in pieces.
 
-A parser would make an object of each element, and hold all other threads until it is done.
+A protobuf parser would create an object for each element, and block all other threads meanwhile.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from pytriton.wire.protobuf_fields import Field
 
 _PIECE_BYTES = 256 << 10
-# Elements that are fields of their own: texts, and numbers of writers that do not pack them.
+# Limits for elements that are separate fields: texts, and numbers of clients that do not pack them.
 MAX_TEXTS = 10_000_000
 MAX_SINGLE_NUMBERS = 1_000_000
-_RUN = 100_000  # texts that are taken before they are counted
-_TEXTS = 8  # the number of their field
+_TEXTS_PER_CHECK = 100_000  # texts that are read before their number is checked
+_TEXTS = 8  # the number of the field with texts
 _TEXT_TAG = _TEXTS << 3 | LENGTH
-# How an element that is a field of its own is written, by the field's number.
+# The wire type of an element that is a separate field, by the number of the field.
 _SINGLE = {**dict.fromkeys(range(1, 6), VARINT), 6: FIXED32, 7: FIXED64}
 _MAX_VARINT_BYTES = 10
 _pack_length = struct.Struct("<I").pack
-_FIXED = {6: dtypes.FP32, 7: dtypes.FP64}  # numbers of fields whose elements are as in a tensor
+_FIXED = {6: dtypes.FP32, 7: dtypes.FP64}  # fields whose elements have the bytes of a tensor
 
 
 class LargeContents:
-    """The parts of one `InferTensorContents` message, none of which was looked at."""
+    """The unparsed parts of one `InferTensorContents` message."""
 
     __slots__ = ("_parts",)
 
@@ -46,11 +46,11 @@ class LargeContents:
         self._parts = parts
 
     def fields(self) -> dict[int, list[Buffer]]:
-        """The content of each field that is there: texts as in a tensor, numbers as they came.
+        """Returns the content of each field: texts in the format of a tensor, numbers unparsed.
 
         Raises:
-            InternalError: It is no such message.
-            InvalidArgumentError: It has too many elements that are fields of their own.
+            InternalError: The message is invalid.
+            InvalidArgumentError: It has too many elements that are separate fields.
         """
         found: dict[int, list[Buffer]] = {}
         texts = bytearray()
@@ -60,7 +60,7 @@ class LargeContents:
                 at = 0
                 while at < len(part):
                     if part[at] == _TEXT_TAG:
-                        at, count = _take_texts(part, at, texts)
+                        at, count = _append_texts(part, at, texts)
                         text_count += count
                         _check_count(text_count, MAX_TEXTS, "texts")
                         continue
@@ -84,11 +84,11 @@ def _check_count(count: int, most: int, what: str) -> None:
         )
 
 
-def _take_texts(part: memoryview, at: int, texts: bytearray) -> tuple[int, int]:
-    """Put texts that follow each other into a tensor; where they end, and how many they were."""
+def _append_texts(part: memoryview, at: int, texts: bytearray) -> tuple[int, int]:
+    """Append consecutive texts to a tensor; returns where they end, and their number."""
     end = len(part)
     count = 0
-    while at < end and part[at] == _TEXT_TAG and count < _RUN:
+    while at < end and part[at] == _TEXT_TAG and count < _TEXTS_PER_CHECK:
         start = at + 2
         size = part[at + 1] if start <= end else 128
         if size > 127:
@@ -104,7 +104,7 @@ def _take_texts(part: memoryview, at: int, texts: bytearray) -> tuple[int, int]:
 
 
 def _add(found: dict[int, list[Buffer]], field: Field, content: memoryview) -> None:
-    """Put a field to the others of its number; one that cannot be there is ignored."""
+    """Add a field to others of the same number; a field with a wrong type is ignored."""
     number, wire_type = field.number, field.wire_type
     if wire_type == LENGTH and number in _SINGLE:
         if content:
@@ -121,16 +121,16 @@ def _add(found: dict[int, list[Buffer]], field: Field, content: memoryview) -> N
 
 
 def read_elements(number: int, parts: list[Buffer], wide: DataType, dtype: DataType) -> Buffer:
-    """A tensor of the elements of a field.
+    """Returns the bytes of a tensor from the elements of a field.
 
     Args:
-        number: The field's.
-        parts: Its content, as `LargeContents.fields` gives it.
+        number: The number of the field.
+        parts: Its content, from `LargeContents.fields`.
         wide: The datatype of the field.
         dtype: The datatype of the tensor, which may be narrower.
 
     Raises:
-        InternalError: The content is no packed field.
+        InternalError: The content is not a valid packed field.
     """
     if number == _TEXTS or (number in _FIXED and len(parts) == 1):
         return parts[0]
@@ -144,13 +144,13 @@ def read_elements(number: int, parts: list[Buffer], wide: DataType, dtype: DataT
             numbers = _decode_varints(piece)
             if wide is dtypes.BOOL:
                 tensor += (numbers != 0).tobytes()
-            else:  # the low bits, as for every number that is too large
+            else:  # numbers that are too large keep their low bits
                 tensor += numbers.astype(wide.numpy).astype(dtype.numpy).tobytes()
     return tensor
 
 
 def _varint_pieces(part: Buffer) -> Iterator[NDArray[np.uint8]]:
-    """Parts of a packed field that end where a number does."""
+    """Yields pieces of a packed field that contain whole numbers."""
     content = np.frombuffer(part, np.uint8)
     start = 0
     while start < len(content):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large JSON requests, read with memory for their text and their tensors and little more.
+"""Parses large JSON requests with little more memory than their text and their tensors need.
 
-The results are those of `pytriton.wire.kserve_json` and `pytriton.wire.generate`, which make an
-object of every element. Here the data of a tensor is only found by the parser, and then read piece
-by piece. Whatever is not plain (a mistake, NaN, empty arrays) goes the usual way as a whole, so
-that there is one place for errors and leniency. A parser does not let other threads run: all this
-is for a process of its own.
+The results are those of `pytriton.wire.kserve_json` and `pytriton.wire.generate`, which create an
+object for every element. Here the parser only locates the data of a tensor, which is then parsed in
+pieces. A request that is not plain (errors, NaN, empty arrays) is parsed by those modules as a
+whole, so that errors and leniency are in one place. A JSON parser blocks all other threads, so this
+module is meant for a separate process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pytriton import dtypes
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.wire.generate import PackedElements, parse_generate, request_from_members
 from pytriton.wire.json_text import MAX_NESTING
-from pytriton.wire.kserve_form import RequestForm, Unsigned, read_form
-from pytriton.wire.kserve_json import request_from_form
+from pytriton.wire.kserve_document import RequestDocument, Unsigned, read_document
+from pytriton.wire.kserve_json import request_from_document
 from pytriton.wire.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_OBJECTS = 100_000
 _PIECE_BYTES = 1 << 20
 _PIECE_STRINGS = 10_000
-# About what an empty list takes, and a number with its place in a list.
+# The approximate size of an empty list, and of a number with its slot in a list.
 _ARRAY_BYTES = 72
 _ELEMENT_BYTES = 40
 _STRING_OR_OBJECT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\{', re.DOTALL)
@@ -46,18 +46,18 @@ _SEPARATED_STRING = re.compile(rb'([\s,\[\]]*)("[^"\\]*(?:\\.[^"\\]*)*")', re.DO
 
 
 class _IrregularError(Exception):
-    """The text has to be read as a whole."""
+    """The text has to be parsed as a whole."""
 
 
 class _TooLargeError(InvalidArgumentError):
-    """An input that must not be read, not even as a whole."""
+    """An input is too large to be parsed in any way."""
 
 
-_NOT_PLAIN = (_IrregularError, ServerError, ValueError, msgspec.MsgspecError, RecursionError)
+_FALLBACK_ERRORS = (_IrregularError, ServerError, ValueError, msgspec.MsgspecError, RecursionError)
 
 
 class _InputParts(msgspec.Struct, gc=False):
-    """An element of `inputs` whose data was only looked over."""
+    """An element of `inputs` with unparsed data."""
 
     name: str
     datatype: str
@@ -85,14 +85,14 @@ def parse_large_infer(
     max_bytes: int,
     memory_bytes: int,
 ) -> tuple[InferRequest, OutputFormat]:
-    """Read an infer request as `pytriton.wire.kserve_json.parse_infer` does.
+    """Parse an infer request like `pytriton.wire.kserve_json.parse_infer`.
 
     Args:
-        text: Its JSON.
-        body: A buffer of the size of the whole body, whose bytes are not looked at.
-        spec: The model that the request is for.
-        max_bytes: The most that the data of an input may come to.
-        memory_bytes: The most that reading may take.
+        text: The JSON of the request.
+        body: A buffer of the size of the whole body; its bytes are not used.
+        spec: The specification of the model.
+        max_bytes: The largest size of an input's data.
+        memory_bytes: The limit on the memory for parsing.
 
     Raises:
         ServerError: The request is malformed.
@@ -108,22 +108,22 @@ def parse_large_infer(
         return data
 
     try:
-        form = _decode_parts(text)
-        return request_from_form(_with_raw(form), body, len(text), spec, "", read_raw)
+        parts = _decode_parts(text)
+        return request_from_document(_with_raw(parts), body, len(text), spec, "", read_raw)
     except _TooLargeError:
         raise
-    except _NOT_PLAIN:
+    except _FALLBACK_ERRORS:
         check_memory(text, memory_bytes)
-        return request_from_form(read_form(text), body, len(text), spec)
+        return request_from_document(read_document(text), body, len(text), spec)
 
 
 def parse_large_generate(text: bytes, spec: ModelSpec, memory_bytes: int) -> InferRequest:
-    """Read a generate request as `pytriton.wire.generate.parse_generate` does.
+    """Parse a generate request like `pytriton.wire.generate.parse_generate`.
 
     Args:
-        text: Its JSON.
-        spec: The model that the request is for.
-        memory_bytes: The most that reading may take.
+        text: The JSON of the request.
+        spec: The specification of the model.
+        memory_bytes: The limit on the memory for parsing.
 
     Raises:
         ServerError: The request is malformed.
@@ -132,16 +132,16 @@ def parse_large_generate(text: bytes, spec: ModelSpec, memory_bytes: int) -> Inf
     try:
         members = {key: _read_value(raw, spec, key) for key, raw in _decode_members(text).items()}
         return request_from_members(members, spec)
-    except _NOT_PLAIN:
+    except _FALLBACK_ERRORS:
         check_memory(text, memory_bytes)
         return parse_generate(text, spec)
 
 
 def check_objects(text: bytes) -> None:
-    """Refuse a text with more objects than any request has, before they are made.
+    """Check the number of JSON objects in a text before it is parsed.
 
     Raises:
-        InvalidArgumentError: There are.
+        InvalidArgumentError: There are more objects than any valid request has.
     """
     if text.count(b"{") <= MAX_OBJECTS:
         return
@@ -153,10 +153,10 @@ def check_objects(text: bytes) -> None:
 
 
 def check_memory(text: bytes, allowed_bytes: int) -> None:
-    """Refuse a text whose objects would take more memory than is allowed, before they are made.
+    """Check how much memory the objects of a text would take, before it is parsed.
 
     Raises:
-        InvalidArgumentError: They would.
+        InvalidArgumentError: They would take more than `allowed_bytes`.
     """
     arrays, elements = text.count(b"["), text.count(b",")
     needed = len(text) + arrays * _ARRAY_BYTES + elements * _ELEMENT_BYTES
@@ -174,15 +174,15 @@ def _refuse_size(name: str, size: int, max_bytes: int) -> NoReturn:
     )
 
 
-def _with_raw(parts: _RequestParts) -> RequestForm:
-    inputs: list[Any] = parts.inputs  # differs in its data only, which `read_raw` takes
-    return RequestForm(inputs, parts.id, parts.parameters, parts.outputs)
+def _with_raw(parts: _RequestParts) -> RequestDocument:
+    inputs: list[Any] = parts.inputs  # only their data differs, which `read_raw` converts
+    return RequestDocument(inputs, parts.id, parts.parameters, parts.outputs)
 
 
 def _read_value(raw: msgspec.Raw, spec: ModelSpec, key: str) -> Any:
     expected = spec.inputs.get(key)
     text = bytes(raw)
-    # Arrays in an array count as its elements, so that one with brackets is read as a whole.
+    # Here each inner array is one element, so an array with inner arrays is parsed as a whole.
     if expected is None or not text.startswith(b"[") or text.count(b"[") > 1:
         return orjson.loads(text)
     data, count = _read_array(text, expected.dtype, key, orjson.loads)
@@ -192,7 +192,7 @@ def _read_value(raw: msgspec.Raw, spec: ModelSpec, key: str) -> Any:
 def _read_array(
     raw: bytes, dtype: DataType, name: str, decode: Callable[[bytes], list[Any]]
 ) -> tuple[bytes, int]:
-    """The bytes of a tensor and the number of its elements."""
+    """Returns the bytes of a tensor and the number of its elements."""
     if not raw.startswith(b"["):
         raise _IrregularError
     pieces = _string_pieces(raw) if dtype is dtypes.BYTES else _number_pieces(raw)
@@ -206,7 +206,7 @@ def _read_array(
 
 
 def _number_pieces(raw: bytes) -> Iterator[bytes]:
-    """The elements of nested arrays of numbers, which the parser found well-formed."""
+    """Yields the elements of nested arrays of numbers, which are known to be well-formed."""
     if raw.count(b"[") >= MAX_NESTING:
         _check_depth(raw, 0)
     start = 0
@@ -218,12 +218,12 @@ def _number_pieces(raw: bytes) -> Iterator[bytes]:
 
 
 def _string_pieces(raw: bytes) -> Iterator[bytes]:
-    """The elements of nested arrays of strings, which the parser found well-formed."""
+    """Yields the elements of nested arrays of strings, which are known to be well-formed."""
     end = depth = 0
     strings = _SEPARATED_STRING.finditer(raw)
     while batch := list(islice(strings, _PIECE_STRINGS)):
         for match in batch:
-            if match.start() != end:  # something else is between two strings
+            if match.start() != end:  # there is another value between two strings
                 raise _IrregularError
             end = match.end()
         depth = _check_depth(b"".join(match[1] for match in batch), depth)
@@ -233,7 +233,7 @@ def _string_pieces(raw: bytes) -> Iterator[bytes]:
 
 
 def _check_depth(raw: bytes, depth: int) -> int:
-    """How many arrays are open after `raw`; what is nested too deeply is refused elsewhere."""
+    """Returns how many arrays are open after `raw`; _IrregularError if nested too deeply."""
     for start in range(0, len(raw), _PIECE_BYTES):
         piece = np.frombuffer(raw[start : start + _PIECE_BYTES], np.uint8)
         steps = (piece == ord("[")).astype(np.int8) - (piece == ord("]"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large JSON responses, written in pieces of some milliseconds each, for a thread beside others.
+"""Encodes large JSON responses in pieces of a few milliseconds, so that other threads can run.
 
-The bytes are those of `pytriton.wire.kserve_response` and `pytriton.wire.generate`.
+The bytes are the same as those of `pytriton.wire.kserve_response` and `pytriton.wire.generate`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def encode_large_infer_response(
     is_batched: bool = True,
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[int | None, list[Buffer]]:
-    """What `pytriton.wire.kserve_response.encode_infer_response` returns, in many parts.
+    """Like `pytriton.wire.kserve_response.encode_infer_response`, but in many parts.
 
     Raises:
-        ServerError: An output cannot be written in the form that the client wants.
+        ServerError: An output cannot be encoded in the requested format.
     """
     header: list[bytes] = [orjson.dumps(infer_document(response, []))[:-2]]
     binary: list[Buffer] = []
@@ -70,10 +70,10 @@ def encode_large_infer_response(
 
 
 def encode_large_generate_response(response: InferResponse) -> list[bytes]:
-    """What `pytriton.wire.generate.encode_generate_response` returns, in many parts.
+    """Like `pytriton.wire.generate.encode_generate_response`, but in many parts.
 
     Raises:
-        ServerError: An output has no JSON form.
+        ServerError: An output cannot be encoded as JSON.
     """
     parts = [b"{"]
     for key, value in sorted(generate_members(response).items()):
@@ -90,7 +90,7 @@ def encode_large_generate_response(response: InferResponse) -> list[bytes]:
 
 
 def _array(tensor: InferTensor) -> list[bytes]:
-    """The elements of an output as parts of a JSON array."""
+    """Encode the elements of an output as parts of a JSON array."""
     parts = [b"["]
     for piece in _pieces(tensor):
         parts += (piece, b",")
@@ -101,7 +101,7 @@ def _array(tensor: InferTensor) -> list[bytes]:
 
 
 def _pieces(tensor: InferTensor) -> Iterator[bytes]:
-    """Some elements at a time, with commas between them."""
+    """Yields encoded elements, several at a time, with commas between them."""
     count = prod(tensor.shape)
     if tensor.dtype is dtypes.BYTES:
         yield from _string_pieces(tensor, count)

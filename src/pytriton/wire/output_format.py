@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a client wants its outputs: as JSON, as bytes behind the JSON, or as a list of classes."""
+"""The requested format of outputs: JSON, binary data after the JSON, or a list of classes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pytriton.wire.json_members import boolean_member, member_error, text_member
 
 
 class OutputChoice(NamedTuple):
-    """The form of one output."""
+    """The format of one output."""
 
     binary: bool = False
-    class_count: int = 0  # the best n classes instead of the tensor; 0: the tensor
+    class_count: int = 0  # the number of classes to return instead of the tensor; 0: the tensor
 
 
 class OutputFormat(NamedTuple):
-    """The form of all outputs."""
+    """The format of all outputs."""
 
-    default: OutputChoice  # of those that the client does not list
+    default: OutputChoice  # for outputs that the client does not list
     listed: dict[str, OutputChoice]
 
 
@@ -30,14 +30,14 @@ ALL_BINARY = OutputFormat(AS_BINARY, {})
 
 
 class ListedOutputs(NamedTuple):
-    """What a client lists; a name may come twice, which is for validation to refuse."""
+    """The outputs that a client lists; validation refuses repeated names later."""
 
     names: list[str]
     choices: dict[str, OutputChoice]
 
 
 def read_outputs(entries: list[Any], model_outputs: int) -> ListedOutputs:
-    """Read a request's `outputs`, and no more of them than prove that there are too many.
+    """Read the `outputs` of a request, at most one more than the model has.
 
     Raises:
         ServerError: An entry is malformed.

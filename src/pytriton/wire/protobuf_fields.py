@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a protobuf message into its fields without making anything of them.
+"""Splits a large protobuf message into its fields without parsing them.
 
-For large messages: a parser makes objects of all that it finds, and nothing else runs meanwhile.
+A parser would create objects for everything in it, and block all other threads meanwhile.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _MAX_VARINT_BYTES = 10
 
 
 class FieldError(ValueError):
-    """The bytes are no message, or one with groups, which nobody writes any more."""
+    """The bytes are not a valid message, or it has groups, which are obsolete."""
 
 
 class Field(NamedTuple):
-    """Where the content of a field is."""
+    """The number, type and position of a field."""
 
     number: int
     wire_type: int
-    begin: int  # of its tag
-    start: int
+    begin: int  # where its tag begins
+    start: int  # where its content begins
     stop: int
 
 
-def cut_fields(message: Buffer) -> Iterator[Field]:
-    """The fields in their order.
+def split_fields(message: Buffer) -> Iterator[Field]:
+    """Yields the fields in order.
 
     Raises:
-        FieldError: At the first byte that cannot be.
+        FieldError: The message is invalid; fields before the error have been yielded.
     """
     at = 0
     while at < len(message):
@@ -46,7 +46,7 @@ def cut_fields(message: Buffer) -> Iterator[Field]:
 
 
 def read_field(message: Buffer, begin: int) -> Field:
-    """The field at an offset; FieldError where there is none."""
+    """Returns the field at an offset; FieldError if it is invalid."""
     tag, at = read_varint(message, begin)
     wire_type = tag & 7
     if wire_type == LENGTH:
@@ -65,7 +65,7 @@ def read_field(message: Buffer, begin: int) -> Field:
 
 
 def read_varint(message: Buffer, at: int) -> tuple[int, int]:
-    """The number at an offset, and where it ends; FieldError where it does not."""
+    """Returns the number at an offset and where it ends; FieldError if it does not end."""
     value = shift = 0
     for byte in message[at : at + _MAX_VARINT_BYTES]:
         value |= (byte & 127) << shift

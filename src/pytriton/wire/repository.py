@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of the model_repository extension, as JSON bodies and as gRPC messages.
+"""Parses requests of the model_repository extension: JSON bodies and gRPC messages.
 
-What the names and files in them stand for is for `pytriton.engine.control.ModelControl` to say.
+`pytriton.engine.control.ModelControl` interprets the names and files in them.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
 _FILE = "file:"
 _NON_OBJECT = "attempt to get members for non-object"
-_BLANKS = str.maketrans("", "", " \t\r\n")  # tools wrap long lines of base64
+_BLANKS = str.maketrans("", "", " \t\r\n")  # some tools wrap long lines of base64
 
 
-class LoadForm(NamedTuple):
-    """What a load request puts in the place of a model's own configuration and files."""
+class LoadOverrides(NamedTuple):
+    """The configuration and files in a load request, which replace those of the model."""
 
     config: str | None  # JSON text
     files: dict[str, bytes]  # by path in the model's directory
 
 
 def check_repository(name: str) -> None:
-    """Refuse a request that names one of several repositories.
+    """Check that a request names no repository.
 
     Raises:
-        UnsupportedError: It does.
+        UnsupportedError: It names one.
     """
     if name:
         raise UnsupportedError("'repository_name' specification is not supported")
 
 
 def check_model_name(name: str, *, is_path: bool) -> None:
-    """Refuse what cannot be a model's name.
+    """Check the name of a model.
 
     Args:
         name: The name.
-        is_path: Whether a directory is looked for under it.
+        is_path: Whether it is used as the name of a directory.
 
     Raises:
-        InvalidArgumentError: It is blank, or would lead out of its repository.
+        InvalidArgumentError: The name is blank, or a path out of its repository.
     """
     trimmed = name.strip()
     if not trimmed:
@@ -66,10 +66,10 @@ def check_model_name(name: str, *, is_path: bool) -> None:
 
 
 def read_index(body: Buffer) -> bool:
-    """Whether the body of an index request asks for ready models only.
+    """Returns whether the body of an index request asks for ready models only.
 
     Raises:
-        ServerError: It is malformed.
+        ServerError: The body is malformed.
     """
     ready = _members(load_json(body)).get("ready", False) if body else False
     if type(ready) is not bool:
@@ -77,30 +77,30 @@ def read_index(body: Buffer) -> bool:
     return ready
 
 
-def read_load(body: Buffer) -> LoadForm:
-    """The body of a load request.
+def read_load(body: Buffer) -> LoadOverrides:
+    """Parse the body of a load request.
 
     Raises:
-        ServerError: It is malformed.
+        ServerError: The body is malformed.
     """
-    form = LoadForm(None, {})
+    overrides = LoadOverrides(None, {})
     for key, value in _parameters(body).items():
         if type(value) is not str:
             raise InternalError(access_error("string"))
         if key == "config":
-            form = form._replace(config=utf8(value, key))
+            overrides = overrides._replace(config=utf8(value, key))
         elif key.startswith(_FILE):
-            form.files[utf8(key, "parameters").removeprefix(_FILE)] = _from_base64(key, value)
+            overrides.files[utf8(key, "parameters").removeprefix(_FILE)] = _from_base64(key, value)
         else:
             raise InternalError("unexpected error on creating Triton parameter")
-    return form
+    return overrides
 
 
 def read_unload(body: Buffer) -> bool:
-    """Whether the body of an unload request asks to unload what depends on the model, too.
+    """Returns whether the body of an unload request asks to unload dependent models, too.
 
     Raises:
-        ServerError: It is malformed.
+        ServerError: The body is malformed.
     """
     unload_dependents = _parameters(body).get("unload_dependents", False)
     if type(unload_dependents) is not bool:
@@ -121,7 +121,7 @@ def _members(value: Any) -> dict[str, Any]:
 
 def _from_base64(key: str, text: str) -> bytes:
     text = text.translate(_BLANKS)
-    padding = "=" * (-len(text) % 4)  # some writers leave it out
+    padding = "=" * (-len(text) % 4)  # some clients omit it
     try:
         return base64.b64decode(text + padding, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -133,13 +133,13 @@ def _from_base64(key: str, text: str) -> bytes:
 # gRPC: maps of ModelRepositoryParameter messages by name
 
 
-def read_load_parameters(parameters: Mapping[str, Any]) -> LoadForm:
-    """The parameters of a RepositoryModelLoadRequest.
+def read_load_parameters(parameters: Mapping[str, Any]) -> LoadOverrides:
+    """Read the parameters of a RepositoryModelLoadRequest.
 
     Raises:
-        InvalidArgumentError: One has a wrong type or a name that nobody knows.
+        InvalidArgumentError: A parameter has a wrong type or an unknown name.
     """
-    form = LoadForm(None, {})
+    overrides = LoadOverrides(None, {})
     for key, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
         if key != "config" and not key.startswith(_FILE):
@@ -150,14 +150,14 @@ def read_load_parameters(parameters: Mapping[str, Any]) -> LoadForm:
                 f"invalid value type for load parameter '{key}', expected {expected}."
             )
         if key == "config":
-            form = form._replace(config=parameter.string_param)
+            overrides = overrides._replace(config=parameter.string_param)
         else:
-            form.files[key.removeprefix(_FILE)] = parameter.bytes_param
-    return form
+            overrides.files[key.removeprefix(_FILE)] = parameter.bytes_param
+    return overrides
 
 
 def read_unload_parameters(parameters: Mapping[str, Any]) -> bool:
-    """Whether a RepositoryModelUnloadRequest asks to unload what depends on the model, too.
+    """Returns whether a RepositoryModelUnloadRequest asks to unload dependent models, too.
 
     Raises:
         InvalidArgumentError: The parameter has a wrong type.

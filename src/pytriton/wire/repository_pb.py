@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request to load a model over gRPC. Its files may be large: they stay where they came in.
+"""Parses the request to load a model over gRPC. Its files may be large, so they are not copied.
 
-Nothing here costs more than some milliseconds, whatever a message holds.
+This takes a few milliseconds at most, whatever a message contains.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from google.protobuf.message import DecodeError
 
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.protos import service_pb2
-from pytriton.wire.protobuf_fields import LENGTH, FieldError, cut_fields
-from pytriton.wire.repository import LoadForm, check_repository, read_load_parameters
+from pytriton.wire.protobuf_fields import LENGTH, FieldError, split_fields
+from pytriton.wire.repository import LoadOverrides, check_repository, read_load_parameters
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
 _Request = service_pb2.RepositoryModelLoadRequest
 _REPOSITORY, _MODEL, _PARAMETERS = range(1, 4)
-_KEY, _VALUE = 1, 2  # of an element of `parameters`
-_STRING, _BYTES = 3, 4  # of a parameter
-# A larger message is not read by protobuf, which copies all of it and lets nothing else run.
+_KEY, _VALUE = 1, 2  # fields of an element of `parameters`
+_STRING, _BYTES = 3, 4  # fields of a parameter
+# Larger messages are not parsed by protobuf, which copies everything and blocks all other threads.
 _WHOLE_BYTES = 64 << 10
 MAX_PARAMETERS = 4096
-MAX_TEXT_BYTES = 4 << 20  # names and the configuration, together
+MAX_TEXT_BYTES = 4 << 20  # all names and the configuration together
 
 
 class LoadRequest(NamedTuple):
-    """Which model is to be loaded, and with what instead of its own."""
+    """The name of the model to load, and what replaces its configuration and files."""
 
     model_name: str
-    form: LoadForm
+    overrides: LoadOverrides
 
 
 def read_load_request(message: Buffer) -> LoadRequest:
-    """Read a RepositoryModelLoadRequest.
+    """Parse a RepositoryModelLoadRequest.
 
     Raises:
-        ServerError: It is malformed, or too large in other things than files.
+        ServerError: The request is malformed, or too large apart from its files.
     """
     try:
         if len(message) > _WHOLE_BYTES:
@@ -52,18 +52,18 @@ def read_load_request(message: Buffer) -> LoadRequest:
 
 
 class _Parameter(NamedTuple):
-    """A ModelRepositoryParameter, as far as loading a model needs it."""
+    """The fields of a ModelRepositoryParameter that a load request uses."""
 
     choice: str | None = None
     string_param: str = ""
     bytes_param: Buffer = b""
 
-    def WhichOneof(self, _: str) -> str | None:  # noqa: N802  as the message has it
+    def WhichOneof(self, _: str) -> str | None:  # noqa: N802  named like the message's method
         return self.choice
 
 
 class _Reader:
-    """Reads one large message."""
+    """Parses one large message."""
 
     def __init__(self) -> None:
         self._text_bytes = 0
@@ -71,7 +71,7 @@ class _Reader:
     def read(self, message: memoryview) -> LoadRequest:
         names = {_REPOSITORY: "", _MODEL: ""}
         parameters: dict[str, _Parameter] = {}
-        for count, (number, wire_type, _, start, stop) in enumerate(cut_fields(message), 1):
+        for count, (number, wire_type, _, start, stop) in enumerate(split_fields(message), 1):
             if count > MAX_PARAMETERS:
                 raise InvalidArgumentError(
                     f"expected at most {MAX_PARAMETERS} parameters of a load request, got more"
@@ -88,7 +88,7 @@ class _Reader:
 
     def _read_parameter(self, entry: memoryview) -> tuple[str, _Parameter]:
         key, value = "", _Parameter()
-        for count, (number, wire_type, _, start, stop) in enumerate(cut_fields(entry), 1):
+        for count, (number, wire_type, _, start, stop) in enumerate(split_fields(entry), 1):
             _check_fields(count)
             if number == _KEY and wire_type == LENGTH:
                 key = self._text(entry[start:stop])
@@ -98,7 +98,7 @@ class _Reader:
 
     def _read_value(self, content: memoryview) -> _Parameter:
         value = _Parameter()
-        for count, (number, wire_type, _, start, stop) in enumerate(cut_fields(content), 1):
+        for count, (number, wire_type, _, start, stop) in enumerate(split_fields(content), 1):
             _check_fields(count)
             if wire_type != LENGTH:
                 value = _Parameter("other")

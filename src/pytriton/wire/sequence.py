@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sequence extension: what both protocols know of a request's place in its sequence."""
+"""The sequence extension: the parameters that HTTP and gRPC have in common."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SEQUENCE_FLAGS = {"sequence_start": 1, "sequence_end": 2}
 
 
 def check_sequence_id(text: str) -> str:
-    """The text of a correlation id.
+    """Check the text of a correlation id, and return it.
 
     Raises:
-        UnsupportedError: It is too long.
+        UnsupportedError: The text is too long.
     """
     if len(text) > MAX_TEXT_LENGTH:
         raise UnsupportedError(

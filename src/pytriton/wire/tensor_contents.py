@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in the typed fields of a message (`InferTensorContents`) instead of as raw bytes."""
+"""Converts tensors in the typed fields of a message (`InferTensorContents`) to bytes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class _Field(NamedTuple):
-    """A field, the datatype that Triton calls it, and those that it carries."""
+    """A field, its datatype (also in Triton's errors), and the datatypes of tensors in it."""
 
     number: int
     name: str
-    called: DataType
-    carries: frozenset[DataType]
+    dtype: DataType
+    accepted: frozenset[DataType]
 
 
-# Every field is as wide as its widest datatype; narrower integers keep their low bits. In the order
-# in which Triton looks at them, which shows in its errors.
+# A field has the widest of its datatypes; narrower integers keep their low bits. The order is that
+# of Triton's checks, because it decides which error is reported.
 _FIELDS = tuple(
     _Field(number, name, carried[-1], frozenset(carried))
     for number, name, *carried in (
@@ -43,7 +43,7 @@ _FIELDS = tuple(
 
 
 def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: str) -> Buffer:
-    """The bytes of a tensor whose elements are in the one field that its datatype has.
+    """Returns the bytes of a tensor whose elements are in the field for its datatype.
 
     Args:
         contents: An InferTensorContents message, or LargeContents.
@@ -52,7 +52,7 @@ def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: 
         model_name: The model's name, for errors.
 
     Raises:
-        InvalidArgumentError: Another field is filled, or more than one.
+        InvalidArgumentError: Another field has elements, or more than one has.
     """
     data: Buffer = b""
     large = contents.fields() if isinstance(contents, LargeContents) else None
@@ -65,15 +65,15 @@ def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: 
         )
         if data:
             raise InvalidArgumentError(f"{place}, binary data was already supplied.")
-        if dtype not in field.carries:
+        if dtype not in field.accepted:
             raise InvalidArgumentError(
-                f"{place} of type '{field.called.name}', expected datatype '{dtype.name}'"
+                f"{place} of type '{field.dtype.name}', expected datatype '{dtype.name}'"
             )
         if large is not None:
-            data = read_elements(field.number, elements, field.called, dtype)
+            data = read_elements(field.number, elements, field.dtype, dtype)
         elif dtype is dtypes.BYTES:
             data = dtypes.encode_bytes(elements)
         else:
-            wide = np.fromiter(elements, field.called.numpy, len(elements))
+            wide = np.fromiter(elements, field.dtype.numpy, len(elements))
             data = wide.astype(dtype.numpy).tobytes()
     return data

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor data between its JSON form (numbers, booleans or strings) and the protocol's bytes.
+"""Converts tensor data between JSON (numbers, booleans or strings) and the protocol's bytes.
 
-The nesting of an array is not compared with the shape: only the number of elements counts.
-Values are never converted between JSON's types, all as Triton does; but an integer beyond its
-datatype is refused, where Triton cuts it to another number.
+As in Triton, the nesting of arrays is not compared with the shape, only the number of elements is,
+and values are not converted between JSON's types. Unlike Triton, which truncates an integer that
+is out of range for its datatype, this module refuses it.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ if TYPE_CHECKING:
     from pytriton.dtypes import DataType
     from pytriton.messages import InferTensor
 
-# With few elements a compiled struct takes 0.15 us, numpy 0.9 us.
+# For up to this many elements a compiled struct is used: it takes 0.15 us, numpy 0.9 us.
 _SMALL = 16
 
 
-class _Form:
-    """The JSON form of a datatype."""
+class _Conversion:
+    """How a datatype is represented in JSON."""
 
     __slots__ = ("code", "is_float", "kind", "pack", "types", "unpack")
 
     def __init__(self, code: str, kind: str, *types: type) -> None:
         sizes = [struct.Struct(f"<{count}{code}") for count in range(_SMALL + 1)]
         self.code = code
-        self.kind = kind  # what Triton calls the JSON type
-        self.types = frozenset(types)  # what a JSON parser makes of it
+        self.kind = kind  # Triton's name of the JSON type
+        self.types = frozenset(types)  # the Python types that a JSON parser returns for it
         self.is_float = float in types
         self.pack = [size.pack for size in sizes]  # by number of elements
         self.unpack = [size.unpack for size in sizes]
 
 
-_FORMS: dict[DataType, _Form] = {
-    dtypes.BOOL: _Form("?", "boolean", bool),
-    dtypes.UINT8: _Form("B", "unsigned-integer", int),
-    dtypes.UINT16: _Form("H", "unsigned-integer", int),
-    dtypes.UINT32: _Form("I", "unsigned-integer", int),
-    dtypes.UINT64: _Form("Q", "unsigned-integer", int),
-    dtypes.INT8: _Form("b", "signed-integer", int),
-    dtypes.INT16: _Form("h", "signed-integer", int),
-    dtypes.INT32: _Form("i", "signed-integer", int),
-    dtypes.INT64: _Form("q", "signed-integer", int),
-    dtypes.FP32: _Form("f", "number", int, float),
-    dtypes.FP64: _Form("d", "number", int, float),
+_CONVERSIONS: dict[DataType, _Conversion] = {
+    dtypes.BOOL: _Conversion("?", "boolean", bool),
+    dtypes.UINT8: _Conversion("B", "unsigned-integer", int),
+    dtypes.UINT16: _Conversion("H", "unsigned-integer", int),
+    dtypes.UINT32: _Conversion("I", "unsigned-integer", int),
+    dtypes.UINT64: _Conversion("Q", "unsigned-integer", int),
+    dtypes.INT8: _Conversion("b", "signed-integer", int),
+    dtypes.INT16: _Conversion("h", "signed-integer", int),
+    dtypes.INT32: _Conversion("i", "signed-integer", int),
+    dtypes.INT64: _Conversion("q", "signed-integer", int),
+    dtypes.FP32: _Conversion("f", "number", int, float),
+    dtypes.FP64: _Conversion("d", "number", int, float),
 }
 
 
 def tensor_from_json(data: list[Any], dtype: DataType, count: int, name: str) -> bytes:
-    """The bytes of an input whose shape has `count` elements.
+    """Returns the bytes of an input whose shape has `count` elements.
 
     Raises:
         InternalError: An element has another JSON type, or there are more or fewer than `count`.
-        InvalidArgumentError: The datatype has no JSON form, an integer is beyond it, or the arrays
-            are nested too deeply.
+        InvalidArgumentError: JSON does not support the datatype, an integer is out of its range, or
+            the arrays are nested too deeply.
     """
-    form = _FORMS.get(dtype)
-    if form is None:
+    conversion = _CONVERSIONS.get(dtype)
+    if conversion is None:
         if dtype is dtypes.BYTES:
             return _bytes_from_json(data)
         raise InvalidArgumentError(
@@ -81,31 +81,31 @@ def tensor_from_json(data: list[Any], dtype: DataType, count: int, name: str) ->
             f"Please use the binary data format for input {name}"
         )
     if len(data) == count <= _SMALL:
-        types = form.types
+        types = conversion.types
         for value in data:
             if type(value) not in types:
                 break
         else:
             try:
-                return form.pack[count](*data)
+                return conversion.pack[count](*data)
             except (struct.error, OverflowError):
                 return _pack_wide(data, dtype, name)
-    return _pack_many(data, dtype, form, count, name)
+    return _pack_many(data, dtype, conversion, count, name)
 
 
 def json_from_tensor(tensor: InferTensor) -> Any:
-    """The elements of an output as a flat sequence that orjson prints, or a numpy array.
+    """Returns the elements of an output as a flat sequence for orjson, or as a numpy array.
 
-    FP32 is widened to double before it is printed, as Triton does.
+    FP32 is converted to double before it is formatted, as in Triton.
 
     Raises:
-        InvalidArgumentError: The datatype has no JSON form.
-        InternalError: The data is not what the shape says.
+        InvalidArgumentError: JSON does not support the datatype.
+        InternalError: The size of the data does not match the shape.
     """
     dtype, data = tensor.dtype, tensor.data
     count = prod(tensor.shape)
-    form = _FORMS.get(dtype)
-    if form is None:
+    conversion = _CONVERSIONS.get(dtype)
+    if conversion is None:
         if dtype is dtypes.BYTES:
             return _json_from_bytes(tensor, count)
         raise InvalidArgumentError(
@@ -114,47 +114,49 @@ def json_from_tensor(tensor: InferTensor) -> Any:
         )
     if count <= _SMALL:
         try:
-            values = form.unpack[count](data)
+            values = conversion.unpack[count](data)
         except struct.error:
             refuse_output_size(tensor)
-        if form.is_float:
+        if conversion.is_float:
             for value in values:
                 if value - value != 0.0:  # NaN or an infinity
                     return [orjson.Fragment(dump_json_leniently(value)) for value in values]
         return values
-    return _json_from_many(tensor, form, count)
+    return _json_from_many(tensor, conversion, count)
 
 
-def _json_from_many(tensor: InferTensor, form: _Form, count: int) -> Any:
+def _json_from_many(tensor: InferTensor, conversion: _Conversion, count: int) -> Any:
     if len(tensor.data) != count * tensor.dtype.itemsize:
         refuse_output_size(tensor)
     array = np.frombuffer(tensor.data, tensor.dtype.numpy)
-    if not form.is_float:
+    if not conversion.is_float:
         return array.tolist()
     if not np.isfinite(array).all():
         return orjson.Fragment(dump_json_leniently(array.tolist()))
     return array.astype(np.float64)
 
 
-def _pack_many(data: list[Any], dtype: DataType, form: _Form, count: int, name: str) -> bytes:
+def _pack_many(
+    data: list[Any], dtype: DataType, conversion: _Conversion, count: int, name: str
+) -> bytes:
     flat, types = _flatten(data, prefix="Unable to parse 'data': ")
-    if len(flat) != count or not types <= form.types:
-        _refuse_elements(flat, form, count)
+    if len(flat) != count or not types <= conversion.types:
+        _refuse_elements(flat, conversion, count)
     try:
-        return struct.pack(f"<{count}{form.code}", *flat)
-    except (struct.error, OverflowError):  # a value beyond the datatype's width
+        return struct.pack(f"<{count}{conversion.code}", *flat)
+    except (struct.error, OverflowError):  # a value is out of range for the datatype
         return _pack_wide(flat, dtype, name)
 
 
 def _pack_wide(flat: list[Any], dtype: DataType, name: str) -> bytes:
-    """The bytes of numbers of which some are beyond the datatype: floats become infinite."""
-    form = _FORMS[dtype]
-    if form.is_float:
+    """Convert numbers some of which are out of range: floats become infinite, integers raise."""
+    conversion = _CONVERSIONS[dtype]
+    if conversion.is_float:
         with np.errstate(over="ignore"):
             return np.array(list(map(_double, flat))).astype(dtype.numpy).tobytes()
-    low, high = (0, 2**64) if form.kind == "unsigned-integer" else (-(2**63), 2**63)
+    low, high = (0, 2**64) if conversion.kind == "unsigned-integer" else (-(2**63), 2**63)
     if min(flat) < low or max(flat) >= high:
-        raise InternalError(f"Unable to parse 'data': {access_error(form.kind)}")
+        raise InternalError(f"Unable to parse 'data': {access_error(conversion.kind)}")
     limits = np.iinfo(dtype.numpy)
     value = next(value for value in flat if not limits.min <= value <= limits.max)
     raise InvalidArgumentError(
@@ -171,7 +173,7 @@ def _double(value: float) -> float:
 
 
 def _flatten(data: list[Any], prefix: str) -> tuple[list[Any], set[type]]:
-    """The scalars of nested arrays in order, and their types."""
+    """Returns the scalars of nested arrays in order, and their types."""
     depth = 1
     while list in (types := {*map(type, data)}):
         depth += 1
@@ -179,7 +181,7 @@ def _flatten(data: list[Any], prefix: str) -> tuple[list[Any], set[type]]:
             raise InvalidArgumentError(prefix + NESTING_ERROR)
         if len(types) == 1:
             data = list(chain.from_iterable(data))
-        else:  # arrays beside scalars
+        else:  # arrays and scalars are mixed
             flat: list[Any] = []
             _flatten_uneven(data, flat, depth, prefix)
             data = flat
@@ -187,7 +189,7 @@ def _flatten(data: list[Any], prefix: str) -> tuple[list[Any], set[type]]:
 
 
 def _flatten_uneven(data: list[Any], flat: list[Any], depth: int, prefix: str) -> None:
-    """Append the scalars of `data` to `flat`; `depth` is that of the arrays inside it."""
+    """Append the scalars of `data` to `flat`; `depth` is the depth of the arrays inside it."""
     for element in data:
         if type(element) is not list:
             flat.append(element)
@@ -197,10 +199,10 @@ def _flatten_uneven(data: list[Any], flat: list[Any], depth: int, prefix: str) -
             _flatten_uneven(element, flat, depth + 1, prefix)
 
 
-def _refuse_elements(flat: list[Any], form: _Form, count: int) -> NoReturn:
-    """Name the first mistake in reading order: a wrong type, or an element too many or too few."""
-    if any(type(element) not in form.types for element in flat[:count]):
-        raise InternalError(f"Unable to parse 'data': {access_error(form.kind)}")
+def _refuse_elements(flat: list[Any], conversion: _Conversion, count: int) -> NoReturn:
+    """Raise the error that comes first: a wrong type, or a wrong number of elements."""
+    if any(type(element) not in conversion.types for element in flat[:count]):
+        raise InternalError(f"Unable to parse 'data': {access_error(conversion.kind)}")
     raise InternalError("Unable to parse 'data': Shape does not match true shape of 'data' field")
 
 
@@ -223,13 +225,13 @@ def _json_from_bytes(tensor: InferTensor, count: int) -> Any:
         refuse_output_size(tensor)
     try:
         return [element.decode() for element in elements]
-    except UnicodeDecodeError:  # Triton writes the bytes as they are
+    except UnicodeDecodeError:  # Triton writes such bytes unchanged
         texts = [element.decode("utf-8", "surrogateescape") for element in elements]
         return [orjson.Fragment(dump_json(text)) for text in texts]
 
 
 def refuse_output_size(tensor: InferTensor) -> NoReturn:
-    """Refuse to write an output whose data is not what its shape says."""
+    """Raise InternalError because the size of an output's data does not match its shape."""
     raise InternalError(
         "Failed to write 'data' field: output tensor shape does not match size of output for "
         f"'{tensor.name}'"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents of the trace extension: settings as lists of texts, and as JSON."""
+"""Converts settings of the trace extension between JSON and lists of strings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LIST = "trace_level"  # the only setting that is an array
 
 
 def read_trace_settings(body: Buffer) -> dict[str, list[str]]:
-    """The changes in the body of a request, each a list of texts; null is an empty one.
+    """Read the changes in the body of a request as lists of strings; null is an empty list.
 
     Raises:
-        ServerError: It is malformed.
+        ServerError: The body is malformed.
     """
     document = load_json(body)
     if type(document) is not dict:
@@ -44,7 +44,7 @@ def _texts(name: str, value: Any) -> list[str]:
 
 
 def encode_trace_settings(settings: Mapping[str, list[str]]) -> bytes:
-    """Settings as a JSON document."""
+    """Encode settings as a JSON document."""
     return orjson.dumps(
         {name: texts if name == _LIST else texts[0] for name, texts in settings.items()}
     )

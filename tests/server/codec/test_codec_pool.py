@@ -132,10 +132,10 @@ class DyingProcess(InlineProcess):
         DyingProcess.made += 1
         self.dies = DyingProcess.made == 1
 
-    def ask(self, job, text):
+    def run(self, job, text):
         if self.dies:
             raise EOFError
-        return super().ask(job, text)
+        return super().run(job, text)
 
 
 def test_process_that_ends_fails_its_job_only():
@@ -165,12 +165,12 @@ class HeldProcess(InlineProcess):
         self.gate = threading.Event()
         self.was_killed = False
 
-    def ask(self, job, text):
+    def run(self, job, text):
         self.began.set()
         assert self.gate.wait(60)
         if self.was_killed:
             raise EOFError
-        return super().ask(job, text)
+        return super().run(job, text)
 
     def kill(self):
         self.was_killed = True
@@ -182,9 +182,9 @@ def test_few_are_read_at_once_and_one_whose_client_left_never():
     began = threading.Semaphore(0)
 
     class Counted(HeldProcess):
-        def ask(self, job, text):
+        def run(self, job, text):
             began.release()
-            return super().ask(job, text)
+            return super().run(job, text)
 
     def make():
         made.append(Counted())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import IndexEntry, ModelControl
     from pytriton.engine.engine import Engine
-    from pytriton.wire.repository import LoadForm
+    from pytriton.wire.repository import LoadOverrides
 
 
 class RepositoryService:
@@ -27,14 +27,14 @@ class RepositoryService:
         """Returns every known model version, or only those that are ready."""
         return self._control.index(ready=ready)
 
-    def load(self, name: str, form: LoadForm) -> Coroutine[Any, Any, None]:
+    def load(self, name: str, overrides: LoadOverrides) -> Coroutine[Any, Any, None]:
         """Load a model; the coroutine returns when it is ready.
 
         Raises:
             ServerError: At once, if the name is invalid or the server is stopping.
         """
         self._check(name, is_path=True)
-        return self._control.load(name, form.config, form.files)
+        return self._control.load(name, overrides.config, overrides.files)
 
     def unload(self, name: str, *, unload_dependents: bool) -> Coroutine[Any, Any, None]:
         """Unload a model; the coroutine returns when it gets no new requests any more.

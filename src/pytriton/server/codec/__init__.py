@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large JSON, read by processes of their own: a parser holds all threads of the one it runs in."""
+"""Parses large JSON in separate processes, because a parser blocks all threads of its process."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that reads large JSON: takes jobs from standard input, until that ends.
+"""The process that parses large JSON: it receives jobs on standard input until that is closed.
 
-Whoever sent a job has to answer others meanwhile, so time is cheap here; memory is not, and ends
-the job, not the machine.
+A job may take long, because the server answers other requests meanwhile. Its memory is limited: a
+job that needs more fails, so that the machine does not run out of memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.server.codec.messages import (
     LENGTH,
     Job,
-    Kind,
-    ModelForm,
+    JobKind,
+    ModelDescription,
     ReadLoad,
     ReadRequest,
     Refused,
     Reply,
-    TensorPlace,
+    TensorDescription,
     decode_job,
     encode,
 )
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest
     from pytriton.wire.output_format import OutputFormat
 
-# Names, shapes and parameters, which the server's own process has to read.
+# The limit for names, shapes and parameters, which the server has to decode in its event loop.
 MAX_HEAD_BYTES = 1 << 20
 MAX_MESSAGE_CHARACTERS = 16 << 10
-# What reading a text may take: most requests need two to five times its size.
+# The memory for parsing a text: most requests need two to five times its size.
 _MEMORY_BYTES = 1 << 30
 _MEMORY_FACTOR = 6
 
 
-def perform(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
-    """Do a job: the reply, and what follows it."""
+def run_job(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
+    """Execute a job; returns the reply and the payload that follows it."""
     try:
-        if job.kind is Kind.LOAD:
+        if job.kind is JobKind.LOAD:
             return _load(text)
         return _request(job, text)
     except MemoryError:
@@ -71,13 +71,13 @@ def perform(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
 
 
 def _request(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
-    spec = (job.model or ModelForm("", [], [])).spec()
+    spec = (job.model or ModelDescription("", [], [])).spec()
     output_format = ALL_JSON
     memory_bytes = _memory_bytes(len(text))
-    if job.kind is Kind.GENERATE:
+    if job.kind is JobKind.GENERATE:
         request = parse_large_generate(text, spec, memory_bytes)
     else:
-        body = _empty(job.body_bytes)
+        body = _unread_body(job.body_bytes)
         request, output_format = parse_large_infer(text, body, spec, job.max_bytes, memory_bytes)
     tensors = request.inputs.values()
     reply = _checked(_reply(request, output_format), "names, shapes and parameters")
@@ -93,14 +93,14 @@ def _checked(reply: Reply, words: str) -> Reply:
     return reply
 
 
-def _empty(size: int) -> Buffer:
-    """A buffer that takes no memory, as nobody reads it."""
+def _unread_body(size: int) -> Buffer:
+    """Returns a buffer that uses no memory, because it is never read."""
     return memoryview(mmap.mmap(-1, size, prot=mmap.PROT_READ)) if size else b""
 
 
 def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
-    places = [
-        TensorPlace(
+    descriptions = [
+        TensorDescription(
             each.name,
             each.dtype.name,
             each.shape,
@@ -110,7 +110,7 @@ def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
         for each in request.inputs.values()
     ]
     return ReadRequest(
-        places,
+        descriptions,
         request.id,
         request.outputs,
         request.parameters,
@@ -126,10 +126,10 @@ def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
 def _load(text: bytes) -> tuple[Reply, list[Buffer]]:
     check_objects(text)
     check_memory(text, _memory_bytes(len(text)))
-    form = read_load(text)
-    sizes = {path: len(content) for path, content in form.files.items()}
-    reply = _checked(ReadLoad(form.config, sizes), "configuration and names of files")
-    return reply, list(form.files.values())
+    overrides = read_load(text)
+    sizes = {path: len(content) for path, content in overrides.files.items()}
+    reply = _checked(ReadLoad(overrides.config, sizes), "configuration and names of files")
+    return reply, list(overrides.files.values())
 
 
 def _memory_bytes(text_bytes: int) -> int:
@@ -138,7 +138,7 @@ def _memory_bytes(text_bytes: int) -> int:
 
 def _limit_memory(limit_bytes: int) -> None:
     try:
-        import resource  # noqa: PLC0415  not on every platform
+        import resource  # noqa: PLC0415  it does not exist on every platform
     except ImportError:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -147,15 +147,15 @@ def _limit_memory(limit_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def _stand_back() -> None:
-    """Let the server have the processor first, and be the one that ends where memory is short."""
+def _lower_priority() -> None:
+    """Give the server priority for the processor, and be the first victim of the OOM killer."""
     os.nice(10)
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _take_jobs(source: BinaryIO, jobs: SimpleQueue[tuple[Job, bytes]]) -> None:
-    """Read jobs; the end of the server ends this process, also in the middle of a job."""
+def _receive_jobs(source: BinaryIO, jobs: SimpleQueue[tuple[Job, bytes]]) -> None:
+    """Read jobs; when the server ends, exit at once, even if a job is being executed."""
     try:
         while head := source.read(LENGTH.size):
             job = decode_job(source.read(LENGTH.unpack(head)[0]))
@@ -173,20 +173,20 @@ def _write(descriptor: int, parts: Iterable[Buffer]) -> None:
 
 
 def main() -> None:
-    """Work until the server ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this one
+    """Execute jobs until the server ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server handles them, and ends this process
         signal.signal(number, signal.SIG_IGN)
     results = os.dup(1)
-    os.dup2(2, 1)  # what anybody prints is no result
-    _stand_back()
+    os.dup2(2, 1)  # printed text must not be mixed with results
+    _lower_priority()
     jobs: SimpleQueue[tuple[Job, bytes]] = SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")
-    threading.Thread(target=_take_jobs, args=(source, jobs), daemon=True).start()
+    threading.Thread(target=_receive_jobs, args=(source, jobs), daemon=True).start()
     while True:
         job, text = jobs.get()
-        reply, payload = perform(job, text)
+        reply, payload = run_job(job, text)
         del text
         head = encode(reply)
-        with contextlib.suppress(BrokenPipeError):  # the other thread sees the same
+        with contextlib.suppress(BrokenPipeError):  # the server ended: the other thread will exit
             _write(results, (LENGTH.pack(len(head)), head, *payload))
         del reply, payload

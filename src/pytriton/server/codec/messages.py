@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server and a process that reads JSON for it say to each other, over two pipes.
+"""The messages between the server and a process that parses JSON for it, over two pipes.
 
-Each message is a head of four bytes, its length, and msgpack. The JSON text follows a job, and the
-bytes of tensors or files follow a result.
+Each message is msgpack after its length in four bytes. A job is followed by the JSON text, and a
+reply by the bytes of tensors or files.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pytriton.messages import ParameterValue
 LENGTH = struct.Struct("<I")
 
 
-class Kind(enum.Enum):
-    """What a text is."""
+class JobKind(enum.Enum):
+    """The kind of request that a text contains."""
 
     INFER = "infer"
     GENERATE = "generate"
     LOAD = "load"
 
 
-class PortForm(msgspec.Struct, frozen=True, array_like=True):
-    """What reading a request needs to know of an input."""
+class InputDescription(msgspec.Struct, frozen=True, array_like=True):
+    """The properties of an input that are needed to parse a request."""
 
     name: str
     datatype: str
@@ -36,26 +36,28 @@ class PortForm(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
-class ModelForm(msgspec.Struct, frozen=True, array_like=True):
-    """What reading a request needs to know of its model."""
+class ModelDescription(msgspec.Struct, frozen=True, array_like=True):
+    """The properties of a model that are needed to parse a request."""
 
     name: str
-    inputs: list[PortForm]
+    inputs: list[InputDescription]
     outputs: list[str]
 
     @classmethod
-    def of(cls, spec: ModelSpec) -> ModelForm:
-        """The part of a model's specification that travels."""
-        ports = [
-            PortForm(port.name, port.dtype.name, port.dims, port.shape)
-            for port in spec.inputs.values()
+    def of(cls, spec: ModelSpec) -> ModelDescription:
+        """Make a description from the specification of a model."""
+        inputs = [
+            InputDescription(tensor.name, tensor.dtype.name, tensor.dims, tensor.shape)
+            for tensor in spec.inputs.values()
         ]
-        return cls(spec.name, ports, list(spec.outputs))
+        return cls(spec.name, inputs, list(spec.outputs))
 
     def spec(self) -> ModelSpec:
-        """A specification that says as much."""
-        inputs = {port.name: _tensor_spec(port) for port in self.inputs}
-        outputs = {name: _tensor_spec(PortForm(name, "FP32", (), ())) for name in self.outputs}
+        """Returns a specification with these properties only."""
+        inputs = {tensor.name: _tensor_spec(tensor) for tensor in self.inputs}
+        outputs = {
+            name: _tensor_spec(InputDescription(name, "FP32", (), ())) for name in self.outputs
+        }
         return ModelSpec(
             name=self.name,
             version=0,
@@ -68,23 +70,23 @@ class ModelForm(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def _tensor_spec(port: PortForm) -> TensorSpec:
-    dtype = dtypes.BY_NAME[port.datatype]
-    return TensorSpec(name=port.name, dtype=dtype, dims=port.dims, shape=port.shape)
+def _tensor_spec(tensor: InputDescription) -> TensorSpec:
+    dtype = dtypes.BY_NAME[tensor.datatype]
+    return TensorSpec(name=tensor.name, dtype=dtype, dims=tensor.dims, shape=tensor.shape)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A text to read; it follows."""
+    """A text to parse; it follows this message."""
 
-    kind: Kind
+    kind: JobKind
     text_bytes: int
-    max_bytes: int  # that a tensor may have
-    body_bytes: int = 0  # of the whole request, whose binary tensors are not sent along
-    model: ModelForm | None = None
+    max_bytes: int  # the largest size of a tensor
+    body_bytes: int = 0  # the size of the whole body, whose binary tensors are not sent
+    model: ModelDescription | None = None
 
 
-class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
-    """An input. Its bytes follow the result, or lie in the request behind its JSON."""
+class TensorDescription(msgspec.Struct, frozen=True, array_like=True):
+    """An input. Its bytes follow this message, or are in the body of the request after its JSON."""
 
     name: str
     datatype: str
@@ -96,7 +98,7 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
 class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
     """An inference request without its bytes."""
 
-    tensors: list[TensorPlace]
+    tensors: list[TensorDescription]
     id: str
     outputs: tuple[str, ...] | None
     parameters: dict[str, ParameterValue]
@@ -109,7 +111,7 @@ class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
 
     @property
     def payload_sizes(self) -> list[int]:
-        """What follows, in bytes."""
+        """The sizes of the tensors that follow."""
         return [tensor.size for tensor in self.tensors if not tensor.is_binary]
 
 
@@ -121,12 +123,12 @@ class ReadLoad(msgspec.Struct, frozen=True, tag="load"):
 
     @property
     def payload_sizes(self) -> list[int]:
-        """What follows, in bytes."""
+        """The sizes of the files that follow."""
         return list(self.file_sizes.values())
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The text is wrong; `code` is one of `pytriton.errors.ErrorCode`."""
+    """The error of an invalid text; `code` is one of `pytriton.errors.ErrorCode`."""
 
     code: int
     message: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that read large JSON: started when there is some, ended when there was none."""
+"""A pool of processes that parse large JSON; they are started on demand and stopped when idle."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytriton.messages import InferRequest, InferTensor
 from pytriton.server.api.background import Background
 from pytriton.server.codec.messages import (
     Job,
-    Kind,
-    ModelForm,
+    JobKind,
+    ModelDescription,
     ReadLoad,
     ReadRequest,
     Refused,
@@ -24,7 +24,7 @@ from pytriton.server.codec.messages import (
 )
 from pytriton.server.codec.process import CodecProcess
 from pytriton.wire.output_format import OutputChoice, OutputFormat
-from pytriton.wire.repository import LoadForm
+from pytriton.wire.repository import LoadOverrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,34 +32,35 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
 
-    Allocate = Callable[[int, int], memoryview | None]  # by size; the second is a header's
+    # Returns memory, given its size and the size of a header in it; None if there is none.
+    Allocate = Callable[[int, int], memoryview | None]
 
 logger = logging.getLogger(__name__)
 
 IDLE_S = 30.0
-# A job with more text is not finished for a client that left, and its process is not used again,
-# since it would keep much memory. One with less is done before a new process would be there.
+# A job with more text is stopped if its client disconnects, and its process is not used again,
+# because it would keep much memory. A smaller job ends sooner than a new process would start.
 _LONG_JOB_BYTES = 16 << 20
 _LARGE_PAYLOAD_BYTES = 1 << 20
 
 
-def no_memory(size: int, header_bytes: int) -> None:
-    """An allocator for who has none."""
+def allocate_nothing(size: int, header_bytes: int) -> None:
+    """Allocate nothing: tensors become bytes of this process."""
 
 
-class _Turn:
-    """One job on its way through a process."""
+class _JobState:
+    """The state of one job."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.is_long = job.text_bytes > _LONG_JOB_BYTES
         self.process: CodecProcess | None = None
-        self.is_waiting = False  # for memory, with the payload still to be taken
-        self.is_given_up = False
+        self.is_waiting = False  # no thread works on it: the payload waits for memory
+        self.is_cancelled = False
 
 
 class CodecPool:
-    """Reads a few texts at once, the others wait. Used from the event loop only."""
+    """Parses a few texts at the same time; others wait. It is only used in the event loop."""
 
     def __init__(
         self,
@@ -70,11 +71,11 @@ class CodecPool:
         self._loop = loop
         self._make_process = make_process
         self._background = background or Background(loop, "codec")
-        self._lock = threading.Lock()  # for the two below: threads take and give back
+        self._lock = threading.Lock()  # for the two below, which threads change
         self._idle: list[CodecProcess] = []
         self._busy: set[CodecProcess] = set()
         self._is_closed = False
-        self._reaping: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     async def infer(
         self,
@@ -82,124 +83,125 @@ class CodecPool:
         header_length: int,
         spec: ModelSpec,
         max_bytes: int,
-        allocate: Allocate = no_memory,
+        allocate: Allocate = allocate_nothing,
     ) -> tuple[InferRequest, OutputFormat]:
-        """Read an infer request as `pytriton.wire.kserve_json.parse_infer` does.
+        """Parse an infer request like `pytriton.wire.kserve_json.parse_infer`.
 
-        Large tensors go to what `allocate` gives: memory of the model saves a copy on the loop.
+        Large tensors are written to memory from `allocate`; memory of the model saves a copy in the
+        event loop.
         """
         text = memoryview(body)[:header_length]
-        job = Job(Kind.INFER, len(text), max_bytes, len(body), ModelForm.of(spec))
-        reply, payload = await self._ask(job, text, allocate)
+        job = Job(JobKind.INFER, len(text), max_bytes, len(body), ModelDescription.of(spec))
+        reply, payload = await self._run_job(job, text, allocate)
         assert isinstance(reply, ReadRequest)
         request = _request(reply, payload, memoryview(body)[header_length:], spec)
         choices = {name: OutputChoice(*each) for name, each in reply.output_choices.items()}
         return request, OutputFormat(OutputChoice(*reply.output_default), choices)
 
     async def generate(
-        self, body: Buffer, spec: ModelSpec, allocate: Allocate = no_memory
+        self, body: Buffer, spec: ModelSpec, allocate: Allocate = allocate_nothing
     ) -> InferRequest:
-        """Read a generate request as `pytriton.wire.generate.parse_generate` does."""
-        job = Job(Kind.GENERATE, len(body), 0, len(body), ModelForm.of(spec))
-        reply, payload = await self._ask(job, body, allocate)
+        """Parse a generate request like `pytriton.wire.generate.parse_generate`."""
+        job = Job(JobKind.GENERATE, len(body), 0, len(body), ModelDescription.of(spec))
+        reply, payload = await self._run_job(job, body, allocate)
         assert isinstance(reply, ReadRequest)
         return _request(reply, payload, memoryview(b""), spec)
 
-    async def load(self, body: Buffer) -> LoadForm:
-        """Read a load request as `pytriton.wire.repository.read_load` does."""
-        reply, payload = await self._ask(Job(Kind.LOAD, len(body), 0), body)
+    async def load(self, body: Buffer) -> LoadOverrides:
+        """Parse a load request like `pytriton.wire.repository.read_load`."""
+        reply, payload = await self._run_job(Job(JobKind.LOAD, len(body), 0), body)
         assert isinstance(reply, ReadLoad)
         files = [content for content in payload if isinstance(content, bytes)]
-        return LoadForm(reply.config, dict(zip(reply.file_sizes, files, strict=True)))
+        return LoadOverrides(reply.config, dict(zip(reply.file_sizes, files, strict=True)))
 
     def close(self) -> None:
-        """End all processes; what they work on is over."""
+        """Stop all processes; their jobs fail."""
         with self._lock:
             self._is_closed = True
             for process in self._busy:
-                process.kill()  # the thread that waits for it sees its end
+                process.kill()  # the thread that waits for it gets EOFError
         self._background.close()
         self._end_idle()
 
     def __repr__(self) -> str:
         return f"<CodecPool {len(self._busy)} busy {len(self._idle)} idle>"
 
-    async def _ask(
-        self, job: Job, text: Buffer, allocate: Allocate = no_memory
+    async def _run_job(
+        self, job: Job, text: Buffer, allocate: Allocate = allocate_nothing
     ) -> tuple[Any, list[Buffer]]:
-        turn = _Turn(job)
+        state = _JobState(job)
         try:
-            reply, payload = await self._background.run(self._begin, turn, text)
+            reply, payload = await self._background.run(self._begin, state, text)
             if payload is None:
                 memory = allocate(sum(reply.payload_sizes), 0)
-                payload = await self._background.run(self._finish, turn, reply, memory)
+                payload = await self._background.run(self._finish, state, reply, memory)
         except asyncio.CancelledError:
-            self._give_up(turn)
+            self._cancel(state)
             raise
         finally:
-            self._plan_reaping()
+            self._schedule_end_idle()
         if isinstance(reply, Refused):
             raise error_from_code(reply.code, reply.message)
         return reply, payload
 
-    def _give_up(self, turn: _Turn) -> None:
+    def _cancel(self, state: _JobState) -> None:
         with self._lock:
-            turn.is_given_up = True
-            process = turn.process
-            is_waiting = turn.is_waiting
-            if process is not None and process in self._busy and turn.is_long:
-                process.kill()  # a thread that waits for it sees its end
+            state.is_cancelled = True
+            process = state.process
+            is_waiting = state.is_waiting
+            if process is not None and process in self._busy and state.is_long:
+                process.kill()  # a thread that waits for it gets EOFError
         if process is not None and is_waiting:
-            self._give_back(process, is_reusable=False)
+            self._release(process, is_reusable=False)
 
-    # On threads
+    # These methods run in threads.
 
-    def _begin(self, turn: _Turn, text: Buffer) -> tuple[Reply, list[Buffer] | None]:
-        """Have the text read; None for a payload that is worth memory of its model."""
-        process = turn.process = self._take()
-        with self._ending(turn, process):
-            reply = process.ask(turn.job, text)
+    def _begin(self, state: _JobState, text: Buffer) -> tuple[Reply, list[Buffer] | None]:
+        """Run a job; the payload is None if it should go to memory of the model, by `_finish`."""
+        process = state.process = self._acquire()
+        with self._closing_on_error(state, process):
+            reply = process.run(state.job, text)
             is_large = sum(reply.payload_sizes) > _LARGE_PAYLOAD_BYTES
             if is_large and isinstance(reply, ReadRequest):
                 with self._lock:
-                    turn.is_waiting = not turn.is_given_up
-                if turn.is_given_up:
+                    state.is_waiting = not state.is_cancelled
+                if state.is_cancelled:
                     raise EOFError
                 return reply, None
             payload = process.payload(reply.payload_sizes)
-        self._give_back(process, is_reusable=not turn.is_long)
+        self._release(process, is_reusable=not state.is_long)
         return reply, payload
 
-    def _finish(self, turn: _Turn, reply: Reply, memory: memoryview | None) -> list[Buffer]:
-        process = turn.process
+    def _finish(self, state: _JobState, reply: Reply, memory: memoryview | None) -> list[Buffer]:
+        process = state.process
         assert process is not None
         with self._lock:
-            turn.is_waiting = False
-        with self._ending(turn, process):
-            if turn.is_given_up:
+            state.is_waiting = False
+        with self._closing_on_error(state, process):
+            if state.is_cancelled:
                 raise EOFError
             if memory is None:
                 payload = process.payload(reply.payload_sizes)
             else:
                 payload = process.payload_into(memory, reply.payload_sizes)
-        self._give_back(process, is_reusable=not turn.is_long)
+        self._release(process, is_reusable=not state.is_long)
         return payload
 
     @contextlib.contextmanager
-    def _ending(self, turn: _Turn, process: CodecProcess) -> Iterator[None]:
-        """End the process if it fails."""
+    def _closing_on_error(self, state: _JobState, process: CodecProcess) -> Iterator[None]:
+        """Close the process if an exception is raised; EOFError becomes UnavailableError."""
         try:
             yield
         except BaseException as error:
-            self._give_back(process, is_reusable=False)
+            self._release(process, is_reusable=False)
             if isinstance(error, EOFError):
                 raise UnavailableError(
-                    f"the process that read {turn.job.text_bytes} bytes of JSON ended before it "
+                    f"the process that read {state.job.text_bytes} bytes of JSON ended before it "
                     "was done"
                 ) from None
             raise
 
-    def _take(self) -> CodecProcess:
+    def _acquire(self) -> CodecProcess:
         with self._lock:
             process = self._idle.pop() if self._idle else None
             if process is not None:
@@ -217,9 +219,9 @@ class CodecPool:
                     process.kill()
         return process
 
-    def _give_back(self, process: CodecProcess, *, is_reusable: bool) -> None:
+    def _release(self, process: CodecProcess, *, is_reusable: bool) -> None:
         with self._lock:
-            if process not in self._busy:  # its client left, and it was ended for that
+            if process not in self._busy:  # it was stopped because its client disconnected
                 return
             self._busy.discard(process)
             if is_reusable and not self._is_closed:
@@ -229,14 +231,16 @@ class CodecPool:
 
     # Idle processes
 
-    def _plan_reaping(self) -> None:
-        if self._reaping is not None:
-            self._reaping.cancel()
-        self._reaping = None if self._is_closed else self._loop.call_later(IDLE_S, self._end_idle)
+    def _schedule_end_idle(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = (
+            None if self._is_closed else self._loop.call_later(IDLE_S, self._end_idle)
+        )
 
     def _end_idle(self) -> None:
-        if self._reaping is not None:
-            self._reaping.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
@@ -250,7 +254,7 @@ def _request(
     binary: memoryview,
     spec: ModelSpec,
 ) -> InferRequest:
-    """The request of a reply; its binary tensors lie in `binary`, one after the other."""
+    """Build the request of a reply; its binary tensors are in `binary`, one after the other."""
     inputs = {}
     contents = iter(payload)
     end = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process that reads JSON for the server, as the thread sees it that waits for it."""
+"""The server's side of one process that parses JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer
 
-# The folder that holds the package replaces the working directory as the first place to import
-# from: a file of the user's called like a module of ours must not be taken for it.
+# The directory of the package replaces the working directory at the start of sys.path: a user's
+# file with the name of one of our modules must not be imported instead.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from pytriton.server.codec.child import main; main()"
@@ -29,7 +29,7 @@ _PIPE_BYTES = 1 << 20
 
 
 class CodecProcess:
-    """Does one job at a time. All methods wait, and let other threads run meanwhile."""
+    """Runs one job at a time. All methods block, but not other threads."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -37,12 +37,12 @@ class CodecProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each would take memory
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread would take memory
         )
         assert isinstance(self._process.stdin, io.FileIO)
         assert isinstance(self._process.stdout, io.FileIO)
         for pipe in (self._process.stdin, self._process.stdout):
-            _widen(pipe)
+            _enlarge_pipe(pipe)
         self._jobs = self._process.stdin
         self._results = io.BufferedReader(self._process.stdout)
 
@@ -51,8 +51,8 @@ class CodecProcess:
         """The process id."""
         return self._process.pid
 
-    def ask(self, job: Job, text: Buffer) -> Reply:
-        """Have a text read. What follows the reply has to be taken before the next job.
+    def run(self, job: Job, text: Buffer) -> Reply:
+        """Run a job. The payload of the reply has to be read before the next job.
 
         Raises:
             EOFError: The process ended.
@@ -70,7 +70,7 @@ class CodecProcess:
         return reply
 
     def payload(self, sizes: Sequence[int]) -> list[Buffer]:
-        """What follows a reply, each part as bytes.
+        """Read the payload of a reply; returns each part as bytes.
 
         Raises:
             EOFError: The process ended.
@@ -78,7 +78,7 @@ class CodecProcess:
         return [self._read(size) for size in sizes]
 
     def payload_into(self, memory: memoryview, sizes: Sequence[int]) -> list[Buffer]:
-        """What follows a reply, one part after the other in `memory`.
+        """Read the payload of a reply into `memory`, one part after the other.
 
         Raises:
             EOFError: The process ended.
@@ -102,11 +102,11 @@ class CodecProcess:
         return data
 
     def kill(self) -> None:
-        """End it, whatever it does; who waits for it sees its end."""
+        """Kill the process; a thread that waits for it gets EOFError."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it when nobody waits for it, and leave nothing behind."""
+        """Kill the process, wait for its end and close the pipes; no thread may wait for it."""
         self._process.kill()
         self._process.wait()
         self._jobs.close()
@@ -116,12 +116,12 @@ class CodecProcess:
         return f"<CodecProcess {self.pid}>"
 
 
-def _widen(pipe: io.FileIO) -> None:
-    """Let more than 64 KiB pass at once, where the system can."""
+def _enlarge_pipe(pipe: io.FileIO) -> None:
+    """Enlarge the buffer of a pipe beyond 64 KiB, if the system supports it."""
     try:
-        import fcntl  # noqa: PLC0415  not on every platform
+        import fcntl  # noqa: PLC0415  it does not exist on every platform
     except ImportError:
         return
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):  # a user may have only so much
+        with contextlib.suppress(OSError):  # the memory for a user's pipes is limited
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

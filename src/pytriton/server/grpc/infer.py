@@ -10,7 +10,7 @@ from pytriton.errors import InternalError, UnsupportedError
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.grpc.call import UnaryCall
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
-from pytriton.wire.kserve_pb import build_request, read_infer_form, read_start
+from pytriton.wire.kserve_pb import build_request, parse_message, read_start
 from pytriton.wire.kserve_pb_response import encode_infer_response
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytriton.server.tracing.tracing import Tracing
     from pytriton.wire.grpc import CallHead, Metadata
     from pytriton.wire.kserve_pb import BuiltRequest
-    from pytriton.wire.kserve_pb_form import InferForm
+    from pytriton.wire.kserve_pb_parsed import ParsedMessage
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10
@@ -66,10 +66,10 @@ class InferService:
         return None if model is None else model.body_memory(size, found.raw_offset)
 
     def build(
-        self, form: InferForm, raw: Sequence[Buffer], spec: ModelSpec, head: CallHead
+        self, parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec, head: CallHead
     ) -> BuiltRequest:
         """Build the engine's request from a message and the metadata of its call."""
-        built = build_request(form, raw, spec)
+        built = build_request(parsed, raw, spec)
         built.request.received_ns = _monotonic_ns()
         if self._forwarding is not None:
             fields = [
@@ -92,9 +92,9 @@ class InferService:
         return self.engine.infer(request, sink)
 
 
-def has_typed_tensors(form: InferForm) -> bool:
+def has_typed_tensors(parsed: ParsedMessage) -> bool:
     """Returns whether a message has typed tensors; those of a large one are parsed in a thread."""
-    return any(item.contents is not None for item in form.inputs)
+    return any(item.contents is not None for item in parsed.inputs)
 
 
 class InferCall(UnaryCall):
@@ -118,19 +118,19 @@ class InferCall(UnaryCall):
     def on_request(self, message: Buffer) -> None:
         """Pass the request to the engine."""
         service = self._service
-        form, raw = read_infer_form(message)
-        model = service.engine.lookup(form.model_name, form.model_version)
+        parsed, raw = parse_message(message)
+        model = service.engine.lookup(parsed.model_name, parsed.model_version)
         if model.spec.decoupled:
             raise UnsupportedError(
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
         self._spec = spec = model.spec
-        if len(message) > SMALL_BYTES and has_typed_tensors(form):
+        if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
             self.connection.work.run_in_thread(
-                self, self._submit, service.build, form, raw, spec, self.head
+                self, self._submit, service.build, parsed, raw, spec, self.head
             )
         else:
-            self._submit(service.build(form, raw, spec, self.head))
+            self._submit(service.build(parsed, raw, spec, self.head))
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts

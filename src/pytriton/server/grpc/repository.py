@@ -47,7 +47,7 @@ class GrpcRepository:
 
     def load(self, request: LoadRequest) -> Any:
         """Load a model."""
-        loading = self._service.load(request.model_name, request.form)
+        loading = self._service.load(request.model_name, request.overrides)
         return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
 
     def unload(self, request: Any) -> Any:

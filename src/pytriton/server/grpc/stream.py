@@ -16,7 +16,7 @@ from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.server.grpc.call import Call
 from pytriton.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.wire.http2 import ErrorCode
-from pytriton.wire.kserve_pb import read_infer_form
+from pytriton.wire.kserve_pb import parse_message
 from pytriton.wire.kserve_pb_response import (
     encode_empty_final,
     encode_infer_response,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytriton.server.grpc.infer import InferService
     from pytriton.wire.grpc import CallHead, MessageAssembler
     from pytriton.wire.kserve_pb import BuiltRequest
-    from pytriton.wire.kserve_pb_form import InferForm
+    from pytriton.wire.kserve_pb_parsed import ParsedMessage
 
 # With this many requests in flight, or this much in responses that wait for earlier ones, further
 # requests are not read, so that the window of the stream closes. The number is far above the
@@ -83,18 +83,18 @@ class StreamInferCall(Call):
 
     def on_message(self, message: Buffer) -> None:
         """Pass a request to the engine; an error in the request ends only that request."""
-        form, raw = read_infer_form(message)
-        streamed = StreamedRequest(self, form)
+        parsed, raw = parse_message(message)
+        streamed = StreamedRequest(self, parsed)
         self._in_flight[streamed] = None
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self.is_full = True
         try:
-            model = self._find_model(form)
+            model = self._find_model(parsed)
             streamed.is_decoupled = model.spec.decoupled
             if not streamed.is_decoupled:
                 self._ordered.append(streamed)
-            work = (form, raw, model.spec, self.head)
-            if len(message) > SMALL_BYTES and has_typed_tensors(form):
+            work = (parsed, raw, model.spec, self.head)
+            if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
                 then = functools.partial(self._start, streamed, model.spec)
                 self.connection.work.run_in_thread(self, then, self._try_build, *work)
             else:
@@ -119,13 +119,13 @@ class StreamInferCall(Call):
         else:
             streamed.start(built, spec, is_paused=self._is_paused)
 
-    def _find_model(self, form: InferForm) -> ServedModel:
+    def _find_model(self, parsed: ParsedMessage) -> ServedModel:
         engine = self.service.engine
         if engine.is_exiting:
             raise UnavailableError(
                 "GRPC server is shutting down and has stopped accepting new requests."
             )
-        return engine.lookup(form.model_name, form.model_version)
+        return engine.lookup(parsed.model_name, parsed.model_version)
 
     def on_half_close(self) -> None:
         """End the call once all requests are answered."""
@@ -178,7 +178,7 @@ class StreamInferCall(Call):
 
     def refuse_request(self, streamed: StreamedRequest, error: ServerError) -> None:
         """Send the error of a request that was not passed to a model."""
-        parts = encode_stream_refusal(error.message, streamed.form.id)
+        parts = encode_stream_refusal(error.message, streamed.parsed.id)
         self.deliver(streamed, parts, final=True)
 
     def fail_request(
@@ -189,9 +189,9 @@ class StreamInferCall(Call):
             self.on_abandoned()
             self.fail(error)
             return
-        form = streamed.form
+        parsed = streamed.parsed
         parts = encode_stream_failure(
-            error.message, form.id, form.model_name, form.model_version, is_final=final
+            error.message, parsed.id, parsed.model_name, parsed.model_version, is_final=final
         )
         self.deliver(streamed, parts, final=final)
 
@@ -243,12 +243,12 @@ class StreamedRequest:
         "_spec",
         "_wants_empty_final",
         "answer",
-        "form",
         "is_decoupled",
+        "parsed",
     )
 
-    def __init__(self, call: StreamInferCall, form: InferForm) -> None:
-        self.form = form
+    def __init__(self, call: StreamInferCall, parsed: ParsedMessage) -> None:
+        self.parsed = parsed
         self.is_decoupled: bool | None = None  # None until the model is known
         self.answer: list[Buffer] | None = None  # a coupled model's response that is not yet sent
         self._call = call
@@ -299,8 +299,8 @@ class StreamedRequest:
             call.fail_request(self, InternalError("expected a single response, got 0"))
             return
         elif self._wants_empty_final:
-            form = self.form
-            parts = encode_empty_final(form.model_name, form.model_version, form.id)
+            parsed = self.parsed
+            parts = encode_empty_final(parsed.model_name, parsed.model_version, parsed.id)
         call.deliver(self, parts, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:

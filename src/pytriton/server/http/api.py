@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pytriton.server.api.background import Background
     from pytriton.server.api.readiness import ReadyResult
     from pytriton.server.codec.pool import CodecPool
-    from pytriton.server.http.bodies import Later, ReadInfer
+    from pytriton.server.http.bodies import Deferred, ReadInfer
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
@@ -276,7 +276,7 @@ class HttpApi(HttpHandler):
         return self._read_later(connection, exchange, submit)
 
     async def _submit_later(
-        self, exchange: InferExchange | InferEvents, head: RequestHead, read: Later[ReadInfer]
+        self, exchange: InferExchange | InferEvents, head: RequestHead, read: Deferred[ReadInfer]
     ) -> None:
         exchange.submit(head, *await read())
 
@@ -310,7 +310,7 @@ class HttpApi(HttpHandler):
         return self._read_later(connection, exchange, submit_later)
 
     def _read_later(
-        self, connection: HttpConnection, exchange: EngineExchange, submit: Later[None]
+        self, connection: HttpConnection, exchange: EngineExchange, submit: Deferred[None]
     ) -> Exchange:
         """Read a request in the background and start it, unless the client disconnects."""
 
@@ -322,7 +322,7 @@ class HttpApi(HttpHandler):
         return PendingExchange(exchange, self.tasks.start(_answer_errors(connection, begin)))
 
 
-async def _answer_errors(connection: HttpConnection, work: Later[None]) -> None:
+async def _answer_errors(connection: HttpConnection, work: Deferred[None]) -> None:
     try:
         await work()
     except ServerError as error:

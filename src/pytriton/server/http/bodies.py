@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of requests read, those of answers written: beside the event loop where it takes long."""
+"""Parses request bodies and encodes response bodies; large ones outside of the event loop."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest
     from pytriton.server.http.reader import HttpRequest
     from pytriton.wire.output_format import OutputFormat
-    from pytriton.wire.repository import LoadForm
+    from pytriton.wire.repository import LoadOverrides
 
     ReadInfer = tuple[InferRequest, OutputFormat]
-    Later: TypeAlias = Callable[[], Awaitable[Answer]]
+    Deferred: TypeAlias = Callable[[], Awaitable[Answer]]
 
 logger = logging.getLogger(__name__)
 
-# What a body can be that only switches something; longer ones are refused unread.
+# The limit for requests whose bodies only have a few options; larger ones are not parsed.
 MAX_SETTINGS_BYTES = 1 << 20
 
 
 class Bodies:
-    """Reads and writes the bodies of a port.
+    """Parses and encodes the bodies of one port.
 
-    Where a method may return a function, that has to be called and awaited for the same result.
-    Both raise ServerErrors that say what is wrong.
+    If a body is large, a method returns a function instead; calling and awaiting that gives the
+    result. Both raise ServerError if the body is malformed.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Bodies:
         self._max_bytes = max_bytes
 
     def close(self) -> None:
-        """End what is still being read."""
+        """Stop all threads and processes."""
         self._codec.close()
         self._background.close()
 
     # Requests
 
-    def infer(self, http: HttpRequest, model: ServedModel) -> ReadInfer | Later[ReadInfer]:
-        """The request in a body, and how its outputs are wanted."""
+    def infer(self, http: HttpRequest, model: ServedModel) -> ReadInfer | Deferred[ReadInfer]:
+        """Parse an infer request; returns it and the format of its outputs."""
         headers = http.head.headers
         body: Buffer = http.body
         if b"content-encoding" in headers:
@@ -100,8 +100,10 @@ class Bodies:
             return parse_infer(body, header_length, model.spec)
         return await self._read_infer(body, json_length, model)
 
-    def generate(self, http: HttpRequest, model: ServedModel) -> InferRequest | Later[InferRequest]:
-        """The request in the body of a generate call."""
+    def generate(
+        self, http: HttpRequest, model: ServedModel
+    ) -> InferRequest | Deferred[InferRequest]:
+        """Parse a generate request."""
         if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidArgumentError(
                 "Unsupported content-encoding, only 'identity' is supported."
@@ -110,8 +112,8 @@ class Bodies:
             return partial(self._codec.generate, http.body, model.spec, model.body_memory)
         return parse_generate(http.body, model.spec)
 
-    def load(self, http: HttpRequest) -> LoadForm | Later[LoadForm]:
-        """The request in the body of a call that loads a model."""
+    def load(self, http: HttpRequest) -> LoadOverrides | Deferred[LoadOverrides]:
+        """Parse a request to load a model."""
         body: Buffer = http.body
         if body and b"content-encoding" in http.head.headers:
             inflated = self._inflated(http)
@@ -122,12 +124,12 @@ class Bodies:
             return partial(self._codec.load, body)
         return read_load(body)
 
-    async def _load_inflated(self, http: HttpRequest) -> LoadForm:
+    async def _load_inflated(self, http: HttpRequest) -> LoadOverrides:
         body = await self._inflate(http)
         return await self._codec.load(body)
 
     def settings(self, http: HttpRequest) -> Buffer:
-        """A body that is small in every real request."""
+        """Returns the decompressed body of a request with a few options, which is always small."""
         body: Buffer | None = http.body
         if body and b"content-encoding" in http.head.headers:
             body = self._inflated(http, MAX_SETTINGS_BYTES)
@@ -138,7 +140,7 @@ class Bodies:
         return body
 
     def _inflated(self, http: HttpRequest, small_bytes: int = SMALL_BYTES) -> Buffer | None:
-        """The body without its encoding; None where it is not small, before or after."""
+        """Returns the decompressed body; None if it is not small, before or after that."""
         encoding = http.head.headers[b"content-encoding"].decode("latin-1")
         if len(http.body) > small_bytes:
             return None
@@ -148,15 +150,15 @@ class Bodies:
         encoding = http.head.headers[b"content-encoding"].decode("latin-1")
         return await self._background.run(decompress, http.body, encoding, self._max_bytes)
 
-    # Answers
+    # Responses
 
-    def write_later(
+    def write_in_thread(
         self,
         write: Callable[[], Answer],
         on_written: Callable[[Answer], None],
         on_error: Callable[[ServerError], None],
     ) -> None:
-        """Have a body written in a thread."""
+        """Encode a body in a thread, then call `on_written` or `on_error` in the event loop."""
 
         async def work() -> None:
             try:
@@ -170,7 +172,7 @@ class Bodies:
 
 
 def as_server_error(error: Exception) -> ServerError:
-    """What a client reads of an exception; one that is not meant for clients is logged instead."""
+    """Returns the error for the client; an unexpected exception is logged, and not sent."""
     if isinstance(error, ServerError):
         return error
     logger.error("a response could not be written", exc_info=error)

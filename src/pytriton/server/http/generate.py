@@ -76,7 +76,7 @@ class GenerateExchange(EngineExchange):
 
     def _answer(self, response: InferResponse) -> None:
         if has_large_output(response):
-            self._service.bodies.write_later(
+            self._service.bodies.write_in_thread(
                 partial(encode_large_generate_response, response),
                 partial(self._connection.respond, 200),
                 partial(respond_server_error, self._connection),
@@ -137,7 +137,7 @@ class EventStream(EngineExchange):
         if has_large_output(response):
             self._is_writing = True
             self.pause()
-            self._service.bodies.write_later(
+            self._service.bodies.write_in_thread(
                 partial(self._write, response), partial(self._on_written, final), self._abort_stream
             )
         else:

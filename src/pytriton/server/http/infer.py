@@ -157,7 +157,7 @@ class InferExchange(EngineExchange):
             self._connection.respond(200, *answer)
 
         write = partial(self._write, response)
-        self._service.bodies.write_later(write, respond, self.on_error)
+        self._service.bodies.write_in_thread(write, respond, self.on_error)
 
     def _takes_long(self, response: InferResponse) -> bool:
         """Returns whether a large output has to be encoded as JSON, classified or compressed."""

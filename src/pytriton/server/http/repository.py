@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pytriton.server.api import documents
-from pytriton.wire.repository import LoadForm, check_repository, read_index, read_unload
+from pytriton.wire.repository import LoadOverrides, check_repository, read_index, read_unload
 
 if TYPE_CHECKING:
     from pytriton.server.api.repository_service import RepositoryService
-    from pytriton.server.http.bodies import Bodies, Later
+    from pytriton.server.http.bodies import Bodies, Deferred
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.exchange import Exchange
     from pytriton.server.http.reader import HttpRequest
@@ -38,13 +38,13 @@ class RepositoryEndpoints:
         """Load a model."""
         check_repository(route.repository)
         reading = self._bodies.load(request)
-        if isinstance(reading, LoadForm):
+        if isinstance(reading, LoadOverrides):
             loading = self._service.load(route.model, reading)
         else:
             loading = self._load_later(route.model, reading)
         return self._run_task(connection, _respond_after(loading, connection))
 
-    async def _load_later(self, name: str, read: Later[LoadForm]) -> None:
+    async def _load_later(self, name: str, read: Deferred[LoadOverrides]) -> None:
         await self._service.load(name, await read())
 
     def unload(self, connection: HttpConnection, request: HttpRequest, route: Route) -> Exchange:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a ModelInferRequest before anything is made of them: records, and how they are read.
+"""The parsed parts of a ModelInferRequest, and a cache for them.
 
-Clients send the same inputs and outputs again and again, so each content is read once.
+Clients often repeat the same inputs and outputs, so their bytes are parsed once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Request = service_pb2.ModelInferRequest
 _parse_input = _Request.InferInputTensor.FromString
 _parse_output = _Request.InferRequestedOutputTensor.FromString
 
-MAX_FIELDS = 4096  # inputs, raw tensors, outputs and parameters of one request, of each so many
+MAX_FIELDS = 4096  # the limit for each of inputs, raw tensors, outputs and parameters
 MAX_DIMENSIONS = 1024
-_MAX_KNOWN = 1024
-MAX_KNOWN_BYTES = 512
+_MAX_CACHED = 1024
+MAX_CACHED_BYTES = 512
 _INVALID = DataType(0, "<invalid>", "uint8", 1)
 
 
@@ -33,62 +33,62 @@ class Input(NamedTuple):
     name: str
     dtype: DataType
     shape: tuple[int, ...]
-    contents: Any = None  # an InferTensorContents message or LargeContents of a typed tensor
-    region: str | None = None
+    contents: Any = None  # of a typed tensor: an InferTensorContents message or LargeContents
+    region: str | None = None  # the name of a shared memory region
 
 
 class Output(NamedTuple):
     """An element of `outputs`."""
 
     name: str
-    parameters: Any  # of the message
+    parameters: Any  # the map in the message
 
 
-class InferForm(msgspec.Struct, gc=False):
-    """The parts of a request message, but for raw tensors, before anything is made of them."""
+class ParsedMessage(msgspec.Struct, gc=False):
+    """The parsed parts of a request message, without raw tensors."""
 
     model_name: str = ""
     model_version: str = ""
     id: str = ""
-    parameters: Any = None  # of a message
+    parameters: Any = None  # the map in the message
     inputs: Sequence[Input] = ()
     outputs: Sequence[Output] = ()
 
 
-known_forms: dict[bytes, InferForm] = {}
-known_inputs: dict[bytes, Input] = {}
-known_outputs: dict[bytes, Output] = {}
+cached_messages: dict[bytes, ParsedMessage] = {}
+cached_inputs: dict[bytes, Input] = {}
+cached_outputs: dict[bytes, Output] = {}
 
 
-def remember(known: dict[bytes, Any], content: bytes, value: Any) -> None:
-    """Keep what a content says."""
-    if len(known) >= _MAX_KNOWN:
+def add_to_cache(known: dict[bytes, Any], content: bytes, value: Any) -> None:
+    """Add the parsed value of some bytes to a cache, which is emptied first if it is full."""
+    if len(known) >= _MAX_CACHED:
         known.clear()
     known[content] = value
 
 
 def read_input(content: bytes) -> Input:
-    """An element of `inputs` from its bytes."""
+    """Parse the bytes of an element of `inputs`."""
     item = make_input(_parse_input(content))
-    if item.contents is None and len(content) <= MAX_KNOWN_BYTES:
-        remember(known_inputs, content, item)
+    if item.contents is None and len(content) <= MAX_CACHED_BYTES:
+        add_to_cache(cached_inputs, content, item)
     return item
 
 
 def read_output(content: bytes) -> Output:
-    """An element of `outputs` from its bytes."""
+    """Parse the bytes of an element of `outputs`."""
     message = _parse_output(content)
     item = Output(message.name, message.parameters)
-    if len(content) <= MAX_KNOWN_BYTES:
-        remember(known_outputs, content, item)
+    if len(content) <= MAX_CACHED_BYTES:
+        add_to_cache(cached_outputs, content, item)
     return item
 
 
 def make_input(message: Any) -> Input:
-    """An element of `inputs` from its message.
+    """Make an `Input` from its message.
 
     Raises:
-        InvalidArgumentError: Its shape has too many dimensions.
+        InvalidArgumentError: The shape has too many dimensions.
     """
     if len(message.shape) > MAX_DIMENSIONS:
         raise InvalidArgumentError(

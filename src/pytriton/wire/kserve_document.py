@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The members of an infer request's JSON and their types, before anything is made of them.
+"""Decodes the JSON of an infer request into records with typed members.
 
-A well-formed request is decoded straight into the records below (1.5 us for two small inputs). Only
-where that fails is the JSON read again, member by member, to refuse it in Triton's words or to let
-pass what only Triton's parser accepts.
+A well-formed request is decoded directly (1.5 us for two small inputs). If that fails, the JSON is
+parsed again, member by member, to raise Triton's errors, or to accept what only Triton's parser
+accepts.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 Unsigned = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class InputForm(msgspec.Struct, gc=False):
+class InputDocument(msgspec.Struct, gc=False):
     """An element of `inputs`."""
 
     name: str
     datatype: str
     shape: tuple[Unsigned, ...]
     data: list[Any] | UnsetType = UNSET
-    parameters: Any = UNSET  # what is not an object is ignored
+    parameters: Any = UNSET  # ignored unless it is an object
 
 
-class RequestForm(msgspec.Struct, gc=False):
+class RequestDocument(msgspec.Struct, gc=False):
     """The root of an infer request."""
 
-    inputs: list[InputForm]
+    inputs: list[InputDocument]
     id: str = ""
     parameters: dict[str, Any] | UnsetType = UNSET
     outputs: list[Any] | UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(RequestForm).decode
+_decode = msgspec.json.Decoder(RequestDocument).decode
 
 
-def read_form(text: Buffer) -> RequestForm:
-    """Read the JSON of an infer request.
+def read_document(text: Buffer) -> RequestDocument:
+    """Parse the JSON of an infer request.
 
     Raises:
-        ServerError: It is malformed, or a member is missing or of a wrong type.
+        ServerError: The JSON is malformed, or a member is missing or has a wrong type.
     """
     try:
         return _decode(text)
@@ -58,7 +58,7 @@ def read_form(text: Buffer) -> RequestForm:
         return _read_members(load_json(text))
 
 
-def _read_members(document: Any) -> RequestForm:
+def _read_members(document: Any) -> RequestDocument:
     if type(document) is not dict:
         raise member_error({}, "inputs", "array")
     request_id = text_member(document, "id") if "id" in document else ""
@@ -72,12 +72,12 @@ def _read_members(document: Any) -> RequestForm:
     outputs = document.get("outputs", UNSET)
     if outputs is not UNSET and type(outputs) is not list:
         raise member_error(document, "outputs", "array")
-    return RequestForm(inputs, request_id, parameters, outputs)
+    return RequestDocument(inputs, request_id, parameters, outputs)
 
 
-def _read_input(entry: Any) -> InputForm:
+def _read_input(entry: Any) -> InputDocument:
     if type(entry) is not dict:
-        entry = {}  # it has no members, which is what is wrong with it
+        entry = {}  # the error will be about missing members
     data = entry.get("data", UNSET)
     parameters = entry.get("parameters", UNSET)
     if data is UNSET or type(parameters) is dict:
@@ -91,11 +91,11 @@ def _read_input(entry: Any) -> InputForm:
         raise member_error(entry, "shape", "unsigned-integer")
     if data is not UNSET and type(data) is not list:
         raise member_error(entry, "data", "array")
-    return InputForm(name, datatype, tuple(shape), data, parameters)
+    return InputDocument(name, datatype, tuple(shape), data, parameters)
 
 
 def binary_data_size(data: Any, parameters: Any) -> int | None:
-    """The size of an input's binary part; None where its data is in the JSON."""
+    """Returns the size of an input's binary data; None if its data is in the JSON."""
     if type(parameters) is not dict:
         parameters = {}
     sources = [key for key in ("binary_data_size", "shared_memory_region") if key in parameters]
