@@ -328,5 +328,5 @@ async def _answer_errors(connection: HttpConnection, work: Deferred[None]) -> No
     except ServerError as error:
         respond_server_error(connection, error)
     except Exception:
-        logger.exception("request failed after it was taken")
+        logger.exception("request failed while it was served in the background")
         connection.respond_error(500, UNEXPECTED)

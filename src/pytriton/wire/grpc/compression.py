@@ -101,7 +101,7 @@ class Inflation:
         return self._at < len(self._data) or bool(self._decompressor.unconsumed_tail)
 
     def _step(self, most: int) -> None:
-        """Inflate a piece; input is passed in pieces, too, because zlib copies what it leaves."""
+        """Inflate a piece; input is passed in pieces, too, because zlib copies unused input."""
         source: Buffer = self._decompressor.unconsumed_tail
         if not source:
             source = self._data[self._at : self._at + _SOURCE_BYTES]
