@@ -176,3 +176,12 @@ def test_response_after_the_end_is_dropped(rig):
 
     assert [(outcome.position, outcome.is_final) for outcome in rig.events] == [(0, True)]
     assert not rig.instance.is_idle
+
+
+def test_batch_for_an_instance_that_has_ended_is_refused(rig):
+    rig.instance.stop()
+
+    with pytest.raises(InternalError, match="the instance is gone, the model was unloaded"):
+        rig.execute()
+
+    assert rig.instance.is_idle

@@ -81,7 +81,7 @@ class BatchTracker:
         self._instance = instance
         self._labels = labels
         self._next_batch = 1
-        self._is_closed = False
+        self._end: ServerError | None = None  # set when the instance has ended
 
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """Returns the requests of a batch; none if it is not running any more."""
@@ -91,7 +91,13 @@ class BatchTracker:
     # Frames to the instance
 
     def begin(self, inferences: list[Inference], now_ns: int, payload: Payload) -> Execute:
-        """Add a batch; returns its frame and writes its tensors to `payload`."""
+        """Add a batch; returns its frame and writes its tensors to `payload`.
+
+        Raises:
+            ServerError: The instance has ended, or there is no memory for the tensors.
+        """
+        if self._end is not None:
+            raise self._end
         batch_id = self._next_batch
         batch = RunningBatch(batch_id, inferences, now_ns, set(range(len(inferences))))
         frame = self._make_frame(batch, payload)
@@ -168,7 +174,7 @@ class BatchTracker:
 
     def fail_all(self, error: ServerError) -> None:
         """Fail all open requests because the instance ends; later answers are ignored."""
-        self._is_closed = True
+        self._end = error
         running = list(self.running.values())
         self.running.clear()
         self.executing.clear()
@@ -264,5 +270,5 @@ class BatchTracker:
         self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
 
     def _check_closed(self, batch_id: int) -> None:
-        if not self._is_closed:
+        if self._end is None:
             raise ValueError(f"expected an answer to a running batch, got one to batch {batch_id}")
