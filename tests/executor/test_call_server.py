@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import weakref
 
 import numpy as np
 import pytest
@@ -266,7 +268,7 @@ def test_what_is_no_socket_does_not_come_in(rig, caplog):
     rig.turn()
 
     assert rig.instance._fork_listener.callers == 0
-    assert "no socket came over" in caplog.text
+    assert "a file descriptor that is not a socket" in caplog.text
     with pytest.raises(BrokenPipeError):  # nobody holds the other end any more
         os.write(write, b"x")
     os.close(write)
@@ -279,3 +281,17 @@ def test_worker_that_closes_its_door_still_calls(rig):
     made.sink.on_response(None, final=True)
 
     assert rig.far.receive().frame == InferReply(7, None)
+
+
+def test_call_that_is_over_is_freed_at_once(rig, caller):
+    made = call(rig, caller)
+    freed = weakref.ref(made)
+    rig.services.calls.clear()
+    gc.disable()
+    try:
+        made.sink.on_response(response(y=SMALL), final=True)
+        del made
+
+        assert freed() is None
+    finally:
+        gc.enable()

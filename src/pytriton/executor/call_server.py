@@ -73,7 +73,7 @@ class CallServer:
         self._calls[frame.call] = call
         inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
         try:
-            call.running = self._services.infer(frame, inputs, call)
+            call.start(self._services.infer(frame, inputs, call))
         except Exception as error:  # whatever happened, the caller waits for a reply
             logger.exception("a call of model %s failed", frame.model_name)
             call.on_error(InternalError(f"{type(error).__name__}: {error}"))
@@ -131,12 +131,17 @@ class _InferenceCall:
     """A call of another model: the sink of its responses, with flow control."""
 
     def __init__(self, server: CallServer, number: int) -> None:
-        self.running: RunningCall | None = None
+        self._running: RunningCall | None = None  # until the call is over
         self._server = server
         self._number = number
         self._is_over = False
         self._is_paused = False
         self._in_flight = 0  # responses that the caller has not consumed yet
+
+    def start(self, running: RunningCall) -> None:
+        """Set the inference, unless it has ended already."""
+        if not self._is_over:
+            self._running = running
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send a response; None with `final` ends the call without tensors."""
@@ -149,9 +154,9 @@ class _InferenceCall:
             self._end()
             return
         self._in_flight += 1
-        if self._in_flight >= RESPONSE_WINDOW and not self._is_paused and self.running is not None:
+        if self._in_flight >= RESPONSE_WINDOW and not self._is_paused and self._running is not None:
             self._is_paused = True
-            self.running.pause()
+            self._running.pause()
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Send an error in place of a response."""
@@ -167,15 +172,16 @@ class _InferenceCall:
     def on_credit(self, count: int) -> None:
         """Count `count` more responses as consumed by the caller."""
         self._in_flight -= count
-        if self._is_paused and self._in_flight < RESPONSE_WINDOW and self.running is not None:
+        if self._is_paused and self._in_flight < RESPONSE_WINDOW and self._running is not None:
             self._is_paused = False
-            self.running.resume()
+            self._running.resume()
 
     def cancel(self) -> None:
         """Cancel the inference: the caller cancelled the call or has ended."""
-        if self.running is not None and not self._is_over:
-            self.running.cancel()
+        if self._running is not None:
+            self._running.cancel()
 
     def _end(self) -> None:
         self._is_over = True
+        self._running = None  # it refers to this object, and a cycle would keep its tensors
         self._server.remove(self._number)
