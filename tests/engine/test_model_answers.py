@@ -16,7 +16,7 @@ from pytriton.errors import (
     UnavailableError,
 )
 from pytriton.executor.base import Outcome
-from tests.fakes import RecordingSink, response
+from tests.fakes import FakeSupervisor, RecordingSink, response
 
 MS = 1000  # microseconds
 
@@ -303,3 +303,38 @@ def test_state_changes_only_as_the_table_says(scene):
             model.become(state)
 
     assert model.state is ModelState.READY
+
+
+def test_stop_answers_what_waits_for_an_instance_that_would_be_replaced(scene):
+    one = scene(batches=False, supervisor=FakeSupervisor(replaces=True))
+    one.instance.die()
+    one.submit(2)
+    assert one.model.missing_instances == 1
+
+    one.model.stop()
+
+    one.check_all_answered()
+    assert (one.model.state, one.model.reason) == (ModelState.UNAVAILABLE, "unloaded")
+
+
+def test_sink_that_fails_with_an_error_hears_of_the_end(scene, caplog):
+    one = scene(decoupled=True, batches=False)
+    ends = []
+
+    class Sink(RecordingSink):
+        def on_error(self, error, *, final=True):
+            if not final:
+                raise KeyError("oops")
+            ends.append(error)
+
+    (sent,) = one.submit()
+    sent.sink = Sink()
+    batch = one.instance.running[0]
+
+    one.instance.report(batch, [Outcome(0, None, InternalError("bad"), is_final=False)])
+
+    assert len(ends) == 1
+    assert one.instance.cancelled == [sent]
+    one.instance.fail()
+    assert len(ends) == 1
+    assert ": 0 queued, 0 running" in repr(one.model)

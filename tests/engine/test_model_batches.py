@@ -51,8 +51,8 @@ def test_whoever_asks_hears_when_a_request_was_placed(scene):
     one.submit()
     placed, cancelled = one.submit(2)
     heard = []
-    one.model.when_dispatched(placed, lambda: heard.append(placed.instance))
-    one.model.when_dispatched(cancelled, lambda: heard.append(None))
+    one.model.when_passed_on(placed, lambda: heard.append(placed.instance))
+    one.model.when_passed_on(cancelled, lambda: heard.append(None))
 
     cancelled.cancel()
     one.loop.run()
@@ -188,3 +188,15 @@ def test_idle_instance_starts_within_a_round_where_work_is_short(scene, work_us,
         one.instance.finish()
         one.loop.run()
     one.check_all_answered()
+
+
+def test_instance_that_ended_before_it_was_added_gets_no_batch(scene):
+    one = scene(batches=False)
+    ended = FakeInstance("m_0_1", one.model)
+    ended.is_lost = True
+    one.model.add_instance(ended)
+
+    one.submit(2)
+
+    assert (ended.sizes, one.instance.sizes) == ([], [1])
+    assert one.sink(1).errors == []

@@ -17,7 +17,7 @@ from pytriton.engine.config import config_from_text, normalise_config, spec_from
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.engine.validation import MANY_STRINGS
-from pytriton.errors import CancelledError, InvalidArgumentError
+from pytriton.errors import CancelledError, InternalError, InvalidArgumentError
 from pytriton.messages import InferRequest, InferTensor
 
 CONFIG = """name: "m" backend: "python"
@@ -148,19 +148,36 @@ def test_request_may_be_given_up_while_its_strings_are_counted(gate):
     assert isinstance(error, CancelledError)
 
 
+def test_request_whose_strings_cannot_be_counted_is_refused_once(monkeypatch, caplog):
+    def fail(request):
+        raise MemoryError
+
+    monkeypatch.setattr(string_count, "count_strings", fail)
+
+    async def main():
+        engine, taken = make_engine(asyncio.get_running_loop())
+        sink = Sink()
+        engine.infer(request_of(varied(MANY)), sink)
+        await asyncio.wait_for(sink.heard.wait(), 60)
+
+        assert taken == []
+        return sink.errors
+
+    (error,) = asyncio.run(main())
+    assert isinstance(error, InternalError)
+    assert "strings could not be counted" in caplog.text
+
+
 def test_who_waits_for_the_place_of_a_request_hears_of_it(gate):
     async def main():
         engine, _ = make_engine(asyncio.get_running_loop())
         inference = engine.infer(request_of(varied(MANY)), Sink())
-        placed = []
-        inference.owner.when_dispatched(inference, lambda: placed.append(1))
-        waiting = []
-        engine.lookup("m").when_dispatched = lambda inference, callback: waiting.append(callback)
+        owners = []
+        inference.owner.when_passed_on(inference, lambda: owners.append(inference.owner))
         gate.opened.set()
-        await settle(lambda: waiting)
-        waiting[0]()
+        await settle(lambda: owners)
 
-        assert placed == [1]
+        assert owners == [engine.lookup("m")]
 
     asyncio.run(main())
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pytriton.errors import UNEXPECTED, InternalError, ServerError
+from pytriton.errors import UNEXPECTED, InternalError, ServerError, UnavailableError
 from pytriton.executor.inference import CLOSED_SINK
 
 if TYPE_CHECKING:
+    from pytriton.engine.model_spec import ModelSpec
     from pytriton.executor.base import Outcome
     from pytriton.executor.inference import Inference
     from pytriton.messages import ResponseSink
@@ -32,7 +33,7 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
         else:
             sink.on_response(outcome.response, final=is_final)
     except Exception as error:  # noqa: BLE001  other requests of the batch must get their responses
-        if outcome.error is None:
+        if outcome.error is None or not is_final:
             _fail(sink, inference, error)
         else:
             _log(inference, error)
@@ -58,6 +59,13 @@ def dispatch_error(model_name: str, error: Exception) -> ServerError:
     return InternalError(
         f"Failed to send the request(s) to model '{model_name}', "
         f"message: {type(error).__name__}: {error}"
+    )
+
+
+def not_ready_error(spec: ModelSpec) -> ServerError:
+    """Returns the error for the requests that wait when a model ends."""
+    return UnavailableError(
+        f"Request for unknown model: '{spec.name}' version {spec.version} is not at ready state"
     )
 
 

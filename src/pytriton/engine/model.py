@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
-from pytriton.engine.delivery import deliver, dispatch_error
+from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error
 from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.ordering import OrderedRelease
@@ -88,7 +88,7 @@ class Model:
         if spec.batcher is not None and spec.batcher.preserve_ordering and not spec.decoupled:
             self._order = OrderedRelease()
         self._on_idle: asyncio.Future[None] | None = None
-        self._when_dispatched: dict[Inference, Callable[[], None]] = {}
+        self._when_passed_on: dict[Inference, Callable[[], None]] = {}
 
     # Lifecycle
 
@@ -131,7 +131,8 @@ class Model:
         """Start to use an instance, which may replace one that died."""
         self.missing_instances = max(0, self.missing_instances - 1)
         self.instances.append(instance)
-        self._free[instance] = None
+        if instance.free_slots:  # it may have ended already, which `start` reports
+            self._free[instance] = None
         instance.start()
         self._pump_soon()
 
@@ -149,8 +150,7 @@ class Model:
             self.become(ModelState.UNLOADING)
         if self.state is not ModelState.UNAVAILABLE:
             self.become(ModelState.UNAVAILABLE, UNLOADED)
-        for instance in list(self.instances):
-            instance.stop()
+        self.give_up(UNLOADED)
         self._timer.cancel()
 
     def __repr__(self) -> str:
@@ -186,9 +186,9 @@ class Model:
         else:
             self._timer.set(now_ns + GATHER_NS)
 
-    def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
+    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after a queued request was sent to an instance, unless it ends before."""
-        self._when_dispatched[inference] = callback
+        self._when_passed_on[inference] = callback
 
     def cancel(self, inference: Inference) -> None:
         """Remove a queued request; for a running one, notify the instance."""
@@ -256,12 +256,12 @@ class Model:
         del self._free[instance]
         if instance.free_slots:
             self._free[instance] = None
-        if self._when_dispatched:
+        if self._when_passed_on:
             self._notify_dispatched(inferences)
 
     def _notify_dispatched(self, inferences: list[Inference]) -> None:
         for inference in inferences:
-            callback = self._when_dispatched.pop(inference, None)
+            callback = self._when_passed_on.pop(inference, None)
             if callback is not None:
                 self._loop.call_soon(callback)
 
@@ -275,7 +275,7 @@ class Model:
     ) -> None:
         if is_pending:
             self.statistics.pending_count -= 1
-        self._when_dispatched.pop(inference, None)
+        self._when_passed_on.pop(inference, None)
         self.statistics.record_failures(
             1, time.monotonic_ns() - inference.request.received_ns, reason
         )
@@ -301,7 +301,10 @@ class Model:
         now_ns = time.monotonic_ns()
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
         if len(passed_on) != len(outcomes):
-            self._count_rescheduled(len(outcomes) - len(passed_on))
+            count = len(outcomes) - len(passed_on)  # those are queued again
+            self._running -= count
+            self.statistics.pending_count += count
+            self._pump_soon()
         if instance.free_slots:
             self._free[instance] = None
             if self.statistics.pending_count:
@@ -309,18 +312,8 @@ class Model:
         if passed_on:  # it is empty if the instance only reports that it is free
             self._finish(batch, passed_on, times_ns, now_ns)
 
-    def _count_rescheduled(self, count: int) -> None:
-        """Requests are queued again, to be executed once more."""
-        self._running -= count
-        self.statistics.pending_count += count
-        self._pump_soon()
-
     def _finish(
-        self,
-        batch: RunningBatch,
-        outcomes: list[Outcome],
-        times_ns: tuple[int, int],
-        now_ns: int,
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
     ) -> None:
         """Count outcomes and deliver them to the sinks of their requests."""
         if self.spec.decoupled:
@@ -377,10 +370,7 @@ class Model:
             return
         if self.state in (ModelState.LOADING, ModelState.READY):
             self.become(ModelState.UNAVAILABLE, reason)
-        error = UnavailableError(
-            f"Request for unknown model: '{self.spec.name}' version {self.spec.version} "
-            "is not at ready state"
-        )
+        error = not_ready_error(self.spec)
         for inference in self._scheduler.take_all():
             self._refuse(inference, error, FailureReason.OTHER)
 

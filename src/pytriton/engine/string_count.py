@@ -8,12 +8,15 @@ thread stores the result in the tensors for validation. Until then this module o
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import TYPE_CHECKING
 
 from pytriton import dtypes
-from pytriton.errors import CancelledError
+from pytriton.engine.delivery import deliver, refuse
+from pytriton.errors import UNEXPECTED, CancelledError, InternalError
+from pytriton.executor.base import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest
+
+logger = logging.getLogger(__name__)
 
 _WORKERS = 2
 
@@ -40,10 +45,13 @@ class StringCounter:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._callbacks: dict[int, list[Callable[[], None]]] = {}  # by the inference's id()
+        self._when_passed_on: dict[Inference, Callable[[], None]] = {}
 
     def count(self, inference: Inference, submit: Callable[[Inference], None]) -> None:
-        """Count the strings of a request in a thread, then submit it unless it was cancelled."""
+        """Count the strings of a request in a thread, then submit it unless it was cancelled.
+
+        If counting fails, the request is refused.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # no event loop that this could block
@@ -55,22 +63,27 @@ class StringCounter:
             self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="strings")
         counting = loop.run_in_executor(self._threads, count_strings, inference.request)
 
-        def on_counted(_: asyncio.Future[None]) -> None:
-            callbacks = self._callbacks.pop(id(inference), [])
+        def on_counted(counted: asyncio.Future[None]) -> None:
+            callback = self._when_passed_on.pop(inference, None)
+            failure = counted.exception()
             if inference.is_over:
                 return
+            if failure is not None:
+                logger.error("strings could not be counted", exc_info=failure)
+                refuse(inference, InternalError(UNEXPECTED))
+                return
             submit(inference)
-            owner = inference.owner
-            if owner is not self and owner is not None and not inference.is_over:
-                for callback in callbacks:
-                    owner.when_dispatched(inference, callback)
+            if callback is not None and not inference.is_over:
+                callback()
 
         counting.add_done_callback(on_counted)
 
     def cancel(self, inference: Inference) -> None:
         """Cancel it; its sink gets an error once."""
         inference.is_cancelled = True
-        inference.end().on_error(CancelledError(""))
+        if inference.trace is not None:
+            inference.trace.on_cancelled()
+        deliver(inference, Outcome(0, None, CancelledError("")))
 
     def pause(self, inference: Inference) -> None:
         """Mark it as paused: its sink is behind with its responses."""
@@ -80,6 +93,6 @@ class StringCounter:
         """Undo `pause`."""
         inference.is_paused = False
 
-    def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Call `callback` after it was sent to an instance, unless it ends before."""
-        self._callbacks.setdefault(id(inference), []).append(callback)
+    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call `callback` after its model has queued it, unless it ends before."""
+        self._when_passed_on[inference] = callback

@@ -35,8 +35,8 @@ class InferenceOwner(Protocol):
     def resume(self, inference: Inference) -> None:
         """Continue after `pause`; the sink accepts responses again."""
 
-    def when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Call back once an instance got the request; never if the inference ends before that."""
+    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call back once the model or instance after this owner has it; never if it ends before."""
 
 
 class Inference(msgspec.Struct, eq=False):

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.dtypes import BYTES
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.engine.validation import MANY_STRINGS
 from pytriton.executor.base import Outcome
-from tests.fakes import RecordingSink, response
+from pytriton.messages import InferTensor
+from tests.fakes import RecordingSink, request, response
 from tests.repository.calling import World
 
 
@@ -275,3 +280,38 @@ def test_call_that_went_to_another_instance_waits(world):
     other.finish()
 
     assert (sink.final_count, sink.errors) == (1, [])
+
+
+def empty_strings(count):
+    return {"IN": InferTensor("IN", BYTES, (count,), bytes(4 * count))}
+
+
+class RefusedSink(RecordingSink):
+    """Tells when it was refused."""
+
+    def __init__(self):
+        super().__init__()
+        self.refused = asyncio.Event()
+
+    def on_refused(self, error):
+        super().on_refused(error)
+        self.refused.set()
+
+
+def test_call_with_many_strings_to_itself_is_refused_after_they_were_counted():
+    async def scenario() -> None:
+        world, sink = World(), RefusedSink()
+        spec = TensorSpec(name="IN", dtype=BYTES, dims=(-1,), shape=(-1,), has_variable_dims=True)
+        model = world.add("loop", inputs={"IN": spec})
+        asked = request(model_name="loop", inputs=empty_strings(1))
+        world.engine.infer(asked, RecordingSink())
+        world.loop.run()
+        world.call(model.instances[0], "loop", sink, inputs=empty_strings(MANY_STRINGS + 1))
+        await asyncio.wait_for(sink.refused.wait(), 60)
+
+        assert "never be answered" in sink.refusals[0].message
+        assert sink.final_count == 1
+        assert len(world.caller.waits) == 0
+        assert model.statistics.pending_count == 0
+
+    asyncio.run(scenario())

@@ -195,24 +195,20 @@ class ModelCall:
         if self._has_answer:  # it was refused, or answered from the response cache
             return
         self._inference = inference
-        if self._wait is None or inference.owner is None:
-            return
-        owner.waits.add(self._wait, inference)
-        if owner.waits.is_deadlocked(inference):
-            self._give_up(inference)
-        elif owner.waits.has_blocked_slot(inference.owner.instances):
-            # It may be dispatched to an instance that cannot run before this call is answered.
-            inference.owner.when_dispatched(inference, self.refuse_if_deadlocked)
+        if self._wait is not None:
+            owner.waits.add(self._wait, inference)
+            self.refuse_if_deadlocked()
 
     def refuse_if_deadlocked(self) -> None:
         """Refuse the call if it would never be answered."""
         inference = self._inference
-        if (
-            inference is not None
-            and not self._has_answer
-            and self._owner.waits.is_deadlocked(inference)
-        ):
+        if inference is None or inference.owner is None or self._has_answer:
+            return
+        waits = self._owner.waits
+        if waits.is_deadlocked(inference):
             self._give_up(inference)
+        elif inference.instance is None and waits.may_block_later(inference.owner.instances):
+            inference.owner.when_passed_on(inference, self.refuse_if_deadlocked)
 
     def _give_up(self, inference: Inference) -> None:
         assert inference.owner is not None

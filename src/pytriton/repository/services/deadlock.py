@@ -13,7 +13,7 @@ able to continue, and a call then waits without a limit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +80,14 @@ class WaitGraph:
             pending += new
         return True
 
-    def has_blocked_slot(self, instances: Iterable[Instance]) -> bool:
-        """Returns whether a queued request may go to an instance that cannot start it."""
+    def may_block_later(self, instances: Collection[Instance]) -> bool:
+        """Returns whether to check a waiting request again when its owner has passed it on.
+
+        It may go to an instance that cannot start it. An owner without instances may pass it on to
+        a model that has some.
+        """
+        if not instances:
+            return True
         if not self._blocking:
             return False
         return any(each in self._blocking and each.free_slots for each in instances)
