@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,3 +134,20 @@ def test_programs_that_are_started_inherit_no_memory(receiver):
     assert not os.get_inheritable(mapping.descriptor)
     assert not os.get_inheritable(segment.descriptor)
     del received
+
+
+@on_linux
+@pytest.mark.parametrize("form", ["native", "portable"])
+def test_memory_that_cannot_be_made_leaves_no_descriptor(monkeypatch, form):
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if form == "portable" else "0")
+
+    def fail(descriptor, size):
+        raise OSError("no space")
+
+    monkeypatch.setattr(memory.os, "ftruncate", fail)
+    before = set(Path("/proc/self/fd").iterdir())
+
+    with pytest.raises(OSError, match="no space"):
+        Segment(SIZE)
+
+    assert set(Path("/proc/self/fd").iterdir()) == before

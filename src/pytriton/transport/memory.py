@@ -65,9 +65,8 @@ def _create_memfd() -> int:
 def _create_descriptor(size: int) -> int:
     if not has_sealed_memory():
         with tempfile.TemporaryFile(prefix="pytriton-") as file:
-            descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, size)
-        return descriptor
+            os.ftruncate(file.fileno(), size)
+            return os.dup(file.fileno())
     import fcntl  # noqa: PLC0415  not on every system
 
     descriptor = _create_memfd()
