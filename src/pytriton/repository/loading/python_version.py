@@ -67,12 +67,12 @@ class PythonVersion:
     async def add(self, plan: InstancePlan) -> None:
         """Start an instance and put it in service."""
         instance = await self._start(plan)
+        self._running_processes.add(instance.ended)
+        instance.ended.add_done_callback(self._running_processes.discard)
         if self._is_stopped or self._is_given_up:
             instance.stop()
             return
         self._members[instance] = _Member(instance, plan)
-        self._running_processes.add(instance.ended)
-        instance.ended.add_done_callback(self._running_processes.discard)
         instance.set_events(self._model)
         self._model.add_instance(instance)
 
