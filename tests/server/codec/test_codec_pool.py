@@ -14,6 +14,7 @@ import pytest
 
 from pytriton import dtypes
 from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.server.api.background import WORKERS
 from pytriton.server.codec import child, pool
 from pytriton.server.codec.pool import CodecPool
 from pytriton.wire.kserve_json import parse_infer
@@ -278,6 +279,31 @@ def test_large_tensors_go_to_the_memory_that_is_given(monkeypatch, make_process)
     assert asked == [4000, 4000]
     assert first.inputs["a"].data.obj is memory.obj
     assert bytes(first.inputs["a"].data) == bytes(second.inputs["a"].data)
+
+
+def test_processes_that_wait_for_memory_count(monkeypatch):
+    """A process keeps the text and its tensors until they are taken."""
+    monkeypatch.setattr(pool, "_LARGE_PAYLOAD_BYTES", 100)
+    text = large_text()
+    made = []
+    most = 0
+
+    def make_process():
+        made.append(InlineProcess())
+        return made[-1]
+
+    async def read(codec):
+        def allocate(size, header_bytes):
+            nonlocal most
+            most = max(most, len(codec._busy))
+            return memoryview(bytearray(size))
+
+        reads = (codec.infer(text, len(text), SPEC, LIMIT, allocate) for _ in range(20))
+        return await asyncio.gather(*reads)
+
+    assert len(run(read, make_process)) == 20
+    assert most <= WORKERS
+    assert len(made) <= WORKERS
 
 
 def test_process_of_a_client_that_left_before_its_tensors_were_taken_ends(monkeypatch):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton import dtypes
 from pytriton.errors import UnavailableError, error_from_code
 from pytriton.messages import InferRequest, InferTensor
-from pytriton.server.api.background import Background
+from pytriton.server.api.background import WORKERS, Background
 from pytriton.server.codec.messages import (
     Job,
     JobKind,
@@ -71,6 +71,8 @@ class CodecPool:
         self._loop = loop
         self._make_process = make_process
         self._background = background or Background(loop, "codec")
+        # Held for a whole job: while a process waits for memory, its thread is free, but it is not.
+        self._places = asyncio.Semaphore(WORKERS)
         self._lock = threading.Lock()  # for the two below, which threads change
         self._idle: list[CodecProcess] = []
         self._busy: set[CodecProcess] = set()
@@ -131,10 +133,11 @@ class CodecPool:
     ) -> tuple[Any, list[Buffer]]:
         state = _JobState(job)
         try:
-            reply, payload = await self._background.run(self._begin, state, text)
-            if payload is None:
-                memory = allocate(sum(reply.payload_sizes), 0)
-                payload = await self._background.run(self._finish, state, reply, memory)
+            async with self._places:
+                reply, payload = await self._background.run(self._begin, state, text)
+                if payload is None:
+                    memory = allocate(sum(reply.payload_sizes), 0)
+                    payload = await self._background.run(self._finish, state, reply, memory)
         except asyncio.CancelledError:
             self._cancel(state)
             raise
