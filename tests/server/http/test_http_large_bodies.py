@@ -13,6 +13,7 @@ import pytest
 from pytriton import dtypes
 from pytriton.messages import InferTensor
 from pytriton.server.api.background import SMALL_BYTES
+from pytriton.server.api.turns import Turns
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text
@@ -247,3 +248,79 @@ def test_answer_to_a_client_that_left_is_dropped(held):
     held.loop.run()
 
     assert client.answers() == []
+
+
+class FullTurns(Turns):
+    """The turns of an iteration that has done enough already."""
+
+    def __init__(self, loop) -> None:
+        super().__init__(loop)
+        self.count = 0
+
+    def is_free(self) -> bool:
+        return False
+
+    async def run(self, work):
+        self.count += 1
+        return await super().run(work)
+
+
+@pytest.fixture
+def full_service():
+    service = Service(loop=SteppedLoop())
+    service.turns = service.api._bodies._turns = FullTurns(service.loop)
+    yield service
+    service.loop.close()
+
+
+@pytest.mark.parametrize("pack,lines", [(bytes, ()), (gzip.compress, (GZIP,))])
+@pytest.mark.parametrize("length,turns", [(10, 0), (10_000, 1)])
+def test_request_of_medium_size_waits_for_its_turn(full_service, pack, lines, length, turns):
+    """Many of them at once would otherwise delay everybody else by their sum."""
+    full_service.connect().send(post(pack(infer_body(*range(length))), INFER, *lines))
+    full_service.loop.run()
+
+    assert sent(full_service) == list(range(length))
+    assert full_service.turns.count == turns
+
+
+def test_generate_request_of_medium_size_waits_for_its_turn(full_service):
+    body = json.dumps({"x": list(range(10_000))}).encode()
+    full_service.connect().send(post(body, GENERATE))
+    full_service.loop.run()
+
+    assert sent(full_service) == list(range(10_000))
+    assert full_service.turns.count == 1
+
+
+def test_mistake_in_a_request_of_medium_size_is_answered(full_service):
+    client = full_service.connect()
+    client.send(post(b" " * 20_000 + b"{", INFER))
+    full_service.loop.run()
+    (answer,) = client.answers()
+
+    assert answer.status == 500
+    assert "failed to parse the request JSON buffer" in error(answer)
+    assert full_service.turns.count == 1
+
+
+@pytest.mark.parametrize("length,turns", [(10, 0), (10_000, 1)])
+def test_json_response_of_medium_size_waits_for_its_turn(full_service, length, turns):
+    client = full_service.connect()
+    client.send(post(infer_body(1), INFER))
+    full_service.double.answer(floats(*range(length)))
+    full_service.loop.run()
+    (answer,) = client.answers()
+
+    assert json.loads(answer.body)["outputs"][0]["data"] == list(range(length))
+    assert full_service.turns.count == turns
+
+
+def test_binary_response_of_medium_size_is_sent_at_once(full_service):
+    client = full_service.connect()
+    client.send(post(infer_body(1, parameters={"binary_data_output": True}), INFER))
+    full_service.double.answer(floats(*range(10_000)))
+    (answer,) = client.answers()
+
+    assert answer.status == 200
+    assert full_service.turns.count == 0

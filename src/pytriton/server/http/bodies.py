@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pytriton.errors import UNEXPECTED, InternalError, InvalidArgumentError, ServerError
 from pytriton.server.api.background import SMALL_BYTES, Background
+from pytriton.server.api.turns import MEDIUM_BYTES, Turns
 from pytriton.server.codec.pool import CodecPool
 from pytriton.wire.compression import decompress, decompress_small
 from pytriton.wire.generate import parse_generate
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # The limit for requests whose bodies only have a few options; larger ones are not parsed.
-MAX_SETTINGS_BYTES = 1 << 20
+MAX_SETTINGS_BYTES = 64 << 10
 
 
 class Bodies:
@@ -57,6 +58,7 @@ class Bodies:
         self._background = background or Background(loop, "http")
         self._codec = codec or CodecPool(loop)
         self._max_bytes = max_bytes
+        self._turns = Turns(loop)
 
     def close(self) -> None:
         """Stop all threads and processes."""
@@ -81,6 +83,10 @@ class Bodies:
         if len(body) > SMALL_BYTES and (header_length is None or header_length > SMALL_BYTES):
             json_length = header_length or len(body)
             return partial(self._read_infer, body, json_length, model)
+        json_length = len(body) if header_length is None else header_length
+        if json_length > MEDIUM_BYTES and not self._turns.is_free():
+            read = partial(parse_infer, body, header_length, model.spec)
+            return partial(self._turns.run, read)
         return parse_infer(body, header_length, model.spec)
 
     def _read_infer(
@@ -97,6 +103,9 @@ class Bodies:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         json_length = len(body) if header_length is None else header_length
         if json_length <= SMALL_BYTES:
+            if json_length > MEDIUM_BYTES and not self._turns.is_free():
+                read = partial(parse_infer, body, header_length, model.spec)
+                return await self._turns.run(read)
             return parse_infer(body, header_length, model.spec)
         return await self._read_infer(body, json_length, model)
 
@@ -110,6 +119,8 @@ class Bodies:
             )
         if len(http.body) > SMALL_BYTES:
             return partial(self._codec.generate, http.body, model.spec, model.body_memory)
+        if len(http.body) > MEDIUM_BYTES and not self._turns.is_free():
+            return partial(self._turns.run, partial(parse_generate, http.body, model.spec))
         return parse_generate(http.body, model.spec)
 
     def load(self, http: HttpRequest) -> LoadOverrides | Deferred[LoadOverrides]:
@@ -159,10 +170,30 @@ class Bodies:
         on_error: Callable[[ServerError], None],
     ) -> None:
         """Encode a body in a thread, then call `on_written` or `on_error` in the event loop."""
+        self._write(partial(self._background.run, write), on_written, on_error)
 
+    def can_write_now(self) -> bool:
+        """Returns whether a body of more than `MEDIUM_BYTES` may be written in this iteration."""
+        return self._turns.is_free()
+
+    def write_in_turn(
+        self,
+        write: Callable[[], Answer],
+        on_written: Callable[[Answer], None],
+        on_error: Callable[[ServerError], None],
+    ) -> None:
+        """Encode a body in a later iteration of the event loop, then call one of the two."""
+        self._write(partial(self._turns.run, write), on_written, on_error)
+
+    def _write(
+        self,
+        write: Deferred[Answer],
+        on_written: Callable[[Answer], None],
+        on_error: Callable[[ServerError], None],
+    ) -> None:
         async def work() -> None:
             try:
-                answer = await self._background.run(write)
+                answer = await write()
             except Exception as error:  # noqa: BLE001  it is logged
                 on_error(as_server_error(error))
             else:

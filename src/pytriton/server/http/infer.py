@@ -11,6 +11,7 @@ from pytriton.errors import ServerError, UnsupportedError
 from pytriton.server.api.background import SMALL_BYTES
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.status import HTTP_STATUS
+from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.text import JSON_TYPE
 from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress
@@ -146,27 +147,39 @@ class InferExchange(EngineExchange):
             self._connection.respond_error(500, "expected a single response, got 0")
             return
         for tensor in response.outputs:
-            if len(tensor.data) > SMALL_BYTES and self._takes_long(response):
-                self._respond_later(response)
-                return
+            if len(tensor.data) > MEDIUM_BYTES:
+                if self._is_deferred(response):
+                    return
+                break
         parts, content_type, headers = self._write(response, encode_infer_response)
         self._connection.respond(200, parts, content_type, headers)
 
-    def _respond_later(self, response: InferResponse) -> None:
-        def respond(answer: tuple[Sequence[Buffer], bytes, bytes]) -> None:
-            self._connection.respond(200, *answer)
+    def _is_deferred(self, response: InferResponse) -> bool:
+        """Respond later if encoding takes long, or takes too long for now; returns whether so."""
+        bodies = self._service.bodies
+        if self._takes_long(response, SMALL_BYTES):
+            write = partial(self._write, response)
+            bodies.write_in_thread(write, self._respond, self.on_error)
+            return True
+        if not self._takes_long(response, MEDIUM_BYTES) or bodies.can_write_now():
+            return False
+        write = partial(self._write, response, encode_infer_response)
+        bodies.write_in_turn(write, self._respond, self.on_error)
+        return True
 
-        write = partial(self._write, response)
-        self._service.bodies.write_in_thread(write, respond, self.on_error)
+    def _respond(self, answer: tuple[Sequence[Buffer], bytes, bytes]) -> None:
+        self._connection.respond(200, *answer)
 
-    def _takes_long(self, response: InferResponse) -> bool:
-        """Returns whether a large output has to be encoded as JSON, classified or compressed."""
+    def _takes_long(self, response: InferResponse, max_bytes: int) -> bool:
+        """Returns whether an output of more bytes has to become JSON, classes or compressed."""
         default, listed = self._format
+        encoding = self._encoding()
         for tensor in response.outputs:
-            choice = listed.get(tensor.name, default)
-            if len(tensor.data) > SMALL_BYTES and (choice.class_count or not choice.binary):
-                return True
-        return self._encoding() != "identity"
+            if len(tensor.data) > max_bytes:
+                choice = listed.get(tensor.name, default)
+                if choice.class_count or not choice.binary or encoding != "identity":
+                    return True
+        return False
 
     def _encoding(self) -> str:
         if self._accept_encoding is None:
