@@ -23,6 +23,7 @@ from pytriton.server.api.background import Background
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import GRPC_RESTRICTED
+from pytriton.server.api.turns import Turns
 from pytriton.server.grpc import health, reflection
 from pytriton.server.grpc.call import RefusedCall, UnaryCall
 from pytriton.server.grpc.call_work import CallWork
@@ -130,7 +131,7 @@ class GrpcApi:
     ) -> None:
         self.connections: set[GrpcConnection] = set()
         self.tasks = BackgroundTasks(loop)
-        self.work = CallWork(self.tasks, Background(loop, "grpc"))
+        self.work = CallWork(self.tasks, Background(loop, "grpc"), Turns(loop))
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes

@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pytriton.background_tasks import BackgroundTasks
+    from pytriton.dtypes import Buffer
     from pytriton.server.api.background import Background
+    from pytriton.server.api.turns import Turns
     from pytriton.server.grpc.call import Call
 
 
 class CallWork:
     """Runs them for all calls; an exception ends the call that it was raised for."""
 
-    def __init__(self, tasks: BackgroundTasks, background: Background) -> None:
+    def __init__(self, tasks: BackgroundTasks, background: Background, turns: Turns) -> None:
         self._tasks = tasks
         self.background = background
+        self.turns = turns
 
     def run_task(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Start a coroutine that answers a call; it is not cancelled if the client disconnects."""
@@ -45,6 +49,24 @@ class CallWork:
         call.is_busy = False
         if call.is_open:
             then(result)
+            call.resume_input()
+
+    def run_in_turn(self, call: Call, then: Callable[[Any], None], message: Buffer) -> None:
+        """Call `then` with a message in a later iteration of the event loop.
+
+        Until then, the call processes no further message.
+        """
+        call.is_busy = True
+        self.run_task(call, self._run_in_turn(call, partial(then, message)))
+
+    async def _run_in_turn(self, call: Call, work: Callable[[], None]) -> None:
+        def process() -> None:
+            call.is_busy = False
+            if call.is_open:
+                work()
+
+        await self.turns.run(process)
+        if call.is_open:
             call.resume_input()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, UnsupportedError
 from pytriton.server.api.header_forwarding import HeaderForwarding
+from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.grpc.call import UnaryCall
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.wire.kserve_pb import build_request, parse_message, read_start
@@ -116,7 +117,14 @@ class InferCall(UnaryCall):
         return self._service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_request(self, message: Buffer) -> None:
-        """Pass the request to the engine."""
+        """Pass the request to the engine, later if it is one of many that take some time."""
+        work = self.connection.work
+        if len(message) > MEDIUM_BYTES and not work.turns.is_free():
+            work.run_in_turn(self, self._begin, message)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: Buffer) -> None:
         service = self._service
         parsed, raw = parse_message(message)
         model = service.engine.lookup(parsed.model_name, parsed.model_version)

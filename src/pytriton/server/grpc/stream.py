@@ -13,6 +13,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InternalError, ServerError, UnavailableError
+from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.grpc.call import Call
 from pytriton.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.wire.http2 import ErrorCode
@@ -82,6 +83,14 @@ class StreamInferCall(Call):
         return self.service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_message(self, message: Buffer) -> None:
+        """Pass a request to the engine, later if it is one of many that take some time."""
+        work = self.connection.work
+        if len(message) > MEDIUM_BYTES and not work.turns.is_free():
+            work.run_in_turn(self, self._begin, message)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: Buffer) -> None:
         """Pass a request to the engine; an error in the request ends only that request."""
         parsed, raw = parse_message(message)
         streamed = StreamedRequest(self, parsed)
