@@ -44,6 +44,7 @@ class LoopChannel:
         on_lost: Callable[[Exception], None],
     ) -> None:
         self.channel = channel
+        self.payload = channel.payload  # makes an empty payload for the next message
         self.is_open = True
         self.reads_ahead = False  # True: several messages may be read in one loop iteration
         self._loop = loop
@@ -67,10 +68,6 @@ class LoopChannel:
         self._is_watched = True
         self._loop.add_reader(self.channel.fileno(), self._on_readable)
         self._watch_unsent()
-
-    def payload(self) -> Payload:
-        """Returns an empty payload for the next message."""
-        return self.channel.payload()
 
     def send(self, frame: Frame, payload: Payload | None = None) -> None:
         """Send a frame, now or when there is room in the socket.

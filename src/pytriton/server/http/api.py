@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import UNEXPECTED, ServerError, UnavailableError, UnsupportedError
@@ -60,6 +60,13 @@ logger = logging.getLogger(__name__)
 
 _TEXT_TYPE = b"text/plain"
 _MAX_DIGITS = 19  # of a valid length
+
+
+class Resolved(NamedTuple):
+    """An allowed request's route, and the method that answers it."""
+
+    handler: Callable[..., Exchange | None]
+    route: Route
 
 
 class HttpApi(HttpHandler):
@@ -129,22 +136,33 @@ class HttpApi(HttpHandler):
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a request now, or return the exchange that will answer it."""
-        route = self._router.resolve(request.head.target)
+        # A head that was seen before, byte for byte, is routed and authorised already: 1 us less.
+        resolved: Resolved | None = request.head.resolved
+        if resolved is None:
+            resolved = request.head.resolved = self._resolve(connection, request.head)
+            if resolved is None:
+                return None
+        try:
+            return resolved.handler(connection, request, resolved.route)
+        except ServerError as error:
+            respond_server_error(connection, error)
+        return None
+
+    def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+        """Find the method that answers an allowed request; otherwise respond with an error."""
+        route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
             connection.respond_error(404, "Not Found")
             return None
         endpoint = route.endpoint
-        refusal = self._authorization.refusal(endpoint.api, request.head.headers.get)
+        refusal = self._authorization.refusal(endpoint.api, head.headers.get)
         if refusal is not None:
             connection.respond_error(HTTP_RESTRICTED, refusal)
-        elif request.head.method not in endpoint.methods:
+            return None
+        if head.method not in endpoint.methods:
             connection.respond_error(405, "Method Not Allowed", endpoint.allow)
-        else:
-            try:
-                return self._handlers[endpoint.handler](connection, request, route)
-            except ServerError as error:
-                respond_server_error(connection, error)
-        return None
+            return None
+        return Resolved(self._handlers[endpoint.handler], route)
 
     def close(self) -> None:
         """Cancel running tasks when the server stops."""

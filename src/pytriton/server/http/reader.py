@@ -44,6 +44,7 @@ class RequestHead(msgspec.Struct):
     keep_alive: bool = True
     is_http_10: bool = False
     content_length: int = 0
+    resolved: Any = None  # kept by the handler: how it answers requests with this head
 
 
 class HttpRequest(msgspec.Struct, eq=False):
