@@ -232,6 +232,7 @@ class BatchTracker:
     def _outcomes_by_batch(self, received: Received, frame: Responses) -> dict[int, list[Outcome]]:
         """Returns the outcomes of each batch, without those for requests that have ended."""
         by_batch: dict[int, list[Outcome]] = {}
+        labels = self._labels
         for item in frame.items:
             batch = self.running.get(item.batch)
             if batch is None or item.position not in batch.open_positions:
@@ -241,8 +242,8 @@ class BatchTracker:
                 error = error_from_code(item.error_code, item.error)
             elif item.outputs is not None:
                 response = InferResponse(
-                    self._labels.name,
-                    self._labels.version,
+                    labels.name,
+                    labels.version,
                     batch.inferences[item.position].request.id,
                     [make_tensor(received, ref) for ref in item.outputs],
                     item.parameters,

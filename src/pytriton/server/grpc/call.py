@@ -207,7 +207,7 @@ class Call:
     def send(self, parts: list[Buffer]) -> bool:
         """Send a message; returns False if the caller should pause until `on_writable`."""
         if self.encoding == IDENTITY:
-            return self.send_now(parts)
+            return self.send_framed(gather(frame_message(parts)))
         if self._sends is None:
             self._sends = CompressedSends(self)
         return self._sends.send(parts)

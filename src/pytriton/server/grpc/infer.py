@@ -138,7 +138,9 @@ class InferCall(UnaryCall):
                 self, self._submit, service.build, parsed, raw, spec, self.head
             )
         else:
-            self._submit(service.build(parsed, raw, spec, self.head))
+            built = service.build(parsed, raw, spec, self.head)
+            self._class_counts = built.class_counts
+            self._inference = service.submit(built.request, spec, self.head.metadata, self)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts
