@@ -47,7 +47,8 @@ class TritonConfig:
         http_address: address to listen on for HTTP; default 0.0.0.0.
         http_port: port for HTTP; default 8000.
         http_header_forward_pattern: regular expression of the headers to pass on as parameters.
-        http_thread_count: threads for HTTP; default 8.
+        http_thread_count: threads for HTTP; here the number of processes, at most 8 and at most the
+            number of cores, if `frontend_processes` is not given.
         http_restricted_api: groups of endpoints that require a header, `<APIs>:<key>=<value>`.
         allow_grpc: whether gRPC requests are served; default True.
         grpc_address: address to listen on for gRPC; default 0.0.0.0.
@@ -87,6 +88,8 @@ class TritonConfig:
         cache_config: settings `<cache>,<setting>=<value>` of the response caches.
         cache_directory: folder with cache implementations.
         buffer_manager_thread_count: threads that copy tensors; default 0.
+        frontend_processes: processes that serve HTTP and gRPC, from 0 (in the server's own) to 64;
+            default depends on the cores: 0 for up to four, else a quarter of them, from 2 to 8.
         response_cache_byte_size: size of the local response cache, the same as
             `cache_config=["local,size=<bytes>"]`; not a field.
 
@@ -145,6 +148,7 @@ class TritonConfig:
     cache_config: list[str] | None = None
     cache_directory: str | None = None
     buffer_manager_thread_count: int | None = None
+    frontend_processes: int | None = None
     response_cache_byte_size: dataclasses.InitVar[int | None] = None
 
     def __post_init__(self, response_cache_byte_size: int | None) -> None:

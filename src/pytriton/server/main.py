@@ -19,6 +19,7 @@ from pytriton.server.command.serving_protocol import OpenPorts
 from pytriton.server.command.startup import log_ports
 from pytriton.server.core import Core
 from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.process.cores import surroundings
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.process_watch import ProcessWatch
@@ -120,7 +121,7 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_server: Sta
     loop.add_signal_handler(signal.SIGTERM, end, True)
     _end_with_parent(loop, parent, end)
     try:
-        options = ServerOptions.from_triton_config(start.config)
+        options = ServerOptions.from_triton_config(start.config, surroundings=surroundings())
         set_up_logging(options.log)
         serving = await _start_unless_ended(start_server(options, loop), ended)
     except (ServerError, PyTritonError, OSError) as error:

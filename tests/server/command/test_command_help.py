@@ -33,7 +33,7 @@ def test_option_shows_its_value_default_and_meaning():
     "name, remark",
     [
         ("trace-rate", "Use --trace-config=rate=... instead."),
-        ("http-thread-count", "Taken for compatibility, without effect here."),
+        ("grpc-infer-thread-count", "Taken for compatibility, without effect here."),
     ],
 )
 def test_option_says_what_is_special(name, remark):

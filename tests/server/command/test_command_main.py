@@ -113,10 +113,10 @@ def test_repository_is_needed(capsys):
 
 
 def test_warnings_are_logged_as_everything_is(capsys):
-    run(["--http-thread-count=3", "--log-format=ISO8601", "--trace-rate=5"])
+    run(["--sagemaker-thread-count=3", "--log-format=ISO8601", "--trace-rate=5"])
 
     warnings = capsys.readouterr().err.splitlines()[:2]
     assert [warning.split("] ")[1] for warning in warnings] == [
-        '"--http-thread-count has no effect on this server"',
+        '"--sagemaker-thread-count has no effect on this server"',
         "\"'--trace-rate' has been deprecated, please use '--trace-config=rate=5' instead\"",
     ]

@@ -24,6 +24,7 @@ VALUES = {
 OWN_VALUES = {
     "backend-config": "python,thread-pool-size=3",
     "cache-config": "local,size=5",
+    "frontend-processes": "3",
     "grpc-infer-response-compression-level": "high",
     "grpc-restricted-protocol": "trace:k=v",
     "http-restricted-api": "trace:k=v",
@@ -181,8 +182,8 @@ def test_deprecated_option_works_with_a_warning(argument, name, value, instead):
 
 
 def test_option_without_effect_is_warned_about():
-    assert parse(["--http-thread-count=4"]).warnings == [
-        "--http-thread-count has no effect on this server"
+    assert parse(["--sagemaker-thread-count=4"]).warnings == [
+        "--sagemaker-thread-count has no effect on this server"
     ]
 
 

@@ -95,6 +95,7 @@ def test_every_field_of_triton_config_has_its_place():
         cache_config=["local,size=1048576"],
         cache_directory="caches",
         buffer_manager_thread_count=8,
+        frontend_processes=9,
     ).to_dict()
 
     assert None not in config.values()
@@ -133,6 +134,7 @@ def test_every_field_of_triton_config_has_its_place():
         strict_readiness=False,
         cache_bytes=1048576,
         trace_settings=("triton,file=t.json", "rate=7"),
+        frontend_processes=9,
     )
 
 

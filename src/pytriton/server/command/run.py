@@ -25,6 +25,7 @@ from pytriton.server.options.server_options import (
     ServerOptions,
     read_log_options,
 )
+from pytriton.server.process.cores import surroundings
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
 from pytriton.server.process.logs import TritonFormatter, set_up_logging
@@ -92,7 +93,9 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
     except OSError as error:
         raise FlagError("log-file", f"the log cannot be written: {error}") from error
     options = ServerOptions.from_triton_config(
-        values, default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES
+        values,
+        default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES,
+        surroundings=surroundings(),
     )
     for warning in command_line.warnings:
         logger.warning("%s", warning)

@@ -61,6 +61,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "Seconds that the server continues to serve after a signal while it reports that it is "
             "not ready, so that load balancers notice first. Not an option of Triton.",
         ),
+        _integer(
+            "frontend-processes",
+            "",
+            "Number of processes that serve HTTP and gRPC, at most 64; 0 means in the server's own "
+            "process. Default: 0 for up to four cores, else a quarter of the cores, from 2 to 8. "
+            "The environment variable PYTRITON_FRONTEND_PROCESSES sets another default. Not an "
+            "option of Triton.",
+        ),
     ),
     "Logging": (
         _integer("log-verbose", "0", "Level of verbose logging; 0 turns it off."),
@@ -163,7 +171,12 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "Seconds after which a connection without requests is closed; 0 means never. Not an "
             "option of Triton.",
         ),
-        _integer("http-thread-count", "8", "Number of threads that serve HTTP.", has_effect=False),
+        _integer(
+            "http-thread-count",
+            "",
+            "Number of processes, at most 8 and at most the number of cores, if "
+            "--frontend-processes is not given.",
+        ),
         _each(
             "http-restricted-api",
             "<group>[,<group>...]:<header>=<value>",

@@ -18,6 +18,7 @@ from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_MET
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.api.authorization import Protocol, RestrictedGroup, parse_restricted_groups
 from pytriton.server.options.flags import FlagError, Flags, bad_value
+from pytriton.server.options.frontends import ONE_CORE, Surroundings, read_frontend_processes
 from pytriton.server.options.repository_options import RepositoryOptions, read_repository_options
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ _WITHOUT_EFFECT = (
     "grpc_infer_thread_count",
     "grpc_max_response_pool_size",
     "host_policy",
-    "http_thread_count",
     "model_load_gpu_limit",
     "model_namespacing",
     "repoagent_directory",
@@ -147,6 +147,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict_readiness: bool = True
     cache_bytes: int = 0  # size of the response cache; 0: no cache
     trace_settings: tuple[str, ...] = ()
+    frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
 
     @classmethod
     def from_triton_config(
@@ -154,6 +155,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         config: Mapping[str, Any],
         *,
         default_http_max_input_bytes: int = BOUND_HTTP_MAX_INPUT_BYTES,
+        surroundings: Surroundings = ONE_CORE,
     ) -> ServerOptions:
         """Read the fields of `TritonConfig`, or flags with underscores for dashes.
 
@@ -161,6 +163,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             config: values by name; None leaves the choice to the server.
             default_http_max_input_bytes: the limit if `http_max_input_size` is not given;
                 a server of repositories passes `REPOSITORY_HTTP_MAX_INPUT_BYTES`.
+            surroundings: the machine and the environment, for settings that depend on them.
 
         Returns:
             The settings.
@@ -198,6 +201,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             strict_readiness=flags.boolean("strict_readiness", default=True),
             cache_bytes=_cache_bytes(flags),
             trace_settings=_trace_settings(flags),
+            frontend_processes=read_frontend_processes(flags, surroundings),
         )
         flags.ignore(*_WITHOUT_EFFECT)
         flags.refuse_unread()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many cores a process may use, in and out of containers."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from pytriton.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
+from pytriton.server.process.cores import (
+    cores_of_cpu_max,
+    cores_of_quota,
+    group_paths,
+    surroundings,
+    usable_cores,
+)
+
+V1_GROUPS = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
+
+
+@pytest.fixture
+def sixteen_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)), raising=False)
+
+
+def system(tmp_path, files):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "text, cores",
+    [
+        ("max 100000\n", math.inf),
+        ("200000 100000\n", 2.0),
+        ("150000 100000\n", 1.5),
+        ("50000 100000\n", 0.5),
+        ("", math.inf),
+        ("200000\n", math.inf),
+        ("nonsense here\n", math.inf),
+        ("100000 0\n", math.inf),
+    ],
+)
+def test_cpu_max_is_a_quota_for_each_period(text, cores):
+    assert cores_of_cpu_max(text) == cores
+
+
+@pytest.mark.parametrize(
+    "quota, period, cores",
+    [
+        ("400000\n", "100000\n", 4.0),
+        ("-1\n", "100000\n", math.inf),
+        ("0", "100000", math.inf),
+        ("", "", math.inf),
+    ],
+)
+def test_quota_of_version_1_may_be_none(quota, period, cores):
+    assert cores_of_quota(quota, period) == cores
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("0::/\n", ("/", "/")),
+        ("0::/system.slice/a:b.service\n", ("/system.slice/a:b.service", "/")),
+        (V1_GROUPS, ("/", "/docker/abc")),
+        ("3:cpuset:/sets\n0::/user\n", ("/user", "/")),
+        ("", ("/", "/")),
+        ("nonsense\n0::\n", ("/", "/")),
+    ],
+)
+def test_groups_of_a_process_have_one_path_for_each_version(text, expected):
+    assert group_paths(text) == expected
+
+
+@pytest.mark.usefixtures("sixteen_cores")
+@pytest.mark.parametrize(
+    "files, cores",
+    [
+        ({}, 16),
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, 16),
+        ({"sys/fs/cgroup/cpu.max": "300000 100000"}, 3),
+        ({"sys/fs/cgroup/cpu.max": "390000 100000"}, 3),
+        ({"sys/fs/cgroup/cpu.max": "20000 100000"}, 1),
+        ({"sys/fs/cgroup/cpu.max": "6400000 100000"}, 16),
+        (
+            {
+                "proc/self/cgroup": "0::/pods/one\n",
+                "sys/fs/cgroup/pods/one/cpu.max": "max 100000",
+                "sys/fs/cgroup/pods/cpu.max": "500000 100000",
+            },
+            5,
+        ),
+        (
+            {
+                "proc/self/cgroup": V1_GROUPS,
+                "sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "700000",
+                "sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000",
+            },
+            7,
+        ),
+        (
+            # Inside a container, the group that the host names is the root.
+            {
+                "proc/self/cgroup": V1_GROUPS,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            2,
+        ),
+    ],
+)
+def test_smallest_limit_counts(tmp_path, files, cores):
+    assert usable_cores(system(tmp_path, files)) == cores
+
+
+def test_affinity_limits_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 5}, raising=False)
+
+    assert usable_cores(tmp_path) == 2
+
+
+@pytest.mark.parametrize("count, cores", [(12, 12), (None, 1)])
+def test_system_without_affinity_counts_all_cores(tmp_path, monkeypatch, count, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+
+    assert usable_cores(tmp_path) == cores
+
+
+def test_surroundings_are_those_of_this_process(monkeypatch):
+    monkeypatch.setenv(FRONTENDS_VARIABLE, "3")
+
+    assert surroundings() == Surroundings(cores=usable_cores(), frontend_processes="3")
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
