@@ -17,6 +17,7 @@ from pytriton.executor.base import Outcome
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
+from pytriton.server.api.local_client import LocalClient
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.options.server_options import ServerOptions
@@ -87,6 +88,9 @@ class FakeEngine:
 
     def models(self) -> list[Any]:
         return []
+
+    def ready_versions(self, name: str) -> list[int]:
+        return [1]
 
     def infer(self, request: InferRequest, sink: Any, trace: Any = None) -> Inference:
         inference = Inference(request, sink, trace, self)
@@ -248,7 +252,10 @@ class GrpcClient:
         control = control or BoundControl(self.engine, self.loop)
         options = options or ServerOptions()
         traces = TraceSettings.read(options.trace_settings)
-        self.api = GrpcApi(self.engine, options, self.loop, control, traces)
+        self.client = LocalClient(
+            self.engine, control, traces, strict_readiness=options.strict_readiness
+        )
+        self.api = GrpcApi(self.client, options, self.loop)
         if background is not None:
             self.api.work.background = background
         self.transport = FakeTransport()

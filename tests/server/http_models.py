@@ -15,6 +15,7 @@ from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferResponse, InferTensor
+from pytriton.server.api.local_client import LocalClient
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.codec.child import run_job
 from pytriton.server.codec.messages import decode_job, decode_reply, encode
@@ -138,12 +139,16 @@ class Service:
         traces = TraceSettings.read(self.options.trace_settings)
         self.background = background or InlineBackground()
         codec = CodecPool(self.loop, self.background, InlineProcess)
-        self.api = HttpApi(
+        self.client = LocalClient(
             self.engine,
-            self.options,
-            self.loop,
             self.control,
             traces,
+            strict_readiness=self.options.strict_readiness,
+        )
+        self.api = HttpApi(
+            self.client,
+            self.options,
+            self.loop,
             background=self.background,
             codec=codec,
         )

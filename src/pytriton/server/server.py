@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import UnavailableError
 from pytriton.server.api.authorization import Authorization, Protocol
-from pytriton.server.grpc.api import GrpcApi
-from pytriton.server.grpc.tls import tls_context
-from pytriton.server.http.api import HttpApi
+from pytriton.server.api.local_client import LocalClient
+from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.metrics.api import MetricsApi
 from pytriton.server.process.acceptor import Acceptor
+from pytriton.server.process.client_opener import ClientOpener
 from pytriton.transport.control import Started
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-
     from pytriton.server.core import Core
-    from pytriton.server.grpc.connection import GrpcConnection
-    from pytriton.server.http.connection import HttpConnection
     from pytriton.server.options.server_options import Endpoint, ServerOptions
+    from pytriton.server.process.acceptor import ClientTaker
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
-_FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
+_FLUSH_S = 1.0  # for the last metrics to reach their readers
 
 
 class Server:
@@ -40,9 +36,13 @@ class Server:
         self.core = core
         self.options = options
         self._loop = loop
-        shared = (core.engine, options, loop, core.control, core.trace_settings, core.tracing)
-        self._http = HttpApi(*shared)
-        self._grpc = GrpcApi(*shared)
+        client = LocalClient(
+            core.engine,
+            core.control,
+            core.trace_settings,
+            strict_readiness=options.strict_readiness,
+        )
+        self._front_end = FrontEnd(client, options, loop, core.tracing)
         self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
         self._acceptors: list[Acceptor] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
@@ -54,19 +54,21 @@ class Server:
             if endpoint.allow:
                 logger.warning("%s requests are not served: this server has no such port", name)
         if options.grpc.allow:
-            tls = tls_context(options.grpc_tls) if options.grpc_tls is not None else None
-            self.grpc_port = self._listen(options.grpc, self._grpc.make_connection, "GRPC", tls)
-        if options.http.allow:
-            self.http_port = self._listen(options.http, self._http.make_connection, "HTTP")
-        if options.metrics.allow:
-            self.metrics_port = self._listen(
-                options.metrics, self._metrics.make_connection, "Metrics"
+            self.grpc_port = self._listen(
+                options.grpc, self._front_end.taker(Protocol.GRPC), "GRPC"
             )
+        if options.http.allow:
+            self.http_port = self._listen(
+                options.http, self._front_end.taker(Protocol.HTTP), "HTTP"
+            )
+        if options.metrics.allow:
+            opener = ClientOpener(self._loop, self._metrics.make_connection)
+            self.metrics_port = self._listen(options.metrics, opener, "Metrics")
 
     @property
     def connection_counts(self) -> tuple[int, int]:
         """The number of clients that are connected over HTTP and over gRPC."""
-        return len(self._http.connections), len(self._grpc.connections)
+        return self._front_end.connection_counts
 
     @property
     def ports(self) -> Started:
@@ -78,32 +80,25 @@ class Server:
         self.core.engine.refuse()
         for acceptor in self._acceptors:
             acceptor.close()
-        self._grpc.begin_shutdown()
+        self._front_end.begin_shutdown()
 
     async def end_connections(self, timeout_s: float) -> None:
         """Close all connections, each after its client has received its responses."""
-        connections: list[HttpConnection | GrpcConnection] = [
-            *self._http.connections,
-            *self._grpc.connections,
-            *self._metrics.connections,
-        ]
         for acceptor in self._acceptors:
-            acceptor.abandon()
-        if connections:
-            ending = [connection.end() for connection in connections]
-            await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
-        self._http.close()
-        self._grpc.close()
+            acceptor.close()
+        await self._front_end.end_connections(timeout_s)
+        scrapes = [connection.end() for connection in list(self._metrics.connections)]
+        if scrapes:
+            await asyncio.wait(scrapes, timeout=_FLUSH_S)
 
     def _listen(
         self,
         endpoint: Endpoint,
-        make_protocol: Callable[[], asyncio.BaseProtocol],
+        clients: ClientTaker,
         name: str,
-        tls: ssl.SSLContext | None = None,
     ) -> int:
         sock = _bind(endpoint, name)
-        acceptor = Acceptor(self._loop, sock, make_protocol, tls)
+        acceptor = Acceptor(self._loop, sock, clients)
         acceptor.start()
         self._acceptors.append(acceptor)
         port: int = sock.getsockname()[1]

@@ -22,6 +22,7 @@ from pytriton.server.api.documents import (
     model_statistics,
     repository_index,
     server_metadata,
+    statistics_of,
 )
 
 
@@ -82,7 +83,7 @@ def test_statistics_of_an_idle_model_are_tritons():
         '},"response_stats":{},"batch_stats":[],"memory_usage":[]}]}'
     )
 
-    assert model_statistics([model("decoupled")]).decode() == expected
+    assert model_statistics([statistics_of(model("decoupled"))]).decode() == expected
 
 
 def record(rows: int, compute: tuple[int, int, int], succeeded_ns: int = 0, queue_ns: int = 0):
@@ -111,7 +112,7 @@ def test_statistics_of_a_busy_model_are_tritons():
     for batch in batches:
         busy.statistics.record_batch(batch, now_ms=1794710553627)
 
-    assert model_statistics([busy]).decode() == (
+    assert model_statistics([statistics_of(busy)]).decode() == (
         '{"model_stats":[{"name":"batched","version":"1","last_inference":1794710553627,'
         '"inference_count":6,"execution_count":4,"inference_stats":{'
         '"success":{"count":4,"ns":68243636},"fail":{"count":0,"ns":0},'
@@ -132,7 +133,7 @@ def test_statistics_name_failures_and_responses():
     stream.statistics.record_response(0, ResponseOutcome.SUCCESS, 7, 3)
     stream.statistics.record_response(1, ResponseOutcome.EMPTY, 4)
 
-    (document,) = orjson.loads(model_statistics([stream]))["model_stats"]
+    (document,) = orjson.loads(model_statistics([statistics_of(stream)]))["model_stats"]
 
     assert document["version"] == "3"
     assert document["inference_stats"]["fail"] == {"count": 2, "ns": 50}
@@ -148,7 +149,8 @@ def test_statistics_name_failures_and_responses():
 
 
 def test_statistics_list_models_in_the_order_given():
-    documents = orjson.loads(model_statistics([model("b"), model("a"), model("a", version=2)]))
+    models = [model("b"), model("a"), model("a", version=2)]
+    documents = orjson.loads(model_statistics(map(statistics_of, models)))
 
     assert [(entry["name"], entry["version"]) for entry in documents["model_stats"]] == [
         ("b", "1"),

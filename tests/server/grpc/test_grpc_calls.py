@@ -150,7 +150,7 @@ def test_unexpected_error_is_logged_and_not_shown(client, caplog):
     def infer(request, sink, trace=None):
         raise ZeroDivisionError("secret")
 
-    client.engine.infer = infer
+    client.client.infer = infer
     with caplog.at_level(logging.ERROR):
         stream = client.call("ModelInfer", infer_request())
 

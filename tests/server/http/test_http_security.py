@@ -146,7 +146,7 @@ def test_client_cannot_forge_log_lines(service, name, caplog, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("mistake")
 
-    monkeypatch.setattr(service.engine, "lookup", fail)
+    monkeypatch.setattr(service.client, "lookup", fail)
     with caplog.at_level(logging.DEBUG):
         answer = ask(service, get(b"/v2/models/" + name))
 

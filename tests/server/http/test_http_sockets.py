@@ -16,6 +16,7 @@ import uvloop
 
 from pytriton.server.options.server_options import Limits
 from pytriton.server.process.acceptor import Acceptor
+from pytriton.server.process.client_opener import ClientOpener
 from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
 
 DEADLINE_S = 60.0
@@ -31,7 +32,7 @@ class LiveServer:
         loop.set_exception_handler(lambda _, context: self.problems.append(context))
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        self._acceptor = Acceptor(loop, listener, self.handler.make_connection)
+        self._acceptor = Acceptor(loop, listener, ClientOpener(loop, self.handler.make_connection))
         self._acceptor.start()
         self._thread = threading.Thread(target=loop.run_forever)
         self._thread.start()

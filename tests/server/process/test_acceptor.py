@@ -15,8 +15,9 @@ import types
 import pytest
 import uvloop
 
-from pytriton.server.process import acceptor as module
-from pytriton.server.process.acceptor import MAX_PER_ITERATION, Acceptor, keepalive_options
+from pytriton.server.process import client_opener as module
+from pytriton.server.process.acceptor import Acceptor
+from pytriton.server.process.client_opener import MAX_PER_ITERATION, ClientOpener, keepalive_options
 from tests.server.http_fakes import FakeLoop
 
 DEADLINE_S = 30.0
@@ -46,7 +47,8 @@ class Port:
         self._clients = contextlib.ExitStack()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = self._socket.getsockname()
-        self.acceptor = Acceptor(loop, self._socket, self.make_protocol, tls)
+        self.opener = ClientOpener(loop, self.make_protocol, tls)
+        self.acceptor = Acceptor(loop, self._socket, self.opener)
 
     def make_protocol(self) -> asyncio.Protocol:
         return Greeter(self.made)
@@ -70,11 +72,12 @@ class Port:
         return await asyncio.wait_for(self.loop.sock_recv(client, 100), DEADLINE_S)
 
     async def close(self) -> None:
-        self.acceptor.abandon()
+        self.acceptor.close()
+        self.opener.abandon()
         for greeter in self.made:
             greeter.transport.abort()
         self._clients.close()
-        await self.until(lambda: not self.acceptor.opening_count)
+        await self.until(lambda: not self.opener.opening_count)
 
 
 @pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
@@ -128,7 +131,7 @@ def test_round_accepts_no_more_than_its_bound(loop, monkeypatch, bound, tls):
         port.acceptor.start()
         port.acceptor._accept()
 
-        assert port.acceptor.opening_count == 3
+        assert port.opener.opening_count == 3
 
     run(loop, test, tls)
 
@@ -185,7 +188,7 @@ def test_protocol_that_cannot_be_made_is_logged_and_harms_no_other(loop, caplog)
                 raise makers.pop()
             return Greeter(port.made)
 
-        port.acceptor._make_protocol = make_protocol
+        port.opener._make_protocol = make_protocol
         port.acceptor.start()
         first, second = port.connect(), port.connect()
 
@@ -205,7 +208,7 @@ def test_client_without_tls_is_turned_away_quietly(loop, caplog):
         with contextlib.suppress(ConnectionResetError):
             while await port.read(client):
                 pass
-        await port.until(lambda: not port.acceptor.opening_count)
+        await port.until(lambda: not port.opener.opening_count)
 
         assert port.made == []
         assert [it for it in caplog.records if it.levelno > logging.DEBUG] == []
@@ -217,8 +220,8 @@ def test_client_in_the_middle_of_tls_is_ended_with_the_server(loop):
     async def test(port):
         port.acceptor.start()
         client = port.connect()
-        await port.until(lambda: port.acceptor.opening_count)
-        port.acceptor.abandon()
+        await port.until(lambda: port.opener.opening_count)
+        port.opener.abandon()
 
         assert await port.read(client) == b""
 
@@ -230,8 +233,8 @@ def test_client_that_was_just_accepted_is_ended_with_the_server(loop):
         port.acceptor.start()
         client = port.connect()
         port.acceptor._accept()
-        assert port.acceptor.opening_count == 1
-        port.acceptor.abandon()
+        assert port.opener.opening_count == 1
+        port.opener.abandon()
 
         assert await port.read(client) == b""
 
@@ -282,7 +285,7 @@ class ScriptedSocket:
 
 def start_scripted(*numbers: int):
     loop, sock = ReaderLoop(), ScriptedSocket(*numbers)
-    acceptor = Acceptor(loop, sock, asyncio.Protocol)
+    acceptor = Acceptor(loop, sock, ClientOpener(loop, asyncio.Protocol))
     acceptor.start()
     return loop, sock, acceptor
 

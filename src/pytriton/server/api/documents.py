@@ -7,7 +7,7 @@ Pure functions from records to bytes. A model's configuration is printed by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -88,11 +88,20 @@ def _tensors(specs: dict[str, TensorSpec]) -> list[dict[str, Any]]:
     ]
 
 
-def model_statistics(models: Iterable[ReportedModel]) -> bytes:
+def statistics_of(model: ReportedModel) -> dict[str, Any]:
+    """Returns the statistics of a model version in Triton's layout."""
+    return {
+        "name": model.spec.name,
+        "version": str(model.spec.version),
+        **model.statistics.snapshot(),
+    }
+
+
+def model_statistics(models: Iterable[Mapping[str, Any]]) -> bytes:
     """Make the document of `/v2/models/stats` and of its variants for one model.
 
     Args:
-        models: the versions to list, in this order.
+        models: the statistics of the versions to list, in this order; see `EngineClient`.
 
     Returns:
         The JSON object.
@@ -100,12 +109,7 @@ def model_statistics(models: Iterable[ReportedModel]) -> bytes:
     return orjson.dumps(
         {
             "model_stats": [
-                {
-                    "name": model.spec.name,
-                    "version": str(model.spec.version),
-                    **model.statistics.snapshot(),
-                    "memory_usage": [],  # the Python backend reports none
-                }
+                {**model, "memory_usage": []}  # the Python backend reports none
                 for model in models
             ]
         }

@@ -11,21 +11,20 @@ from pytriton.wire.repository import check_model_name
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from pytriton.engine.control import IndexEntry, ModelControl
-    from pytriton.engine.engine import Engine
+    from pytriton.engine.client import Answer, EngineClient
+    from pytriton.engine.control import IndexEntry
     from pytriton.wire.repository import LoadOverrides
 
 
 class RepositoryService:
-    """Checks requests, refuses wrong ones at once, and calls the model control."""
+    """Checks requests, refuses wrong ones at once, and passes the others on."""
 
-    def __init__(self, engine: Engine, control: ModelControl) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._control = control
 
-    def index(self, *, ready: bool) -> list[IndexEntry]:
+    def index(self, *, ready: bool) -> Answer[list[IndexEntry]]:
         """Returns every known model version, or only those that are ready."""
-        return self._control.index(ready=ready)
+        return self._engine.index(ready=ready)
 
     def load(self, name: str, overrides: LoadOverrides) -> Coroutine[Any, Any, None]:
         """Load a model; the coroutine returns when it is ready.
@@ -34,7 +33,7 @@ class RepositoryService:
             ServerError: At once, if the name is invalid or the server is stopping.
         """
         self._check(name, is_path=True)
-        return self._control.load(name, overrides.config, overrides.files)
+        return self._engine.load(name, overrides.config, overrides.files)
 
     def unload(self, name: str, *, unload_dependents: bool) -> Coroutine[Any, Any, None]:
         """Unload a model; the coroutine returns when it gets no new requests any more.
@@ -43,7 +42,7 @@ class RepositoryService:
             ServerError: At once, if the name is invalid or the server is stopping.
         """
         self._check(name, is_path=False)
-        return self._control.unload(name, unload_dependents=unload_dependents)
+        return self._engine.unload(name, unload_dependents=unload_dependents)
 
     def _check(self, name: str, *, is_path: bool) -> None:
         check_model_name(name, is_path=is_path)

@@ -20,7 +20,6 @@ from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.background import Background
-from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import GRPC_RESTRICTED
 from pytriton.server.api.turns import Turns
@@ -34,19 +33,16 @@ from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
 from pytriton.server.grpc.large_reads import READ_BYTES
 from pytriton.server.grpc.repository import GrpcRepository
 from pytriton.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
-from pytriton.server.tracing.settings import TraceService
 from pytriton.wire.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 from pytriton.wire.repository_pb import read_load_request
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
-    from pytriton.engine.control import ModelControl
-    from pytriton.engine.engine import Engine
+    from pytriton.engine.client import EngineClient
     from pytriton.server.grpc.call import Call
     from pytriton.server.options.server_options import ServerOptions
-    from pytriton.server.tracing.settings import TraceSettings
-    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.grpc import CallHead
 
 _PREFIX = "/inference.GRPCInferenceService"
@@ -122,12 +118,10 @@ class GrpcApi:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        control: ModelControl,
-        trace_settings: TraceSettings,
-        tracing: Tracing | None = None,
+        tracing: TraceBeginner | None = None,
     ) -> None:
         self.connections: set[GrpcConnection] = set()
         self.tasks = BackgroundTasks(loop)
@@ -138,12 +132,10 @@ class GrpcApi:
         self.http2_limits = _http2_limits(options)
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
-        readiness = Readiness(engine, control, is_strict=options.strict_readiness)
-        traces = TraceService(engine, trace_settings)
-        self._documents = DocumentService(engine, options.id, readiness, traces)
-        self._repository = GrpcRepository(RepositoryService(engine, control))
+        self._documents = DocumentService(engine, options.id)
+        self._repository = GrpcRepository(RepositoryService(engine))
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
-        self._health = health.HealthService(readiness)
+        self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
         self._add_methods(InferService(engine, options, tracing))
         self._connections_to_flush: list[GrpcConnection] = []

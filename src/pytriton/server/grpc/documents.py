@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
 
@@ -17,10 +17,8 @@ from pytriton.protos import service_pb2
 from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
 
 if TYPE_CHECKING:
-    from pytriton.engine.engine import Engine
+    from pytriton.engine.client import Answer, EngineClient
     from pytriton.engine.model_spec import TensorSpec
-    from pytriton.server.api.readiness import Readiness, ReadyResult
-    from pytriton.server.tracing.settings import TraceService
 
 _NOT_SERVED = {
     "SystemSharedMemoryStatus": "shared-memory",
@@ -32,23 +30,20 @@ _NOT_SERVED = {
     "LogSettings": "logging",
 }
 
-Answer = Callable[[Any], Any]
+T = TypeVar("T")
+Method = Callable[[Any], Any]
 
 
 class DocumentService:
     """Turns request messages into response messages, or into coroutines that return them."""
 
-    def __init__(
-        self, engine: Engine, server_id: str, readiness: Readiness, traces: TraceService
-    ) -> None:
+    def __init__(self, engine: EngineClient, server_id: str) -> None:
         self._engine = engine
         self._server_id = server_id
-        self._readiness = readiness
-        self._traces = traces
 
-    def answers(self) -> dict[str, tuple[str, Answer]]:
+    def answers(self) -> dict[str, tuple[str, Method]]:
         """Returns, for each method, its group for authorisation and the function that answers."""
-        served: dict[str, tuple[str, Answer]] = {
+        served: dict[str, tuple[str, Method]] = {
             "ServerLive": ("health", self.server_live),
             "ServerReady": ("health", self.server_ready),
             "ModelReady": ("health", self.model_ready),
@@ -70,13 +65,15 @@ class DocumentService:
     def server_ready(self, request: Any) -> Any:
         """Report whether the server accepts requests."""
         self._refuse_exiting()
-        return _ready_response(self._readiness.server(), service_pb2.ServerReadyResponse)
+        return respond_when_known(
+            self._engine.is_ready(), _ready_as(service_pb2.ServerReadyResponse)
+        )
 
     def model_ready(self, request: Any) -> Any:
         """Report whether a model accepts requests."""
         self._refuse_exiting()
-        is_ready = self._readiness.model(request.name, request.version)
-        return _ready_response(is_ready, service_pb2.ModelReadyResponse)
+        is_ready = self._engine.is_model_ready(request.name, request.version)
+        return respond_when_known(is_ready, _ready_as(service_pb2.ModelReadyResponse))
 
     def server_metadata(self, request: Any) -> Any:
         """Report the name, the version and the extensions of the server."""
@@ -107,19 +104,14 @@ class DocumentService:
 
     def model_statistics(self, request: Any) -> Any:
         """Report the statistics of one model or of all."""
-        response = service_pb2.ModelStatisticsResponse()
-        for model in self._engine.models_with_statistics(request.name, request.version):
-            entry = response.model_stats.add(name=model.spec.name, version=str(model.spec.version))
-            json_format.ParseDict(model.statistics.snapshot(), entry)
-        return response
+        statistics = self._engine.statistics(request.name, request.version)
+        return respond_when_known(statistics, _statistics_response)
 
     def trace_setting(self, request: Any) -> Any:
         """Apply the changes in the request to the trace settings, and report all settings."""
         changes = {name: list(setting.value) for name, setting in request.settings.items()}
-        response = service_pb2.TraceSettingResponse()
-        for name, texts in self._traces.change(request.model_name, changes).items():
-            response.settings[name].value.extend(texts)
-        return response
+        settings = self._engine.change_trace_settings(request.model_name, changes)
+        return respond_when_known(settings, _settings_response)
 
     def _refuse_exiting(self) -> None:
         if self._engine.is_exiting:
@@ -129,14 +121,33 @@ class DocumentService:
         raise UnsupportedError(f"{name} is not supported by this server")
 
 
-def _ready_response(is_ready: ReadyResult, response_class: Any) -> Any:
-    if isinstance(is_ready, bool):
-        return response_class(ready=is_ready)
+def respond_when_known(answer: Answer[T], respond: Callable[[T], Any]) -> Any:
+    """Returns the response with the engine's answer, or a coroutine that returns it."""
+    if not isinstance(answer, Coroutine):
+        return respond(answer)
 
     async def respond_later() -> Any:
-        return response_class(ready=await is_ready)
+        return respond(await answer)
 
     return respond_later()
+
+
+def _ready_as(response_class: Any) -> Callable[[bool], Any]:
+    return lambda is_ready: response_class(ready=is_ready)
+
+
+def _statistics_response(models: list[dict[str, Any]]) -> Any:
+    response = service_pb2.ModelStatisticsResponse()
+    for model in models:
+        json_format.ParseDict(model, response.model_stats.add())
+    return response
+
+
+def _settings_response(settings: dict[str, list[str]]) -> Any:
+    response = service_pb2.TraceSettingResponse()
+    for name, texts in settings.items():
+        response.settings[name].value.extend(texts)
+    return response
 
 
 def _tensors(specs: dict[str, TensorSpec]) -> list[Any]:

@@ -16,7 +16,7 @@ from pytriton.server.grpc.call import Call, UnaryCall
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
-    from pytriton.server.api.readiness import Readiness, ReadyResult
+    from pytriton.engine.client import Answer, EngineClient
     from pytriton.server.grpc.call import CallConnection
     from pytriton.wire.grpc import CallHead
 
@@ -36,17 +36,17 @@ def encode_status(is_ready: bool) -> bytes:
 class HealthService:
     """Reports whether the server is ready, and sends changes to Watch calls."""
 
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
         self._watchers: dict[WatchCall, None] = {}
 
-    def is_ready(self) -> ReadyResult:
+    def is_ready(self) -> Answer[bool]:
         """Returns whether the server is ready; models with their own readiness check are asked."""
-        return self._readiness.server()
+        return self._engine.is_ready()
 
     def status(self) -> bytes:
         """Returns a HealthCheckResponse that is based on known states; models are not asked."""
-        return encode_status(self._readiness.is_serving())
+        return encode_status(self._engine.is_serving())
 
     def add_watcher(self, call: WatchCall) -> None:
         """Add a call that gets changes until it ends."""

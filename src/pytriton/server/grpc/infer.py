@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.dtypes import Buffer
-    from pytriton.engine.engine import Engine
+    from pytriton.engine.client import EngineClient
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.errors import ServerError
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.grpc.call import CallConnection
     from pytriton.server.options.server_options import ServerOptions
-    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.grpc import CallHead, Metadata
     from pytriton.wire.kserve_pb import BuiltRequest
     from pytriton.wire.kserve_pb_parsed import ParsedMessage
@@ -40,7 +40,7 @@ class InferService:
     """What all inference calls share."""
 
     def __init__(
-        self, engine: Engine, options: ServerOptions, tracing: Tracing | None = None
+        self, engine: EngineClient, options: ServerOptions, tracing: TraceBeginner | None = None
     ) -> None:
         self.engine = engine
         self.compression = CompressionLevel(options.grpc_response_compression)

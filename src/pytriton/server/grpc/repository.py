@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytriton.protos import service_pb2
+from pytriton.server.grpc.documents import respond_when_known
 from pytriton.wire.repository import (
     check_repository,
     read_unload_parameters,
@@ -14,8 +15,9 @@ from pytriton.wire.repository import (
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from pytriton.engine.control import IndexEntry
     from pytriton.server.api.repository_service import RepositoryService
-    from pytriton.server.grpc.documents import Answer
+    from pytriton.server.grpc.documents import Method
     from pytriton.wire.repository_pb import LoadRequest
 
 _API = "model-repository"
@@ -27,7 +29,7 @@ class GrpcRepository:
     def __init__(self, service: RepositoryService) -> None:
         self._service = service
 
-    def answers(self) -> dict[str, tuple[str, Answer]]:
+    def answers(self) -> dict[str, tuple[str, Method]]:
         """Returns, for each method, its group for authorisation and the function that answers."""
         return {
             "RepositoryIndex": (_API, self.index),
@@ -38,12 +40,7 @@ class GrpcRepository:
     def index(self, request: Any) -> Any:
         """List the models of the server, or only the ready ones if the client asks for these."""
         check_repository(request.repository_name)
-        response = service_pb2.RepositoryIndexResponse()
-        for entry in self._service.index(ready=request.ready):
-            response.models.add(
-                name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
-            )
-        return response
+        return respond_when_known(self._service.index(ready=request.ready), _index_response)
 
     def load(self, request: LoadRequest) -> Any:
         """Load a model."""
@@ -56,6 +53,15 @@ class GrpcRepository:
         unload_dependents = read_unload_parameters(request.parameters)
         unloading = self._service.unload(request.model_name, unload_dependents=unload_dependents)
         return _respond_after(unloading, service_pb2.RepositoryModelUnloadResponse())
+
+
+def _index_response(entries: list[IndexEntry]) -> Any:
+    response = service_pb2.RepositoryIndexResponse()
+    for entry in entries:
+        response.models.add(
+            name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
+        )
+    return response
 
 
 async def _respond_after(work: Coroutine[Any, Any, None], response: Any) -> Any:

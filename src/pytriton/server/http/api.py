@@ -8,15 +8,15 @@ in this order.
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import UNEXPECTED, ServerError, UnavailableError, UnsupportedError
 from pytriton.messages import InferRequest
 from pytriton.server.api import documents
 from pytriton.server.api.authorization import Authorization, Protocol
-from pytriton.server.api.readiness import Readiness
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
 from pytriton.server.http.bodies import Bodies
@@ -37,27 +37,24 @@ from pytriton.server.http.infer import (
 )
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Route, Router
-from pytriton.server.tracing.settings import TraceService
 from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
-    from pytriton.engine.control import ModelControl
-    from pytriton.engine.engine import Engine
+    from pytriton.engine.client import Answer, EngineClient
     from pytriton.server.api.background import Background
-    from pytriton.server.api.readiness import ReadyResult
     from pytriton.server.codec.pool import CodecPool
     from pytriton.server.http.bodies import Deferred, ReadInfer
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
-    from pytriton.server.tracing.settings import TraceSettings
-    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.server.tracing.tracing import TraceBeginner
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _TEXT_TYPE = b"text/plain"
 _MAX_DIGITS = 19  # of a valid length
 
@@ -74,24 +71,20 @@ class HttpApi(HttpHandler):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        control: ModelControl,
-        trace_settings: TraceSettings,
-        tracing: Tracing | None = None,
+        tracing: TraceBeginner | None = None,
         background: Background | None = None,
         codec: CodecPool | None = None,
     ) -> None:
         super().__init__(options.limits, loop)
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
-        self._readiness = Readiness(engine, control, is_strict=options.strict_readiness)
         self._logged_problem = ""  # the last logged reason for not being ready
         self._server_id = options.id
         self._router = Router()
         self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
-        self._traces = TraceService(engine, trace_settings)
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
         )
@@ -99,7 +92,7 @@ class HttpApi(HttpHandler):
         headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
         self._service = EngineService(engine, headers, self._bodies)
         repository = RepositoryEndpoints(
-            RepositoryService(engine, control), self._bodies, self.run_task
+            RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
         )
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
@@ -184,16 +177,8 @@ class HttpApi(HttpHandler):
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
         self._refuse_when_exiting()
-
-        problem = self._readiness.server_problem()
-        if isinstance(problem, str):
-            self._respond_ready(connection, problem)
-            return None
-
-        async def respond_later() -> None:
-            self._respond_ready(connection, await problem)
-
-        return self.run_task(connection, respond_later())
+        respond = partial(self._respond_ready, connection)
+        return self.respond_when_known(connection, self._engine.problem(), respond)
 
     def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
         """Respond with Triton's statuses; for 400, the body contains the reason."""
@@ -232,18 +217,19 @@ class HttpApi(HttpHandler):
             else:
                 connection.respond_error(400, "Model version not ready")
 
-        is_ready = self._readiness.model(route.model, route.version)
-        return self._respond_when_known(connection, is_ready, respond)
+        is_ready = self._engine.is_model_ready(route.model, route.version)
+        return self.respond_when_known(connection, is_ready, respond)
 
-    def _respond_when_known(
-        self, connection: HttpConnection, is_ready: ReadyResult, respond: Callable[[bool], None]
+    def respond_when_known(
+        self, connection: HttpConnection, answer: Answer[T], respond: Callable[[T], None]
     ) -> Exchange | None:
-        if isinstance(is_ready, bool):
-            respond(is_ready)
+        """Respond with the engine's answer, now or when it has come."""
+        if not isinstance(answer, Coroutine):
+            respond(answer)
             return None
 
         async def respond_later() -> None:
-            respond(await is_ready)
+            respond(await answer)
 
         return self.run_task(connection, respond_later())
 
@@ -253,18 +239,24 @@ class HttpApi(HttpHandler):
 
     def _model_statistics(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> None:
-        models = self._engine.models_with_statistics(route.model, route.version)
-        connection.respond(200, (documents.model_statistics(models),))
+    ) -> Exchange | None:
+        def respond(models: list[dict[str, Any]]) -> None:
+            connection.respond(200, (documents.model_statistics(models),))
+
+        statistics = self._engine.statistics(route.model, route.version)
+        return self.respond_when_known(connection, statistics, respond)
 
     def _trace_setting(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> None:
+    ) -> Exchange | None:
+        def respond(settings: dict[str, list[str]]) -> None:
+            connection.respond(200, (encode_trace_settings(settings),))
+
         changes: dict[str, list[str]] = {}
         if request.head.method == b"POST":
             changes = read_trace_settings(self._bodies.settings(request))
-        settings = self._traces.change(route.model, changes)
-        connection.respond(200, (encode_trace_settings(settings),))
+        settings = self._engine.change_trace_settings(route.model, changes)
+        return self.respond_when_known(connection, settings, respond)
 
     def _unsupported(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         path = ascii(request.head.target.partition(b"?")[0].decode("latin-1"))

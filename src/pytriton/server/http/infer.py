@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.dtypes import Buffer
-    from pytriton.engine.engine import Engine
+    from pytriton.engine.client import EngineClient
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.inference import Inference
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytriton.server.http.bodies import Bodies
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import RequestHead
-    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.output_format import OutputFormat
 
 _BINARY_TYPE = b"application/octet-stream"
@@ -40,7 +40,7 @@ _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
 class HeaderUse:
     """Uses request headers: forwards them as parameters, and reads the parent span of a trace."""
 
-    def __init__(self, pattern: str | None, tracing: Tracing | None) -> None:
+    def __init__(self, pattern: str | None, tracing: TraceBeginner | None) -> None:
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
 
@@ -63,7 +63,7 @@ class HeaderUse:
 class EngineService(NamedTuple):
     """What all exchanges of a port share."""
 
-    engine: Engine
+    engine: EngineClient
     headers: HeaderUse | None  # None if no header adds anything to a request
     bodies: Bodies
 

@@ -10,6 +10,7 @@ from pytriton.server.api import documents
 from pytriton.wire.repository import LoadOverrides, check_repository, read_index, read_unload
 
 if TYPE_CHECKING:
+    from pytriton.engine.control import IndexEntry
     from pytriton.server.api.repository_service import RepositoryService
     from pytriton.server.http.bodies import Bodies, Deferred
     from pytriton.server.http.connection import HttpConnection
@@ -18,21 +19,35 @@ if TYPE_CHECKING:
     from pytriton.server.http.routes import Route
 
 RunTask = Callable[["HttpConnection", Coroutine[Any, Any, None]], "Exchange"]
+RespondWhenKnown = Callable[["HttpConnection", Any, Callable[[Any], None]], "Exchange | None"]
 
 
 class RepositoryEndpoints:
     """Parses requests, and answers when the models are loaded or unloaded."""
 
-    def __init__(self, service: RepositoryService, bodies: Bodies, run_task: RunTask) -> None:
+    def __init__(
+        self,
+        service: RepositoryService,
+        bodies: Bodies,
+        respond_when_known: RespondWhenKnown,
+        run_task: RunTask,
+    ) -> None:
         self._service = service
         self._bodies = bodies
+        self._respond_when_known = respond_when_known
         self._run_task = run_task
 
-    def index(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+    def index(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
         """List the models."""
+
+        def respond(entries: list[IndexEntry]) -> None:
+            connection.respond(200, (documents.repository_index(entries),))
+
         check_repository(route.repository)
         entries = self._service.index(ready=read_index(self._bodies.settings(request)))
-        connection.respond(200, (documents.repository_index(entries),))
+        return self._respond_when_known(connection, entries, respond)
 
     def load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> Exchange:
         """Load a model."""

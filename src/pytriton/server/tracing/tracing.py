@@ -16,7 +16,7 @@ from pytriton.utils.trace_config import INSTALL_HINT
 
 if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, ResponseSink, TraceContext
+    from pytriton.messages import InferRequest, ResponseSink, TraceContext, TracedSink
     from pytriton.server.tracing.settings import TraceSettings
     from pytriton.server.tracing.spans import SpanRecord
 
@@ -53,6 +53,21 @@ class SpanSink(Protocol):
 
     async def close(self, timeout_s: float) -> None:
         """Send the remaining spans, if that is possible in time."""
+
+
+class TraceBeginner(Protocol):
+    """Decides which requests are traced."""
+
+    def begin(
+        self,
+        request: InferRequest,
+        spec: ModelSpec,
+        protocol: str,
+        traceparent: str,
+        tracestate: str,
+        sink: ResponseSink,
+    ) -> TracedSink | None:
+        """Returns a sink that traces the request and wraps `sink`; None if it is not traced."""
 
 
 class Tracing:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of clients in one process, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pytriton.server.api.authorization import Protocol
+from pytriton.server.grpc.api import GrpcApi
+from pytriton.server.grpc.tls import tls_context
+from pytriton.server.http.api import HttpApi
+from pytriton.server.process.client_opener import ClientOpener
+
+if TYPE_CHECKING:
+    from pytriton.engine.client import EngineClient
+    from pytriton.server.grpc.connection import GrpcConnection
+    from pytriton.server.http.connection import HttpConnection
+    from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.tracing.tracing import TraceBeginner
+
+_FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
+
+
+class FrontEnd:
+    """Serves accepted clients; it does not know whether the engine is in this process."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None,
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._http = HttpApi(engine, options, loop, tracing)
+        self._grpc = GrpcApi(engine, options, loop, tracing)
+        self._openers: list[ClientOpener] = []
+
+    def taker(self, protocol: Protocol) -> ClientOpener:
+        """Returns the object that takes the accepted clients of a protocol.
+
+        Raises:
+            ServerError: The files for TLS cannot be used.
+        """
+        if protocol is Protocol.HTTP:
+            opener = ClientOpener(self._loop, self._http.make_connection)
+        else:
+            files = self._options.grpc_tls
+            tls = tls_context(files) if files is not None else None
+            opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
+        self._openers.append(opener)
+        return opener
+
+    @property
+    def connection_counts(self) -> tuple[int, int]:
+        """The number of clients that are connected over HTTP and over gRPC."""
+        return len(self._http.connections), len(self._grpc.connections)
+
+    def begin_shutdown(self) -> None:
+        """Ask all gRPC clients to open no more calls."""
+        self._grpc.begin_shutdown()
+
+    async def end_connections(self, timeout_s: float) -> None:
+        """Close all connections, each after its client has received its responses."""
+        for opener in self._openers:
+            opener.abandon()
+        connections: list[HttpConnection | GrpcConnection] = [
+            *self._http.connections,
+            *self._grpc.connections,
+        ]
+        if connections:
+            ending = [connection.end() for connection in connections]
+            await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
+        self._http.close()
+        self._grpc.close()
