@@ -75,9 +75,20 @@ class RemoteBlock:
         extent: Its offset and size in the segment.
         release: Called at the end with the peer's id of the block, and whether the block is to be
             abandoned.
+        is_unshared: Whether the owner does not read it any more, so that it may be forwarded to a
+            process that writes to it.
     """
 
-    __slots__ = ("_is_abandoned", "_release", "id", "offset", "owner_id", "segment", "size")
+    __slots__ = (
+        "_is_abandoned",
+        "_release",
+        "id",
+        "is_unshared",
+        "offset",
+        "owner_id",
+        "segment",
+        "size",
+    )
 
     def __init__(
         self,
@@ -85,7 +96,10 @@ class RemoteBlock:
         segment: ReceivedSegment,
         extent: tuple[int, int],
         release: Callable[[int, bool], None],
+        *,
+        is_unshared: bool = False,
     ) -> None:
+        self.is_unshared = is_unshared
         self.id = next(_numbers)  # used if the block is forwarded to another process
         self.owner_id = owner_id
         self.segment = segment
@@ -109,14 +123,14 @@ def _array_interface(address: int, size: int) -> dict[str, Any]:
     return {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def find_block(data: Any) -> tuple[Block, int] | None:
-    """Returns the block of this process that contains a view, and the view's offset in it.
+def find_block(data: Any) -> tuple[Block | RemoteBlock, int] | None:
+    """Returns the block that contains a view, and the view's offset in it.
 
     None if the view is in other memory.
     """
     array: Any = data.obj if isinstance(data, memoryview) else None
     block: Any = array.base if isinstance(array, np.ndarray) else None
-    if not isinstance(block, Block):
+    if not isinstance(block, Block | RemoteBlock):
         return None
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return block, address - block.segment.address - block.offset

@@ -40,9 +40,13 @@ class BlockTracker:
     Args:
         on_release: Called when there is a release to send to the peer, on the thread that dropped
             the last array of the block.
+        peer_gives_up_blocks: Whether the peer reads its blocks no more once it has sent them.
     """
 
-    def __init__(self, on_release: Callable[[], None]) -> None:
+    def __init__(
+        self, on_release: Callable[[], None], *, peer_gives_up_blocks: bool = False
+    ) -> None:
+        self._peer_gives_up_blocks = peer_gives_up_blocks
         self.has_update = False  # there is an update to send; set after the update was queued
         self._on_release = on_release
         # Reentrant, because a finalizer may run wherever memory is allocated, and send a release.
@@ -127,7 +131,14 @@ class BlockTracker:
             if block.offset < 0 or block.size < 0 or block.offset + block.size > mapping.size:
                 raise ValueError(f"expected a block within {mapping.size} bytes, got {block}")
             extent = (block.offset, block.size)
-            blocks[block.id] = block_bytes(RemoteBlock(block.id, mapping, extent, self._release))
+            remote = RemoteBlock(
+                block.id,
+                mapping,
+                extent,
+                self._release,
+                is_unshared=self._peer_gives_up_blocks,
+            )
+            blocks[block.id] = block_bytes(remote)
         return blocks
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import struct
 import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
+from pytriton.transport.frontend_frames import FrontEndFrame
 from pytriton.transport.refs import BlockRef, MemoryUpdate, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
@@ -172,6 +173,7 @@ Frame = (
     | ServiceCall
     | ServiceReply
     | LogLine
+    | FrontEndFrame
 )
 
 _encoder = msgspec.msgpack.Encoder()

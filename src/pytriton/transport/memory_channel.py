@@ -32,12 +32,21 @@ _SPILL_BYTES = MAX_MESSAGE_BYTES - (32 << 10)
 
 
 class MemoryChannel:
-    """One end of a connection between two processes that share memory; see `Channel`."""
+    """One end of a connection between two processes that share memory; see `Channel`.
 
-    def __init__(self, sock: socket.socket, arena: Arena) -> None:
+    Args:
+        sock: The socket.
+        arena: The arena for large tensors of this process.
+        to_front_end: Whether the peer is a front end. It only reads the blocks that it gets, and it
+            reads its own blocks no more once it has sent them, so both kinds are forwarded between
+            front ends and instances without a copy.
+    """
+
+    def __init__(self, sock: socket.socket, arena: Arena, *, to_front_end: bool = False) -> None:
         self.link = make_link(sock)
         self.arena = arena
-        self.tracker = BlockTracker(self._on_release)
+        self.tracker = BlockTracker(self._on_release, peer_gives_up_blocks=to_front_end)
+        self._forwards = to_front_end
         self.releases_at_once = False
         self._send_lock = threading.Lock()
 
@@ -51,7 +60,7 @@ class MemoryChannel:
 
     def payload(self) -> Payload:
         """See `Channel`."""
-        return Payload(self.arena)
+        return Payload(self.arena, forwards=self._forwards)
 
     def send(self, frame: Frame, payload: Payload | None = None) -> None:
         """See `Channel`."""

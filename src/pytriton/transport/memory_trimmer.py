@@ -38,8 +38,14 @@ class MemoryUser(Protocol):
 class MemoryTrimmer:
     """The arena that channels share, and a timer that runs while the arena has memory."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, arena: Arena | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        arena: Arena | None = None,
+        max_direct_bytes: int = MAX_DIRECT_RESERVED_BYTES,
+    ) -> None:
         self.arena = arena or Arena()
+        self._max_direct_bytes = max_direct_bytes
         self._loop = loop
         self._users: set[MemoryUser] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +77,7 @@ class MemoryTrimmer:
         None if it is better to copy later: bodies that may never arrive must not fill the arena.
         """
         reserved = self.arena.reserved_bytes + size
-        if size > MAX_DIRECT_BODY_BYTES or reserved > MAX_DIRECT_RESERVED_BYTES:
+        if size > MAX_DIRECT_BODY_BYTES or reserved > self._max_direct_bytes:
             return None
         try:
             block = self.arena.allocate(size + ALIGNMENT)

@@ -29,12 +29,15 @@ class Payload:
 
     Args:
         arena: The arena for large tensors; None if all tensors are sent inside the message.
+        forwards: Whether tensors in blocks of other processes are forwarded instead of copied,
+            because the receiver only reads them.
     """
 
-    __slots__ = ("_arena", "_inline_size", "blocks", "inline", "returned_blocks")
+    __slots__ = ("_arena", "_forwards", "_inline_size", "blocks", "inline", "returned_blocks")
 
-    def __init__(self, arena: Arena | None) -> None:
+    def __init__(self, arena: Arena | None, *, forwards: bool = False) -> None:
         self._arena = arena
+        self._forwards = forwards
         self._inline_size = 0
         self.inline: list[Buffer] = []
         self.blocks: list[Block | RemoteBlock] = []
@@ -55,17 +58,17 @@ class Payload:
             return 0, offset
         if len(pieces) == 1 and (found := find_block(pieces[0])) is not None:
             block, offset = found
-            if arena.owns(block) and offset % INLINE_ALIGNMENT == 0:
+            if offset % INLINE_ALIGNMENT == 0 and self._may_lend(arena, block):
                 return self._lend(block), offset
-        block = arena.allocate(size)
-        self.blocks.append(block)
-        view = block.view()
+        copy = arena.allocate(size)
+        self.blocks.append(copy)
+        view = copy.view()
         at = 0
         for piece in pieces:
             end = at + len(piece)
             view[at:end] = piece
             at = end
-        return block.id, 0
+        return copy.id, 0
 
     def return_block(self, block: RemoteBlock) -> int:
         """Refer to a block of the receiver that contains the bytes; returns its negative id."""
@@ -81,6 +84,11 @@ class Payload:
         """
         assert self._arena is not None, "there is no shared memory to refer to"
         return self._lend(block)
+
+    def _may_lend(self, arena: Arena, block: Block | RemoteBlock) -> bool:
+        if isinstance(block, Block):
+            return arena.owns(block)
+        return self._forwards or block.is_unshared
 
     def _lend(self, block: Block | RemoteBlock) -> int:
         if block not in self.blocks:

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between the core of a server and a front end in a process of its own.
+
+The core sends `Configure` and a `Registry` first; the front end serves clients after that. Each
+request of a front end has a number, its call, which is not used again before its final reply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pytriton.messages import ParameterValue
+from pytriton.transport.refs import MemoryUpdate, TensorRef
+
+
+class Configure(msgspec.Struct, tag="configure", array_like=True):
+    """Core to front end, first: the options of the server."""
+
+    options: bytes  # a `ServerOptions` in MessagePack
+    name: str  # of the process
+    memory_bytes: int  # the limit of its shared memory
+    memory: MemoryUpdate | None = None
+
+
+class ModelDescription(msgspec.Struct, array_like=True):
+    """The properties of a model version that never change."""
+
+    number: int
+    spec: bytes  # a `ModelSpec` in MessagePack
+    config_json: bytes
+    is_bound: bool
+    has_ready_check: bool
+    takes_columns: bool
+
+
+class ModelStatus(msgspec.Struct, array_like=True):
+    """The state of a model version."""
+
+    number: int
+    state: str
+    is_ready: bool
+    reason: str = ""
+
+
+class Registry(msgspec.Struct, tag="registry", array_like=True):
+    """Core to front end: all models that are not hidden; replaces the earlier registry."""
+
+    epoch: int
+    models: list[ModelStatus]
+    new_models: list[ModelDescription]  # those that the front end does not know yet
+    is_exiting: bool  # the server accepts no more requests
+    is_serving: bool  # the server is ready
+    memory: MemoryUpdate | None = None
+
+
+class RegistryTaken(msgspec.Struct, tag="registry_taken", array_like=True):
+    """Front end to core: it serves the models of this registry from now on."""
+
+    epoch: int
+    memory: MemoryUpdate | None = None
+
+
+class TraceOrigin(msgspec.Struct, array_like=True):
+    """The data by which the core decides whether it traces a request."""
+
+    protocol: str
+    traceparent: str
+    tracestate: str
+
+
+class SubmitItem(msgspec.Struct, array_like=True):
+    """A request that was validated against its model."""
+
+    call: int
+    model: int  # its number in the registry
+    inputs: list[TensorRef]
+    rows: int
+    received_ns: int
+    batch_key: Any = None
+    id: str = ""
+    outputs: tuple[str, ...] | None = None
+    parameters: dict[str, ParameterValue] = {}
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int | str = 0
+    flags: int = 0
+    model_version: str = ""  # as the client wrote it
+    trace: TraceOrigin | None = None
+
+
+class Submit(msgspec.Struct, tag="submit", array_like=True):
+    """Front end to core: requests."""
+
+    items: list[SubmitItem]
+    memory: MemoryUpdate | None = None
+
+
+class ReplyItem(msgspec.Struct, array_like=True):
+    """A response, an error in its place, or an end without tensors."""
+
+    call: int
+    outputs: list[TensorRef] | None = None
+    is_final: bool = True
+    error: str | None = None
+    error_code: int = 0
+    parameters: dict[str, ParameterValue] | None = None
+    is_refused: bool = False  # no model has seen the request
+    is_outdated: bool = False  # the model was replaced: look it up and submit the request again
+
+
+class Replies(msgspec.Struct, tag="replies", array_like=True):
+    """Core to front end: responses to several requests."""
+
+    items: list[ReplyItem]
+    memory: MemoryUpdate | None = None
+
+
+class Flow(msgspec.Struct, tag="flow", array_like=True):
+    """Front end to core: clients that disconnected, and responses that clients have consumed."""
+
+    cancelled: list[int]
+    consumed: dict[int, int]  # number of responses by call
+    memory: MemoryUpdate | None = None
+
+
+class Question(msgspec.Struct, tag="question", array_like=True):
+    """Front end to core: call a method of the core's `EngineClient`."""
+
+    call: int
+    method: str
+    arguments: dict[str, Any]
+    memory: MemoryUpdate | None = None
+
+
+class QuestionReply(msgspec.Struct, tag="question_reply", array_like=True):
+    """Core to front end: the result of a `Question`, or an error."""
+
+    call: int
+    value: Any = None
+    error: str | None = None
+    error_code: int = 0
+    memory: MemoryUpdate | None = None
+
+
+class Connections(msgspec.Struct, tag="connections", array_like=True):
+    """Front end to core: the number of its clients, and how many it was given since its start."""
+
+    http: int
+    grpc: int
+    taken: int
+    memory: MemoryUpdate | None = None
+
+
+class EndConnections(msgspec.Struct, tag="end_connections", array_like=True):
+    """Core to front end: close all connections, each after its client has its responses."""
+
+    timeout_s: float
+    memory: MemoryUpdate | None = None
+
+
+class ConnectionsEnded(msgspec.Struct, tag="connections_ended", array_like=True):
+    """Front end to core: all connections are closed."""
+
+    memory: MemoryUpdate | None = None
+
+
+class LogEntry(msgspec.Struct, tag="log_entry", array_like=True):
+    """Front end to core: a record for the server's log."""
+
+    logger: str
+    level: int
+    message: str
+    path: str
+    line: int
+    created: float
+    process: int
+    exception: str | None = None
+    memory: MemoryUpdate | None = None
+
+
+FrontEndFrame = (
+    Configure
+    | Registry
+    | RegistryTaken
+    | Submit
+    | Replies
+    | Flow
+    | Question
+    | QuestionReply
+    | Connections
+    | EndConnections
+    | ConnectionsEnded
+    | LogEntry
+)
