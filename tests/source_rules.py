@@ -34,8 +34,7 @@ BESIDE_THE_CHAIN = {
     "client": LEAVES | {"wire"},
     # What a model.py sees, and the process that runs it: neither knows the server.
     "pb_utils": LEAVES,
-    "python_backend": LEAVES | {"pb_utils", "python_backend.zygote_messages", "transport"},
-    "python_backend.zygote_messages": LEAVES | {"transport"},
+    "python_backend": LEAVES | {"pb_utils", "transport"},
     # Runs models by the server's own rules on configurations, requests and metrics.
     "testing": LEAVES | {"pb_utils", "python_backend", "engine", "repository"},
     # The user's process talks to the server over a channel and does not load it.
@@ -46,7 +45,6 @@ BESIDE_THE_CHAIN = {
 }
 EXTRA = {
     "backend": frozenset({"decorators", "proxy"}),
-    "executor": frozenset({"python_backend.zygote_messages"}),
     "server": frozenset({"wire"}),
     "triton": frozenset(
         {"client", "decorators", "proxy", "remote_triton", "server_process", "triton_base"}
@@ -88,9 +86,8 @@ LINUX_ONLY = frozenset(
 def unit_of(module: str) -> str:
     """The layer a module belongs to: `pytriton.server.http` is in `server`."""
     parts = module.split(".")
-    for part in (["engine", "model_spec"], ["python_backend", "zygote_messages"]):
-        if parts[1:3] == part:
-            return ".".join(part)
+    if parts[1:3] == ["engine", "model_spec"]:
+        return "engine.model_spec"
     return [*parts, ""][1]
 
 

@@ -24,7 +24,7 @@ DEADLINE_S = 60
 REFUSING_ZYGOTE = """
 import contextlib, socket, sys
 sys.path[0] = sys.argv[1]
-from pytriton.python_backend.zygote_messages import Forked, ZygoteLink
+from pytriton.transport.zygote_messages import Forked, ZygoteLink
 link = ZygoteLink(socket.socket(fileno=int(sys.argv[-1])))
 with contextlib.suppress(EOFError):
     while message := link.receive():

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from pytriton.dtypes import BYTES, array_to_bytes_elements, encode_bytes, from_numpy
-from pytriton.python_backend.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 from pytriton.transport.arena import Arena
 from pytriton.transport.frames import (
     BatchFailure,
@@ -37,6 +36,7 @@ from pytriton.transport.worker_frames import (
     LogLine,
     ServiceReply,
 )
+from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
 DEADLINE_S = 60.0
 ANSWERS = (BatchResult, Responses, BatchFailure)

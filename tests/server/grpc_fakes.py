@@ -63,6 +63,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.is_exiting = False
         self.is_serving = True
+        self.settled = None
         self.loaded = {
             "coupled": FakeModel("coupled"),
             "stream": FakeModel("stream", decoupled=True),

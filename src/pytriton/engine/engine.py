@@ -22,13 +22,17 @@ from pytriton.errors import (
 from pytriton.executor.inference import Inference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest, RequestTrace, ResponseSink
 
 _MAX_REASON_CHARS = 500  # of the reason why a version is not ready, in the error of a request
+
+
+def _do_nothing() -> None:
+    """Report no change: nobody has asked for it."""
 
 
 class Engine:
@@ -44,16 +48,21 @@ class Engine:
         self._draining: set[ServedModel] = set()
         self._reports_not_ready = False  # still serving, but load balancers should send no more
         self.is_exiting = False  # set by `refuse`; each request reads it
+        self.on_changed: Callable[[], None] = _do_nothing  # the models or their states changed
+        # Waits until every front end knows the current models; None: all are in this process.
+        self.settled: Callable[[], Awaitable[None]] | None = None
 
     # Shutdown
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""
         self._reports_not_ready = True
+        self.on_changed()
 
     def refuse(self) -> None:
         """Refuse new requests; accepted requests continue."""
         self.is_exiting = True
+        self.on_changed()
 
     # Registry
 
@@ -66,6 +75,8 @@ class Engine:
             self._draining.add(replaced)  # until the process that bound it unbinds it
         versions[model.spec.version] = model
         self._latest.clear()
+        model.on_changed = self._on_model_changed
+        self.on_changed()
 
     def set_ready(self, model: ServedModel) -> None:
         """Start to serve a loaded model."""
@@ -82,6 +93,10 @@ class Engine:
             del versions[model.spec.version]
             if not versions:
                 del registry[model.spec.name]
+        self.on_changed()
+
+    def _on_model_changed(self) -> None:
+        self.on_changed()
 
     @property
     def draining(self) -> AbstractSet[ServedModel]:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 
 
+def _do_nothing() -> None:
+    """Report no change: the model is not registered yet."""
+
+
 class Model:
     """A model version with a queue and instances. Used on the event loop's thread only.
 
@@ -65,7 +69,8 @@ class Model:
         self.spec = spec
         self.is_bound = is_bound
         self.config_json = config_json
-        self.missing_instances = 0  # those that died and will be replaced
+        self.on_changed: Callable[[], None] = _do_nothing  # the engine's, once it has the model
+        self._missing_instances = 0  # those that died and will be replaced
         self.statistics = ModelStatistics()
         self.state = ModelState.LOADING
         self.reason = ""
@@ -97,6 +102,17 @@ class Model:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
         self.reason = reason
+        self.on_changed()
+
+    @property
+    def missing_instances(self) -> int:
+        """The number of instances that have ended and will be replaced."""
+        return self._missing_instances
+
+    @missing_instances.setter
+    def missing_instances(self, count: int) -> None:
+        self._missing_instances = count
+        self.on_changed()
 
     @property
     def is_ready(self) -> bool:

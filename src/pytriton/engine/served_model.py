@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from pytriton.executor.inference import InferenceOwner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.model_state import ModelState
     from pytriton.engine.stats import ModelStatistics
@@ -39,6 +41,8 @@ class ServedModel(InferenceOwner, Protocol):
         """Counts and durations since it was loaded."""
 
     # Lifecycle
+
+    on_changed: Callable[[], None]  # called after its state or readiness has changed
 
     @property
     def state(self) -> ModelState:

@@ -7,35 +7,47 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.errors import InternalError
+from pytriton.transport.link import stream_pair
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
+
+    from pytriton.executor.worker import ChildProcess
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 _WORKER_SCRIPT = str(_PACKAGE / "python_backend" / "__main__.py")
 # The parent folder of this package replaces the working directory as the first entry of sys.path,
 # so that no file of the user is imported in place of a module of ours.
 _ZYGOTE_BOOTSTRAP = (
-    "import sys; sys.path[0] = sys.argv.pop(1); "
-    "from pytriton.python_backend.zygote import main; main(sys.argv[1:])"
+    "import importlib, sys; sys.path[0] = sys.argv.pop(1); "
+    "importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:])"
 )
 _ASK_VERSION = "import sys; print(*sys.version_info[:2])"
 _VERSION_TIMEOUT_S = 60.0
 
 
-def start_zygote(control: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the zygote, which gets its fork requests over a socket."""
-    descriptor = control.fileno()
-    command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, str(_PACKAGE.parent)]
-    return subprocess.Popen(
-        [*command, "--control-fd", str(descriptor)],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[descriptor],
-    )
+class StartedZygote(NamedTuple):
+    """A process that forks others, and the socket for its fork requests."""
+
+    process: ChildProcess
+    socket: socket.socket
+
+
+def start_zygote(module: str = "pytriton.python_backend.zygote") -> StartedZygote:
+    """Start the zygote whose `main` is in `module`."""
+    ours, theirs = stream_pair()
+    with theirs:
+        command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, str(_PACKAGE.parent), module]
+        process = subprocess.Popen(
+            [*command, "--control-fd", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    return StartedZygote(process, ours)
 
 
 def start_worker(

@@ -7,9 +7,8 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -23,6 +22,22 @@ if TYPE_CHECKING:
 
 class ForkingProcessEndedError(InternalError):
     """A worker ended because the process that forked it ended; its model is not the cause."""
+
+
+class ChildProcess(Protocol):
+    """The part of `subprocess.Popen` by which a child is watched and ended."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code after `wait`; negative for a signal."""
+
+    def wait(self) -> int:
+        """Wait until it has ended."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -85,7 +100,7 @@ def describe_exit(code: int) -> str:
 
 
 def watch_exit(
-    process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, *, with_group: bool = False
+    process: ChildProcess, loop: asyncio.AbstractEventLoop, *, with_group: bool = False
 ) -> asyncio.Future[str]:
     """Reap a child when it ends; the future is done then. `with_group` kills its group first."""
     exited: asyncio.Future[str] = loop.create_future()
@@ -99,7 +114,7 @@ def watch_exit(
 
     def report() -> None:
         if not exited.done():
-            exited.set_result(describe_exit(process.returncode))
+            exited.set_result(describe_exit(process.returncode or 0))
 
     def on_readable() -> None:
         reap()

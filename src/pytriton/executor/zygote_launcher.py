@@ -16,11 +16,13 @@ import msgspec
 from pytriton.errors import InternalError
 from pytriton.executor.python_process import start_zygote
 from pytriton.executor.worker import Worker, WorkerSpec, describe_exit, open_pidfd, watch_exit
-from pytriton.python_backend.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
-from pytriton.transport.link import socket_pair, stream_pair
+from pytriton.transport.link import socket_pair
+from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
 if TYPE_CHECKING:
-    import subprocess
+    from collections.abc import Callable
+
+    from pytriton.executor.python_process import StartedZygote
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +46,13 @@ class _Pending(msgspec.Struct, eq=False):
 class Zygote:
     """A running zygote and the workers that it forked."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        start_process: Callable[[], StartedZygote] = start_zygote,
+    ) -> None:
         self._loop = loop
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket, self._theirs = stream_pair()
+        self._process, self._socket = start_process()
         self._socket.setblocking(False)
         self._link = ZygoteLink(self._socket)
         self._exited: asyncio.Future[str] | None = None
@@ -62,9 +67,7 @@ class Zygote:
         return self._is_open
 
     def start(self) -> None:
-        """Start the process."""
-        with self._theirs:
-            self._process = start_zygote(self._theirs)
+        """Start to read the process's messages."""
         self._exited = watch_exit(self._process, self._loop)
         self._exited.add_done_callback(lambda _: self._on_exited())
         self._loop.add_reader(self._link.fileno(), self._on_readable)
@@ -97,7 +100,7 @@ class Zygote:
 
     async def close(self) -> None:
         """End the zygote and all workers that it forked."""
-        if self._exited is None or self._process is None:
+        if self._exited is None:
             return
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_WR)

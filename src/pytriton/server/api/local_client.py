@@ -61,7 +61,14 @@ class LocalClient:
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """See `EngineClient`."""
         await self._control.load(name, config, files)
+        await self._settle()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See `EngineClient`."""
         await self._control.unload(name, unload_dependents=unload_dependents)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until every front end knows the change: the client may use another one next."""
+        if self._engine.settled is not None:
+            await self._engine.settled()
