@@ -16,7 +16,7 @@ from pytriton.wire.http2 import (
     frames,
 )
 from pytriton.wire.http2.frames import frame
-from tests.wire.http2.frame_client import FrameClient, data, rst_stream, window_update
+from tests.wire.http2.frame_client import GRPC_HEADERS, FrameClient, data, rst_stream, window_update
 
 BODY = random.Random(3).randbytes(300_000)
 
@@ -61,9 +61,10 @@ def test_memory_that_was_lent_is_not_kept():
     assert second == DataReceived(3, b"x" * 5000 + b"y", end_stream=False)
 
 
+@pytest.mark.parametrize("kind", [bytes, memoryview])
 @pytest.mark.parametrize("frame_bytes", [100, 16_384, 200_000])
 @pytest.mark.parametrize("chunk_bytes", [1000, 70_000, 1 << 20])
-def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes):
+def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes, kind):
     client = opened()
     memory = memoryview(bytearray(len(BODY)))
     client.connection.set_buffer(1, memory)
@@ -71,7 +72,8 @@ def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes):
 
     events = []
     for start in range(0, len(wire), chunk_bytes):
-        events += client.send(wire[start : start + chunk_bytes])
+        chunk = kind(wire[start : start + chunk_bytes])
+        events += client.connection.receive(chunk, client.now_ns)
 
     assert memory == BODY
     assert all(isinstance(event, DataBuffered) for event in events)
@@ -83,6 +85,48 @@ def test_frames_of_one_read_share_an_event():
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
 
     assert client.send(cut(BODY, 16_384)) == [DataBuffered(1, len(BODY), end_stream=False)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_lent_memory_and_bytes_have_the_same_effect(seed):
+    """Only the frames in lent memory are copied to their stream's buffer all at once."""
+    source = random.Random(seed)
+    limits = Limits(
+        stream_window_bytes=source.choice([100_000, 1 << 20]),
+        connection_window_bytes=source.choice([300_000, 1 << 24]),
+    )
+    wire = b""
+    for _ in range(12):
+        stream_id, size = source.choice([1, 1, 1, 3]), source.choice([1, 5000, 16_384, 30_000])
+        flags = source.choices([0, frames.END_STREAM, frames.PADDED], [30, 1, 1])[0]
+        wire += frame(frames.DATA, flags, stream_id, source.randbytes(size)) * source.choice(
+            [1, 2, 7]
+        )
+    room = source.choice([50_000, 1 << 20])
+    cuts = sorted(source.sample(range(len(wire)), 5))
+    chunks = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+
+    assert _effects(chunks, bytes, limits, room) == _effects(chunks, memoryview, limits, room)
+
+
+def _effects(chunks: list[bytes], kind: type, limits: Limits, room: int):
+    client = FrameClient(limits)
+    client.open(1)
+    client.send(client.headers(3, (*GRPC_HEADERS, ("content-length", "100000"))))
+    memory = memoryview(bytearray(room))
+    client.connection.set_buffer(1, memory)
+    effects = []
+    received = {1: b"", 3: b""}
+    for chunk in chunks:
+        for event in client.connection.receive(kind(chunk), client.now_ns):
+            if isinstance(event, DataReceived):
+                received[event.stream_id] += bytes(event.data) + b"." * event.end_stream
+            elif isinstance(event, DataBuffered):
+                effects += [(event.size, event.end_stream)]
+            else:
+                effects += [event]
+        effects += [client.connection.incomplete_input(), client.connection.can_peer_send(1)]
+    return [*effects, received, client.output(), bytes(memory)]
 
 
 def test_what_the_memory_has_no_room_for_is_received():
@@ -104,10 +148,10 @@ def test_large_frames_beyond_the_memory_are_received():
     memory = memoryview(bytearray(20_000))
     client.connection.set_buffer(1, memory)
 
-    placed, received = client.send(cut(BODY[:60_000], 15_000))
+    placed, *received = client.send(cut(BODY[:60_000], 15_000))
 
     assert placed == DataBuffered(1, 20_000, end_stream=False)
-    assert memory.tobytes() + received.data == BODY[:60_000]
+    assert memory.tobytes() + b"".join(event.data for event in received) == BODY[:60_000]
 
 
 def test_other_streams_do_not_get_into_the_memory():

@@ -6,17 +6,16 @@ import pytest
 from pytriton.wire.http2 import Limits, frames
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
 from pytriton.wire.http2.frames import frame
-from pytriton.wire.http2.reader import FrameReader
+from pytriton.wire.http2.reader import FrameReader, FrameRun
 
 LIMITS = Limits(max_frame_bytes=100_000, max_header_block_bytes=20_000)
 
 
 def read(reader: FrameReader, *chunks: bytes):
     return [
-        (kind, flags, stream_id, bytes(part))
+        (kind, flags, stream_id, bytes(payload))
         for chunk in chunks
         for kind, flags, stream_id, payload in reader.read(chunk)
-        for part in (payload if isinstance(payload, list) else [payload])
     ]
 
 
@@ -90,23 +89,70 @@ def test_large_payload_is_a_view_of_the_input(kind):
     assert payload.obj is chunk
 
 
-@pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_large_frames_in_a_row_come_together(kind):
+def test_large_frames_in_a_row_are_a_run():
     alike = frame(frames.DATA, 0, 1, b"a" * 20_000)
-    others = [
+
+    run = started().find_run(memoryview(alike * 3 + alike[:-1]))
+
+    assert run == FrameRun(1, rest_bytes=0, length=20_000, count=3, tail_bytes=20_008)
+    assert run.end == 4 * 20_009 - 1
+    assert run.data_bytes == 4 * 20_000 - 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
         frame(frames.DATA, 0, 3, b"b" * 20_000),
-        frame(frames.DATA, 0, 1, b"c" * 20_001),
-        frame(frames.DATA, frames.END_STREAM, 1, b"d" * 20_001),
-    ]
-    chunk = alike * 3 + b"".join(others) + alike[:-1]
+        frame(frames.DATA, frames.END_STREAM, 1, b"b" * 20_000),
+        frame(frames.DATA, 0, 1, b"b" * 20_001),
+        frame(frames.HEADERS, 0, 1, b"b" * 20_000),
+        b"\0\0\x08",
+    ],
+)
+def test_run_ends_where_frames_differ(other):
+    alike = frame(frames.DATA, 0, 1, b"a" * 20_000)
 
-    *whole, part = started().read(kind(chunk))
+    run = started().find_run(memoryview(alike * 2 + other + alike * bool(other[3:])))
 
-    assert [(stream_id, len(payload)) for _, _, stream_id, payload in whole] == [
-        (1, 3), (3, 1), (1, 1), (1, 20_001),
-    ]  # fmt: skip
-    assert whole[0][3] == [b"a" * 20_000] * 3
-    assert part[3] == b"a" * 19_999
+    assert run == FrameRun(1, rest_bytes=0, length=20_000, count=2, tail_bytes=0)
+
+
+def test_run_begins_with_the_rest_of_a_frame():
+    reader = started()
+    alike = frame(frames.DATA, 0, 1, b"a" * 20_000)
+    read(reader, alike[:109])
+
+    run = reader.find_run(memoryview(alike[109:] + alike * 2 + alike[:50]))
+
+    assert run == FrameRun(1, rest_bytes=19_900, length=20_000, count=2, tail_bytes=50)
+    reader.skip(run)
+    assert read(reader, alike[50:]) == [(frames.DATA, 0, 1, b"a" * (20_009 - 50))]
+
+
+@pytest.mark.parametrize(
+    "begun,data",
+    [
+        (b"", frame(frames.DATA, 0, 1, bytes(20_000))[:-1]),
+        (b"", frame(frames.DATA, 0, 1, bytes(100)) * 100),
+        (b"", frame(frames.DATA, frames.END_STREAM, 1, bytes(20_000)) * 2),
+        (b"", frame(frames.PING, 0, 0, b"12345678") + frame(frames.DATA, 0, 1, bytes(20_000)) * 2),
+        (frame(frames.DATA, 0, 3, bytes(9)), frame(frames.DATA, 0, 1, bytes(20_000)) * 2),
+        (frame(frames.DATA, 1, 1, bytes(9)), frame(frames.DATA, 0, 1, bytes(20_000)) * 2),
+        (frame(frames.PING, 0, 0, b"12345678"), frame(frames.DATA, 0, 1, bytes(20_000)) * 2),
+    ],
+)
+def test_other_frames_are_no_run(begun, data):
+    reader = started()
+    read(reader, begun[:-1])
+
+    assert reader.find_run(memoryview(begun[-1:] + data)) is None
+
+
+def test_frames_that_are_too_large_are_no_run():
+    reader = FrameReader(Limits(max_frame_bytes=16_384))
+    read(reader, frames.PREFACE)
+
+    assert reader.find_run(memoryview(frame(frames.DATA, 0, 1, bytes(16_385)))) is None
 
 
 def test_reserved_bit_of_the_stream_id_is_ignored():

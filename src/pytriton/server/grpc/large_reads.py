@@ -61,14 +61,17 @@ class LargeMessageReader(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport after a read."""
         connection = self._connection
+        http2 = connection.http2
         if self._is_direct:
             now_ns = time.monotonic_ns()
-            connection.handle(connection.http2.buffer_updated(nbytes, now_ns), now_ns)
-            return
-        had_buffers = connection.http2.has_buffers
-        connection.data_received(self._read_buffer[:nbytes])
-        if not had_buffers and not connection.http2.has_buffers:
-            connection.end_large_reads()
+            connection.handle(http2.buffer_updated(nbytes, now_ns), now_ns)
+        elif http2.has_buffers:
+            now_ns = time.monotonic_ns()
+            connection.handle(http2.receive(self._read_buffer[:nbytes], now_ns), now_ns)
+        else:
+            connection.data_received(self._read_buffer[:nbytes])
+            if not http2.has_buffers:
+                connection.end_large_reads()
 
     # Other transport callbacks, which are passed on
 

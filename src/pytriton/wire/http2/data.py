@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytriton.wire.http2 import frames
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
 from pytriton.wire.http2.events import DataBuffered, DataReceived
-from pytriton.wire.http2.states import StreamInput, next_state
+from pytriton.wire.http2.states import StreamInput, StreamState, next_state
 
 if TYPE_CHECKING:
     from pytriton.wire.http2.core import ConnectionCore
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # If less of a DATA frame is left, a separate read for it takes longer than a copy.
 MIN_DIRECT_READ_BYTES = 64 << 10
+_OPEN = StreamState.OPEN
 _RECV_DATA = (StreamInput.RECV_DATA, StreamInput.RECV_DATA_END)
 
 
@@ -66,21 +67,33 @@ class DataFrames:
             data = bytes(payload) if self.is_borrowed else payload
             events.append(DataReceived(stream_id, data, is_end))
 
-    def on_data_run(self, stream_id: int, payloads: list[memoryview]) -> None:
-        """Handle consecutive frames without flags."""
-        size = sum(map(len, payloads))
-        stream = self._core.streams.open.get(stream_id)
-        buffer = None if stream is None else stream.buffer
-        if stream is None or buffer is None or len(buffer) < size:
-            self.on_data(0, stream_id, b"".join(payloads))
-            return
-        self._count_received(0, stream_id, size, 0)
-        start = 0
-        for payload in payloads:
-            end = start + len(payload)
-            buffer[start:end] = payload
-            start = end
-        self._add_buffered(stream, buffer, size, is_end=False)
+    def take_run(self, data: memoryview) -> int:
+        """Put the frames that a large read begins with into the buffer of their stream at once.
+
+        Most clients send 1 MiB in 64 frames: numpy takes 3 us for all frames of a read, the other
+        methods take 2 us for each.
+
+        Returns:
+            How many bytes of `data` were taken; the rest, which is unusual or ends the stream, is
+            for the other methods.
+        """
+        run = self._reader.find_run(data)
+        stream = None if run is None else self._core.streams.open.get(run.stream_id)
+        if run is None or stream is None or stream.buffer is None or stream.state is not _OPEN:
+            return 0
+        size = run.data_bytes
+        windows = self._core.receive_windows
+        if size > len(stream.buffer) or not windows.allows(stream, size):
+            return 0
+        if stream.body_left is not None:
+            if size > stream.body_left:
+                return 0
+            stream.body_left -= size
+        windows.take(stream, size, 0)
+        run.copy(data, stream.buffer)
+        self._reader.skip(run)
+        self._add_buffered(stream, stream.buffer, size, is_end=False)
+        return run.end
 
     def get_buffer(self) -> memoryview | None:
         """Returns the buffer for the rest of a DATA frame, if its stream has one and it is long."""

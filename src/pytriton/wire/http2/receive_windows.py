@@ -55,6 +55,10 @@ class ReceiveWindows:
         """Returns whether the peer may send more on a stream."""
         return stream.state in _RECEIVING and stream.receive_window > 0 and self._window > 0
 
+    def allows(self, stream: Stream, size: int) -> bool:
+        """Returns whether the peer may send `size` bytes on a stream."""
+        return size <= stream.receive_window and size <= self._window
+
     def take_unread(self, size: int) -> None:
         """Count received DATA that belongs to no open stream, and release it at once."""
         self._window -= size

@@ -50,7 +50,9 @@ class Receiver:
 
     def receive(self, data: bytes | memoryview) -> None:
         """Handle all frames that `data` completes; ConnectionViolation ends the connection."""
-        self._data.is_borrowed = data.__class__ is memoryview
+        self._data.is_borrowed = is_borrowed = data.__class__ is memoryview
+        if is_borrowed and not self._is_restricted and (taken := self._data.take_run(data)):
+            data = data[taken:]
         for kind, flags, stream_id, payload in self.reader.read(data):
             if self._is_restricted:
                 self._check_restriction(kind, flags, stream_id)
@@ -59,8 +61,6 @@ class Receiver:
                     self._on_headers(flags, stream_id, bytes(payload))
                 elif kind != frames.DATA:
                     self._on_other(kind, flags, stream_id, bytes(payload))
-                elif payload.__class__ is list:
-                    self._data.on_data_run(stream_id, payload)
                 else:
                     self._data.on_data(flags, stream_id, payload)
             except StreamViolation as violation:
