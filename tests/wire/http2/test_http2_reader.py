@@ -94,7 +94,7 @@ def test_large_frames_in_a_row_are_a_run():
 
     run = started().find_run(memoryview(alike * 3 + alike[:-1]))
 
-    assert run == FrameRun(1, rest_bytes=0, length=20_000, count=3, tail_bytes=20_008)
+    assert run == FrameRun(1, rest_bytes=0, length=20_000, whole_frames=3, tail_bytes=20_008)
     assert run.end == 4 * 20_009 - 1
     assert run.data_bytes == 4 * 20_000 - 1
 
@@ -114,7 +114,7 @@ def test_run_ends_where_frames_differ(other):
 
     run = started().find_run(memoryview(alike * 2 + other + alike * bool(other[3:])))
 
-    assert run == FrameRun(1, rest_bytes=0, length=20_000, count=2, tail_bytes=0)
+    assert run == FrameRun(1, rest_bytes=0, length=20_000, whole_frames=2, tail_bytes=0)
 
 
 def test_run_begins_with_the_rest_of_a_frame():
@@ -124,7 +124,7 @@ def test_run_begins_with_the_rest_of_a_frame():
 
     run = reader.find_run(memoryview(alike[109:] + alike * 2 + alike[:50]))
 
-    assert run == FrameRun(1, rest_bytes=19_900, length=20_000, count=2, tail_bytes=50)
+    assert run == FrameRun(1, rest_bytes=19_900, length=20_000, whole_frames=2, tail_bytes=50)
     reader.skip(run)
     assert read(reader, alike[50:]) == [(frames.DATA, 0, 1, b"a" * (20_009 - 50))]
 

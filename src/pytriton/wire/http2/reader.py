@@ -31,31 +31,35 @@ class FrameRun(NamedTuple):
     stream_id: int
     rest_bytes: int  # the rest of a frame that comes first
     length: int  # of each payload
-    count: int  # the number of whole frames
+    whole_frames: int
     tail_bytes: int  # the received part of another frame that follows, with its header
 
     @property
     def end(self) -> int:
         """How many bytes of the input the run has."""
-        return self.rest_bytes + self.count * (self.length + frames.HEADER_BYTES) + self.tail_bytes
+        return (
+            self.rest_bytes
+            + self.whole_frames * (self.length + frames.HEADER_BYTES)
+            + self.tail_bytes
+        )
 
     @property
     def data_bytes(self) -> int:
         """How many of them are data."""
         tail = self.tail_bytes - frames.HEADER_BYTES if self.tail_bytes else 0
-        return self.rest_bytes + self.count * self.length + tail
+        return self.rest_bytes + self.whole_frames * self.length + tail
 
     def copy(self, data: memoryview, buffer: memoryview) -> None:
         """Copy the data of the run from the input to the beginning of a buffer."""
         start, length = self.rest_bytes, self.length
         if start:
             buffer[:start] = data[:start]
-        shape, strides = (self.count, length), (length + frames.HEADER_BYTES, 1)
+        shape, strides = (self.whole_frames, length), (length + frames.HEADER_BYTES, 1)
         rows = np.ndarray(shape, np.uint8, data, start + frames.HEADER_BYTES, strides)
         np.ndarray(shape, np.uint8, buffer, start)[...] = rows
         if self.tail_bytes:
             size, end = self.data_bytes, self.end
-            at = start + self.count * length
+            at = start + self.whole_frames * length
             buffer[at:size] = data[end - size + at : end]
 
 

@@ -50,9 +50,11 @@ class Receiver:
 
     def receive(self, data: bytes | memoryview) -> None:
         """Handle all frames that `data` completes; ConnectionViolation ends the connection."""
-        self._data.is_borrowed = is_borrowed = data.__class__ is memoryview
-        if is_borrowed and not self._is_restricted and (taken := self._data.take_run(data)):
-            data = data[taken:]
+        self._data.is_borrowed = False
+        if isinstance(data, memoryview):
+            self._data.is_borrowed = True
+            if not self._is_restricted:
+                data = data[self._data.take_run(data) :]
         for kind, flags, stream_id, payload in self.reader.read(data):
             if self._is_restricted:
                 self._check_restriction(kind, flags, stream_id)
