@@ -179,7 +179,10 @@ class GrpcConnection(asyncio.Protocol):
             delay_s = call_head.timeout_ns / 1e9
             call.timer = self._loop.call_later(delay_s, self._on_deadline, call)
         if event.end_stream:
-            self._on_data(DataReceived(stream_id, b"", end_stream=True))
+            try:
+                call.on_data(event.body, end_stream=True)
+            except Exception as error:  # noqa: BLE001  it is sent to the client
+                self.fail_call(call, error)
 
     def _on_data(self, event: DataReceived) -> None:
         call = self._calls.get(event.stream_id)

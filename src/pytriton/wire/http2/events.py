@@ -10,11 +10,15 @@ from pytriton.wire.http2.header_rules import Field, RequestHead
 
 
 class RequestReceived(msgspec.Struct, gc=False):
-    """A stream was opened; with `end_stream` the request has no body."""
+    """A stream was opened; with `end_stream` this is the whole request, and `body` is its body.
+
+    A body has to be acknowledged like `DataReceived`.
+    """
 
     stream_id: int
     head: RequestHead
     end_stream: bool
+    body: bytes = b""
 
 
 class DataReceived(msgspec.Struct, gc=False):

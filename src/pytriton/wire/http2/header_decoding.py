@@ -45,6 +45,10 @@ class HeaderDecoder:
         self._heads: dict[bytes, RequestHead] = {}
         self._is_table_changed = False
 
+    def known_request(self, block: bytes) -> RequestHead | None:
+        """Returns the head of a request whose block is in the cache."""
+        return self._heads.get(block)
+
     def decode_request(self, block: bytes) -> RequestHead:
         """Returns the head of a request; ConnectionViolation if the block cannot be decoded."""
         head = self._heads.get(block)

@@ -90,6 +90,11 @@ class FrameReader:
         self.partial_frames = 0  # counts the frames that were not received at once
 
     @property
+    def is_between_frames(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return self.has_preface and not self.data_left and not self._pending
+
+    @property
     def has_pending(self) -> bool:
         """Whether a frame other than DATA has been received in part."""
         return bool(self._pending)

@@ -59,6 +59,13 @@ class ReceiveWindows:
         """Returns whether the peer may send `size` bytes on a stream."""
         return size <= stream.receive_window and size <= self._window
 
+    def take_whole(self, size: int) -> bool:
+        """Count the only DATA of a new stream; returns False, and counts nothing, if too much."""
+        if size > self._window:
+            return False
+        self._window -= size
+        return True
+
     def take_unread(self, size: int) -> None:
         """Count received DATA that belongs to no open stream, and release it at once."""
         self._window -= size

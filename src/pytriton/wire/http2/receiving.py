@@ -15,6 +15,7 @@ from pytriton.wire.http2.header_rules import trailers_violation
 from pytriton.wire.http2.reader import FrameReader
 from pytriton.wire.http2.states import StreamInput, StreamState, next_state
 from pytriton.wire.http2.streams import Stream
+from pytriton.wire.http2.whole_requests import take_requests
 
 if TYPE_CHECKING:
     from pytriton.wire.http2.core import ConnectionCore
@@ -55,6 +56,11 @@ class Receiver:
             self._data.is_borrowed = True
             if not self._is_restricted:
                 data = data[self._data.take_run(data) :]
+        elif not self._is_restricted and self.reader.is_between_frames:
+            taken = take_requests(self._core, self._decoder, data)
+            if taken == len(data):
+                return
+            data = data[taken:] if taken else data
         for kind, flags, stream_id, payload in self.reader.read(data):
             if self._is_restricted:
                 self._check_restriction(kind, flags, stream_id)
