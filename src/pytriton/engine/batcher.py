@@ -8,10 +8,12 @@ A scheduler adds requests, calls `next` whenever an instance is free, and calls 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Protocol
 
 from pytriton.engine.model_spec import BatcherSpec, ModelSpec
-from pytriton.engine.request_queue import RequestQueue
+from pytriton.engine.request_queue import RequestQueue, add_each
+from pytriton.errors import ServerError
 from pytriton.executor.inference import Inference
 
 # The requests to run now, or the time in ns at which to call `next` again, or None: call it after
@@ -28,6 +30,9 @@ class Batcher(Protocol):
         Raises:
             UnavailableError: The request's priority level is full.
         """
+
+    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
+        """Queue requests like `add`; returns those that were refused, each with its error."""
 
     def remove(self, inference: Inference) -> bool:
         """Remove a cancelled request; returns False if it is not in this queue."""
@@ -73,6 +78,9 @@ class FifoBatcher:
     def add(self, inference: Inference, now_ns: int) -> None:
         inference.queued_ns = now_ns
         self._inferences[inference] = None
+
+    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
+        return add_each(self.add, inferences, now_ns)
 
     def remove(self, inference: Inference) -> bool:
         if inference not in self._inferences:
@@ -176,6 +184,11 @@ class DynamicBatcher(RequestQueue):
                 self._hold_until_ns = 0
             elif inference.deadline_ns:
                 self._hold_until_ns = min(self._hold_until_ns, inference.deadline_ns)
+
+    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
+        if self._hold_until_ns:
+            return add_each(self.add, inferences, now_ns)
+        return super().add_all(inferences, now_ns)
 
     def remove(self, inference: Inference) -> bool:
         self._hold_until_ns = 0

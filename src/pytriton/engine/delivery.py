@@ -12,6 +12,7 @@ from pytriton.executor.inference import CLOSED_SINK
 if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.executor.base import Outcome
+    from pytriton.executor.columns import Run
     from pytriton.executor.inference import Inference
     from pytriton.messages import ResponseSink
 
@@ -23,7 +24,8 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
     if inference.is_over:  # an earlier response could not be delivered
         return
     is_final = outcome.is_final
-    sink = inference.sink
+    chunk = inference.chunk
+    sink = inference.sink if chunk is None else chunk.member_sink(inference.index)
     if is_final:  # the same as `Inference.end`, without a call
         inference.is_over = True
         inference.sink = CLOSED_SINK
@@ -40,6 +42,21 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
         if not is_final:
             inference.cancel()  # nobody will receive what the model sends after this
             inference.end()
+
+
+def deliver_run(inferences: list[Inference], run: Run) -> None:
+    """Pass the answers of a run to its sink; if the sink fails, each member ends with an error."""
+    for inference in inferences:
+        inference.is_over = True
+    chunk = run.chunk
+    try:
+        chunk.sink.on_rows(chunk, run.first, run.end, run.outputs, run.row)
+    except Exception as error:  # noqa: BLE001  other requests of the batch must get their responses
+        if not isinstance(error, ServerError):
+            _log(inferences[0], error)
+            error = InternalError(UNEXPECTED)
+        for inference in inferences:
+            _fail(chunk.member_sink(inference.index), inference, error)
 
 
 def refuse(inference: Inference, error: ServerError) -> None:

@@ -13,10 +13,10 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
-from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error
+from pytriton.engine.answers import Answers
+from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
 from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
-from pytriton.engine.ordering import OrderedRelease
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import Dispatch, make_scheduler
@@ -26,7 +26,7 @@ from pytriton.errors import CancelledError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
@@ -84,14 +84,12 @@ class Model:
         self._scheduler = make_scheduler(spec)
         self._start_policy = StartPolicy(spec)
         self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one is first
-        self._running = 0  # requests sent to instances that have no final response yet
         self._credit = ResponseCredit(loop)
         self._is_pump_due = False
         self._timer = EarliestTimer(loop, self._pump)
-        self._order: OrderedRelease[tuple[Inference, Outcome]] | None = None
         # The responses of a decoupled model may come in any order anyway.
-        if spec.batcher is not None and spec.batcher.preserve_ordering and not spec.decoupled:
-            self._order = OrderedRelease()
+        is_ordered = spec.batcher is not None and spec.batcher.preserve_ordering
+        self._answers = Answers(self._credit, is_ordered=is_ordered and not spec.decoupled)
         self._on_idle: asyncio.Future[None] | None = None
         self._when_passed_on: dict[Inference, Callable[[], None]] = {}
 
@@ -136,12 +134,12 @@ class Model:
     @property
     def is_busy(self) -> bool:
         """Whether requests are queued or running."""
-        return bool(self._running or len(self._scheduler))
+        return bool(self._answers.running or len(self._scheduler))
 
     @property
     def running_count(self) -> int:
         """The number of requests that are being executed."""
-        return self._running
+        return self._answers.running
 
     def add_instance(self, instance: Instance) -> None:
         """Start to use an instance, which may replace one that died."""
@@ -172,7 +170,7 @@ class Model:
     def __repr__(self) -> str:
         return (
             f"<Model {self.spec.name} version {self.spec.version} {self.state.value}: "
-            f"{len(self._scheduler)} queued, {self._running} running, "
+            f"{len(self._scheduler)} queued, {self._answers.running} running, "
             f"{len(self._free)} of {len(self.instances)} instances free>"
         )
 
@@ -188,12 +186,44 @@ class Model:
             return
         self._scheduler.add(inference, now_ns)
         self.statistics.pending_count += 1
-        if self._order is not None:
-            inference.ticket = self._order.take_ticket()
+        if self._answers.is_ordered:
+            self._answers.take_tickets((inference,))
+        if self._free:
+            self._start_soon(now_ns)
+        elif inference.deadline_ns:
+            self._timer.set(inference.deadline_ns)
+
+    @property
+    def takes_columns(self) -> bool:
+        """See `ServedModel`."""
+        return self._cache is None and not self.spec.decoupled and not self.spec.iterative
+
+    def submit_chunk(
+        self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
+    ) -> None:
+        """See `ServedModel`."""
+        refused = self._scheduler.add_all(inferences, now_ns)
+        self.statistics.pending_count += len(inferences) - len(refused)
+        if self._answers.is_ordered:
+            self._answers.take_tickets([each for each in inferences if each not in refused])
         if not self._free:
-            if inference.deadline_ns:
-                self._timer.set(inference.deadline_ns)
-            return
+            deadline_ns = self._scheduler.next_deadline_ns()
+            if deadline_ns:
+                self._timer.set(deadline_ns)
+        elif is_complete:
+            self._pump()
+        else:
+            self._start_soon(now_ns)
+        for inference, error in refused.items():
+            refuse(inference, error)
+
+    def is_start_due(self, count: int) -> bool:
+        """See `ServedModel`."""
+        waiting = self.statistics.pending_count + count
+        return bool(self._free) and self._start_policy.decide(waiting, self._free) is Start.NOW
+
+    def _start_soon(self, now_ns: int) -> None:
+        """Form a batch of the waiting requests, as soon as the policy says."""
         start = self._start_policy.decide(self.statistics.pending_count, self._free)
         if start is Start.END_OF_ITERATION:
             self._pump_soon()
@@ -260,11 +290,11 @@ class Model:
 
     def _dispatch(self, instance: Instance, inferences: list[Inference], now_ns: int) -> None:
         self.statistics.pending_count -= len(inferences)
-        self._running += len(inferences)
+        self._answers.running += len(inferences)
         try:
             instance.execute(inferences, now_ns)
         except Exception as error:  # noqa: BLE001  the requests end with this error
-            self._running -= len(inferences)
+            self._answers.running -= len(inferences)
             answer = dispatch_error(self.spec.name, error)
             for inference in inferences:
                 self._refuse(inference, answer, FailureReason.OTHER, is_pending=False)
@@ -295,9 +325,7 @@ class Model:
         self.statistics.record_failures(
             1, time.monotonic_ns() - inference.request.received_ns, reason
         )
-        if self._order is not None:
-            for released in self._order.skip(inference.ticket):
-                self._deliver(*released)
+        self._answers.skip(inference)
         deliver(inference, Outcome(0, None, error))
         if self._on_idle is not None:
             self._check_idle()
@@ -318,14 +346,14 @@ class Model:
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
         if len(passed_on) != len(outcomes):
             count = len(outcomes) - len(passed_on)  # those are queued again
-            self._running -= count
+            self._answers.running -= count
             self.statistics.pending_count += count
             self._pump_soon()
         if instance.free_slots:
             self._free[instance] = None
             if self.statistics.pending_count:
                 self._pump()
-        if passed_on:  # it is empty if the instance only reports that it is free
+        if passed_on or batch.answered:  # it is empty if the instance only reports that it is free
             self._finish(batch, passed_on, times_ns, now_ns)
 
     def _finish(
@@ -337,26 +365,11 @@ class Model:
         else:
             record_answers(self.statistics, batch, outcomes, times_ns, now_ns)
             self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
-        if self._order is None:
-            for outcome in outcomes:
-                self._deliver(batch.inferences[outcome.position], outcome)
-        else:
-            self._deliver_in_order(self._order, batch, outcomes)
+        self._answers.pass_on(batch, outcomes)
         if self._cache is not None:
             self._cache.store(batch, outcomes)
         if self._on_idle is not None:
             self._check_idle()
-
-    def _deliver_in_order(
-        self,
-        order: OrderedRelease[tuple[Inference, Outcome]],
-        batch: RunningBatch,
-        outcomes: list[Outcome],
-    ) -> None:
-        for outcome in outcomes:
-            inference = batch.inferences[outcome.position]
-            for released in order.complete(inference.ticket, (inference, outcome)):
-                self._deliver(*released)
 
     def on_unavailable(self, instance: Instance) -> None:
         """Send an instance no more batches; its death will be reported later."""
@@ -390,13 +403,6 @@ class Model:
         for inference in self._scheduler.take_all():
             self._refuse(inference, error, FailureReason.OTHER)
 
-    def _deliver(self, inference: Inference, outcome: Outcome) -> None:
-        if outcome.is_final:
-            self._running -= 1
-        deliver(inference, outcome)
-        if not outcome.is_final:
-            self._credit.on_taken(inference, outcome)
-
     def _check_idle(self) -> None:
         if not self.is_busy and self._on_idle is not None and not self._on_idle.done():
             self._on_idle.set_result(None)
@@ -405,12 +411,5 @@ class Model:
         response = cache.answer(inference)
         if response is None:
             return False
-        outcome = Outcome(0, response)
-        if self._order is None:
-            deliver(inference, outcome)
-        else:
-            self._running += 1  # until all earlier requests are answered
-            ticket = self._order.take_ticket()
-            for released in self._order.complete(ticket, (inference, outcome)):
-                self._deliver(*released)
+        self._answers.pass_on_cached(inference, response)
         return True

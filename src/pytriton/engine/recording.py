@@ -35,6 +35,13 @@ def record_answers(
         else:
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
             statistics.record_failures(1, now_ns - inference.request.received_ns, reason)
+    for run in batch.answered:
+        first, count, rows = inferences[run.position], run.count, run.rows
+        record.rows += rows
+        record.succeeded += count
+        record.succeeded_rows += rows
+        record.succeeded_ns += count * (now_ns - first.request.received_ns)
+        record.queue_ns += count * (batch.started_ns - first.queued_ns)
     if record.succeeded or not batch.open_positions:
         statistics.record_batch(record, time.time_ns() // 1_000_000)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
-from pytriton.errors import UnavailableError
+from pytriton.errors import ServerError, UnavailableError
 from pytriton.executor.inference import Inference
 
 # The requests of one FIFO, each with the token of its deadline. It is an ordered dictionary because
@@ -22,6 +22,19 @@ Fifo = OrderedDict[Inference, int]
 
 _NO_DEADLINE = 0
 _STALE_ENTRIES_KEPT = 64
+
+
+def add_each(
+    add: Callable[[Inference, int], None], inferences: Sequence[Inference], now_ns: int
+) -> dict[Inference, ServerError]:
+    """Queue requests one by one with `add`; returns those that it refused."""
+    refused: dict[Inference, ServerError] = {}
+    for inference in inferences:
+        try:
+            add(inference, now_ns)
+        except ServerError as error:  # noqa: PERF203  each request may be refused
+            refused[inference] = error
+    return refused
 
 
 class DeadlineHeap:
@@ -148,6 +161,17 @@ class RequestQueue:
         else:
             inference.queued_ns = now_ns
             level.waiting[inference] = _NO_DEADLINE
+
+    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
+        """Append requests like `add`; returns those that were refused, each with its error."""
+        level = self._default_level
+        if self._spec.priority_levels or level.has_policy:
+            return add_each(self.add, inferences, now_ns)
+        waiting = level.waiting
+        for inference in inferences:
+            inference.queued_ns = now_ns
+            waiting[inference] = _NO_DEADLINE
+        return {}
 
     def remove(self, inference: Inference) -> bool:
         """Remove a waiting request; returns False if it is not in the queue."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytriton.executor.inference import InferenceOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.model_state import ModelState
@@ -95,6 +95,31 @@ class ServedModel(InferenceOwner, Protocol):
 
     def submit(self, inference: Inference, now_ns: int) -> None:
         """Accept a validated request; raises ServerError if it is refused."""
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether `submit_chunk` may be used; not for decoupled, cached and iterative models."""
+
+    def submit_chunk(
+        self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
+    ) -> None:
+        """Accept the members of a chunk; the chunk's sink hears of refusals before this returns.
+
+        The requests were validated, and are not traced. `pytriton.executor.columns` says how such
+        members are made.
+
+        Args:
+            inferences: All members of the chunk, in the order of their indices.
+            now_ns: The time.
+            is_complete: Whether the caller has gathered what came in this iteration of the event
+                loop. A free instance then starts at once, not at the end of the iteration.
+        """
+
+    def is_start_due(self, count: int) -> bool:
+        """Returns whether a batch would start at once if `count` more requests were submitted.
+
+        A caller that gathers requests into a chunk should then submit it.
+        """
 
 
 class InstanceSupervisor(Protocol):

@@ -13,9 +13,10 @@ import msgspec
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from pytriton.errors import ServerError
+    from pytriton.executor.columns import Run
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferResponse
 
@@ -29,6 +30,9 @@ class RunningBatch(msgspec.Struct, eq=False):
     open_positions: set[int]  # positions of the requests that wait for their final response
     is_traced: bool = False  # at least one of the requests is traced
     is_rescheduled: bool = False  # the model asked to execute at least one of the requests again
+    rows: int = 0  # of all its requests
+    runs: Sequence[Run] = ()  # those of its requests that are members of chunks
+    answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -51,7 +55,10 @@ class InstanceEvents(Protocol):
         outcomes: list[Outcome],
         times_ns: tuple[int, int],
     ) -> None:
-        """Called with responses; `times_ns` is when the model began and finished computing them."""
+        """Called with responses; `times_ns` is when the model began and finished computing them.
+
+        The runs in `batch.answered` have their responses, too.
+        """
 
     def on_unavailable(self, instance: Instance) -> None:
         """Called when the instance accepts no more batches; `on_died` follows with the reason."""

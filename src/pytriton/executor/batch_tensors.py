@@ -6,11 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.dtypes import BY_NUMBER, BYTES
+from pytriton.executor.columns import LARGE_ROW_BYTES, OutputColumn
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.transport.frames import RequestDetails, TensorRef
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.executor.base import RunningBatch
+    from pytriton.executor.columns import Run
+    from pytriton.executor.inference import Inference
     from pytriton.transport.channel import Payload, Received
+    from pytriton.transport.payload import Buffer
 
 
 class BatchOutput:
@@ -72,3 +79,62 @@ def add_input(
     size = sum(map(len, pieces))
     block, offset = payload.add(pieces, size)
     return TensorRef(name, first.dtype.number, shape, offset, size, block)
+
+
+def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> list[TensorRef]:
+    """Add all inputs of a batch with members of chunks."""
+    refs = []
+    inferences, runs, total = batch.inferences, batch.runs, batch.rows
+    for index, column in enumerate(runs[0].chunk.signature.inputs):
+        if len(runs) == 1 and runs[0].count == len(inferences):
+            pieces = runs[0].chunk.pieces(index, runs[0].first, runs[0].end)
+        else:
+            pieces = _mixed_pieces(index, column.name, inferences, runs)
+        shape = (total, *column.shape) if batching else column.shape
+        size = total * column.row_bytes
+        block, offset = payload.add(pieces, size)
+        refs.append(TensorRef(column.name, column.dtype.number, shape, offset, size, block))
+    return refs
+
+
+def _mixed_pieces(
+    index: int, name: str, inferences: Sequence[Inference], runs: Sequence[Run]
+) -> list[Buffer]:
+    """Returns the bytes of an input: runs of members, and other requests between them."""
+    pieces: list[Buffer] = []
+    position = 0
+    for run in runs:
+        others = inferences[position : run.position]
+        pieces += [other.request.inputs[name].data for other in others]
+        pieces += run.chunk.pieces(index, run.first, run.end)
+        position = run.position + run.count
+    pieces += [other.request.inputs[name].data for other in inferences[position:]]
+    return pieces
+
+
+def requested_outputs(runs: Sequence[Run]) -> dict[int, list[str]]:
+    """Returns the names of the requested outputs, by position, of members that do not want all."""
+    outputs: dict[int, list[str]] = {}
+    for run in runs:
+        if run.chunk.signature.outputs is not None:
+            names = list(run.chunk.signature.outputs)
+            outputs.update(dict.fromkeys(range(run.position, run.position + run.count), names))
+    return outputs
+
+
+def output_columns(
+    received: Received, refs: list[TensorRef], rows: int, *, batching: bool
+) -> list[OutputColumn] | None:
+    """Returns the outputs of a batch as columns; None if each request needs tensors of its own."""
+    columns = []
+    for ref in refs:
+        dtype, shape, row_bytes = BY_NUMBER[ref.dtype], ref.shape, ref.size
+        if batching:
+            if not shape or shape[0] != rows:
+                return None
+            shape = shape[1:]
+            row_bytes //= rows
+        if dtype is BYTES or (ref.block and row_bytes > LARGE_ROW_BYTES):
+            return None
+        columns.append(OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref)))
+    return columns

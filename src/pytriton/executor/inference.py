@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pytriton.errors import ServerError
     from pytriton.executor.base import Instance
+    from pytriton.executor.columns import Chunk
     from pytriton.messages import InferRequest, InferResponse, RequestTrace, ResponseSink
 
 
@@ -46,6 +47,8 @@ class Inference(msgspec.Struct, eq=False):
     sink: ResponseSink
     trace: RequestTrace | None = None  # None: the request is not traced
     owner: InferenceOwner | None = None  # None until a model has accepted the request
+    chunk: Chunk | None = None  # the chunk that the request is a member of, and whose sink is told
+    index: int = 0  # in this chunk
 
     queued_ns: int = 0
     deadline_ns: int = 0  # the end of its queue timeout; 0: none
@@ -84,7 +87,7 @@ class Inference(msgspec.Struct, eq=False):
         """
         sink, self.sink = self.sink, CLOSED_SINK
         self.is_over = True
-        return sink
+        return sink if self.chunk is None else self.chunk.member_sink(self.index)
 
 
 class _ClosedSink:
