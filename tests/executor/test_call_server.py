@@ -168,7 +168,7 @@ def test_call_can_be_given_up_until_it_is_over(rig, caller):
 
 
 def test_answer_without_room_is_an_error_that_can_be_answered(rig, caller):
-    rig.memory.arena._limit_bytes = SEGMENT_BYTES
+    rig.memory.arena.limit_bytes = SEGMENT_BYTES
     made = call(rig, caller)
     with pytest.raises(UnavailableError, match="no room for a tensor") as refused:
         made.sink.on_response(response(y=np.zeros(SEGMENT_BYTES + 1, np.uint8)), final=False)

@@ -96,6 +96,7 @@ class Engine:
         self.on_changed()
 
     def _on_model_changed(self) -> None:
+        self._latest.clear()
         self.on_changed()
 
     @property
@@ -234,10 +235,11 @@ class Engine:
             The handle with which to cancel, pause and resume the request.
         """
         inference = Inference(request, sink, trace)
-        self._submit(inference)
+        self.submit(inference)
         return inference
 
-    def _submit(self, inference: Inference) -> None:
+    def submit(self, inference: Inference) -> None:
+        """Find the model of a request, validate it and queue it; see `infer`."""
         request = inference.request
         try:
             if self.is_exiting:
@@ -250,7 +252,7 @@ class Engine:
             inference.owner = model
             model.submit(inference, time.monotonic_ns())
         except UncountedStringsError:
-            self._strings.count(inference, self._submit)
+            self._strings.count(inference, self.submit)
         except ServerError as error:
             refuse(inference, error)
 

@@ -56,7 +56,7 @@ class OutputColumn(msgspec.Struct, gc=False):
     data: memoryview  # keeps its memory alive
 
 
-class Signature(msgspec.Struct, frozen=True, eq=False):
+class Signature(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What the requests of a chunk have in common.
 
     Attributes:

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
@@ -18,6 +19,7 @@ from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import OpenPorts
 from pytriton.server.command.startup import log_ports
 from pytriton.server.core import Core
+from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import surroundings
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
@@ -29,7 +31,9 @@ from pytriton.transport.control import ControlLink, Done, Start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    StartServer = Callable[[ServerOptions, asyncio.AbstractEventLoop], Awaitable["RunningServer"]]
+    from pytriton.executor.python_process import StartedZygote
+
+    StartServer = Callable[..., Awaitable["RunningServer"]]
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +59,14 @@ class RunningServer(Protocol):
 class BoundServing:
     """A server with bound models only."""
 
-    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
+    ) -> None:
         self.core = core = Core(options, loop)
-        self.server = Server(core, options, loop)
+        self.server = Server(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
 
@@ -83,10 +92,12 @@ class BoundServing:
 
 
 async def start_bound_serving(
-    options: ServerOptions, loop: asyncio.AbstractEventLoop
+    options: ServerOptions,
+    loop: asyncio.AbstractEventLoop,
+    zygote: StartedZygote | None = None,
 ) -> BoundServing:
     """Start a server without repositories."""
-    serving = BoundServing(options, loop)
+    serving = BoundServing(options, loop, zygote)
     await serving.start()
     return serving
 
@@ -107,10 +118,21 @@ def main(
     except EOFError:
         return
     assert isinstance(start, Start)
-    new_event_loop().run_until_complete(_serve(link, start, options.parent, start_server))
+    try:
+        settings = ServerOptions.from_triton_config(start.config, surroundings=surroundings())
+        set_up_logging(settings.log)
+    except (PyTritonError, OSError) as error:
+        link.send(_failure(error))
+        return
+    # Before the event loop is there, as a fork should not copy it.
+    zygote = fork_zygote() if settings.frontend_processes else None
+    serving = _serve(link, settings, options.parent, partial(start_server, zygote=zygote))
+    new_event_loop().run_until_complete(serving)
 
 
-async def _serve(link: ControlLink, start: Start, parent: int, start_server: StartServer) -> None:
+async def _serve(
+    link: ControlLink, options: ServerOptions, parent: int, start_server: StartServer
+) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[bool] = loop.create_future()
 
@@ -121,8 +143,6 @@ async def _serve(link: ControlLink, start: Start, parent: int, start_server: Sta
     loop.add_signal_handler(signal.SIGTERM, end, True)
     _end_with_parent(loop, parent, end)
     try:
-        options = ServerOptions.from_triton_config(start.config, surroundings=surroundings())
-        set_up_logging(options.log)
         serving = await _start_unless_ended(start_server(options, loop), ended)
     except (ServerError, PyTritonError, OSError) as error:
         link.send(_failure(error))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from pytriton.executor.python_process import StartedZygote
     from pytriton.server.options.server_options import ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -30,14 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def start_repository_serving(
-    options: ServerOptions, loop: asyncio.AbstractEventLoop
+    options: ServerOptions,
+    loop: asyncio.AbstractEventLoop,
+    zygote: StartedZygote | None = None,
 ) -> RepositoryServing:
     """Load the repository's models, then open the ports.
 
     Raises:
         ServerError: A port is taken, or a model cannot be loaded and `exit_on_error` is set.
     """
-    serving = await build(options, loop)
+    serving = await build(options, loop, zygote)
     try:
         await _load(serving, options)
         await serving.open_ports()

@@ -13,12 +13,14 @@ from pytriton.errors import UnavailableError
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.frontend.front_end import FrontEnd
+from pytriton.server.frontend.pool import FrontEndPool
 from pytriton.server.metrics.api import MetricsApi
 from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.process.client_opener import ClientOpener
 from pytriton.transport.control import Started
 
 if TYPE_CHECKING:
+    from pytriton.executor.python_process import StartedZygote
     from pytriton.server.core import Core
     from pytriton.server.options.server_options import Endpoint, ServerOptions
     from pytriton.server.process.acceptor import ClientTaker
@@ -32,7 +34,13 @@ _FLUSH_S = 1.0  # for the last metrics to reach their readers
 class Server:
     """The ports of one server process. Its models belong to the core."""
 
-    def __init__(self, core: Core, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        core: Core,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
+    ) -> None:
         self.core = core
         self.options = options
         self._loop = loop
@@ -42,7 +50,11 @@ class Server:
             core.trace_settings,
             strict_readiness=options.strict_readiness,
         )
-        self._front_end = FrontEnd(client, options, loop, core.tracing)
+        self._front_end: FrontEnd | FrontEndPool
+        if options.frontend_processes:
+            self._front_end = FrontEndPool(core.engine, client, core.tracing, options, loop, zygote)
+        else:
+            self._front_end = FrontEnd(client, options, loop, core.tracing)
         self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
         self._acceptors: list[Acceptor] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
@@ -53,6 +65,7 @@ class Server:
         for name, endpoint in (("SageMaker", options.sagemaker), ("Vertex AI", options.vertex_ai)):
             if endpoint.allow:
                 logger.warning("%s requests are not served: this server has no such port", name)
+        await self._front_end.start()
         if options.grpc.allow:
             self.grpc_port = self._listen(
                 options.grpc, self._front_end.taker(Protocol.GRPC), "GRPC"

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.engine.model import ModelState
 from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
+from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.repository_core import RepositoryCore, make_core
 from pytriton.server.server import Server, authorizations
 
@@ -16,24 +18,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.engine.control import IndexEntry
+    from pytriton.executor.python_process import StartedZygote
+    from pytriton.server.command.serving_protocol import Build
     from pytriton.server.options.server_options import ServerOptions
 
 _KILL_S = 0.5  # for processes to end that were killed after the timeout
 
 
-async def build(options: ServerOptions, loop: asyncio.AbstractEventLoop) -> RepositoryServing:
+async def build(
+    options: ServerOptions,
+    loop: asyncio.AbstractEventLoop,
+    zygote: StartedZygote | None = None,
+) -> RepositoryServing:
     """Make a server; nothing is loaded and no port is open yet."""
-    return RepositoryServing(await make_core(options, loop), options, loop)
+    return RepositoryServing(await make_core(options, loop), options, loop, zygote)
+
+
+def prepare(options: ServerOptions) -> Build:
+    """Fork the process that forks front ends, before there is an event loop or a thread."""
+    return partial(build, zygote=fork_zygote() if options.frontend_processes else None)
 
 
 class RepositoryServing:
     """The parts of a server. See `pytriton.server.command.serving_protocol.Serving`."""
 
     def __init__(
-        self, core: RepositoryCore, options: ServerOptions, loop: asyncio.AbstractEventLoop
+        self,
+        core: RepositoryCore,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
     ) -> None:
         self.core = core
-        self.server = Server(core, options, loop)
+        self.server = Server(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
 

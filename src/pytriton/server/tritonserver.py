@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pytriton.server.command.run import run_command
-from pytriton.server.serving import build
+from pytriton.server.serving import prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 after an orderly shutdown, else 1.
     """
-    return run_command(sys.argv[1:] if arguments is None else arguments, build)
+    return run_command(sys.argv[1:] if arguments is None else arguments, prepare)
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ class Arena:
     """
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._allocators: dict[int, _SegmentAllocator] = {}
 
     def allocate(self, size: int) -> Block:
@@ -288,12 +288,12 @@ class Arena:
 
     def _grow(self, size: int) -> _SegmentAllocator:
         segment_size = max(SEGMENT_BYTES, size)
-        if self.reserved_bytes + segment_size > self._limit_bytes:
+        if self.reserved_bytes + segment_size > self.limit_bytes:
             self.trim(idle_seconds=0.0)
-        if self.reserved_bytes + segment_size > self._limit_bytes:
+        if self.reserved_bytes + segment_size > self.limit_bytes:
             message = (
                 f"no room for a tensor of {size} bytes: {self.reserved_bytes} of at most "
-                f"{self._limit_bytes} bytes of shared memory are in use"
+                f"{self.limit_bytes} bytes of shared memory are in use"
             )
             raise UnavailableError(message)
         try:

@@ -19,7 +19,7 @@ class Configure(msgspec.Struct, tag="configure", array_like=True):
     """Core to front end, first: the options of the server."""
 
     options: bytes  # a `ServerOptions` in MessagePack
-    name: str  # of the process
+    log_level: int
     memory_bytes: int  # the limit of its shared memory
     memory: MemoryUpdate | None = None
 
@@ -90,11 +90,61 @@ class SubmitItem(msgspec.Struct, array_like=True):
     trace: TraceOrigin | None = None
 
 
+class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
+    """An input of all requests with a signature."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    row_bytes: int
+
+
+class DefineSignature(msgspec.Struct, tag="signature", array_like=True):
+    """Front end to core: a number for a `pytriton.executor.columns.Signature` of a model."""
+
+    number: int
+    model: int
+    inputs: list[SignatureColumn]
+    outputs: tuple[str, ...] | None
+    batch_key: Any = None
+    memory: MemoryUpdate | None = None
+
+
+class ColumnRef(msgspec.Struct, array_like=True, gc=False):
+    """Where the bytes of one column are: at `offset` of the message's payload or of a block."""
+
+    offset: int
+    size: int
+    block: int = 0
+
+
+class ChunkItem(msgspec.Struct, array_like=True):
+    """Small requests of one signature; each is named by the chunk's call and its index."""
+
+    call: int
+    signature: int
+    count: int
+    received_ns: int  # the mean of all
+    columns: list[ColumnRef]
+    rows: list[int] = []  # of each request; empty: one row each
+    model_version: str = ""  # as the clients wrote it
+
+
 class Submit(msgspec.Struct, tag="submit", array_like=True):
-    """Front end to core: requests."""
+    """Front end to core: requests, and chunks of small requests."""
 
     items: list[SubmitItem]
+    chunks: list[ChunkItem] = []
     memory: MemoryUpdate | None = None
+
+
+class RowsItem(msgspec.Struct, array_like=True):
+    """The answers to the requests `first` to `end` (without `end`) of a chunk."""
+
+    call: int
+    first: int
+    end: int
+    outputs: list[TensorRef]  # each has the rows of all these requests; `shape` is that of one row
 
 
 class ReplyItem(msgspec.Struct, array_like=True):
@@ -108,12 +158,14 @@ class ReplyItem(msgspec.Struct, array_like=True):
     parameters: dict[str, ParameterValue] | None = None
     is_refused: bool = False  # no model has seen the request
     is_outdated: bool = False  # the model was replaced: look it up and submit the request again
+    index: int = -1  # of the request in its chunk; -1: it is not in a chunk
 
 
 class Replies(msgspec.Struct, tag="replies", array_like=True):
     """Core to front end: responses to several requests."""
 
     items: list[ReplyItem]
+    rows: list[RowsItem] = []
     memory: MemoryUpdate | None = None
 
 
@@ -122,6 +174,7 @@ class Flow(msgspec.Struct, tag="flow", array_like=True):
 
     cancelled: list[int]
     consumed: dict[int, int]  # number of responses by call
+    cancelled_members: list[tuple[int, int]] = []  # of chunks: the call and the index
     memory: MemoryUpdate | None = None
 
 
@@ -149,6 +202,7 @@ class Connections(msgspec.Struct, tag="connections", array_like=True):
 
     http: int
     grpc: int
+    opening: int  # those that have no protocol yet, for example during a TLS handshake
     taken: int
     memory: MemoryUpdate | None = None
 
@@ -185,6 +239,7 @@ FrontEndFrame = (
     | Registry
     | RegistryTaken
     | Submit
+    | DefineSignature
     | Replies
     | Flow
     | Question

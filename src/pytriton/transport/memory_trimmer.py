@@ -42,13 +42,17 @@ class MemoryTrimmer:
         self,
         loop: asyncio.AbstractEventLoop,
         arena: Arena | None = None,
-        max_direct_bytes: int = MAX_DIRECT_RESERVED_BYTES,
     ) -> None:
         self.arena = arena or Arena()
-        self._max_direct_bytes = max_direct_bytes
+        self._max_direct_bytes = MAX_DIRECT_RESERVED_BYTES
         self._loop = loop
         self._users: set[MemoryUser] = set()
         self._timer: asyncio.TimerHandle | None = None
+
+    def limit(self, limit_bytes: int) -> None:
+        """Limit the memory of the arena, and accordingly that of bodies that may never arrive."""
+        self.arena.limit_bytes = limit_bytes
+        self._max_direct_bytes = limit_bytes // 2
 
     def add(self, user: MemoryUser) -> None:
         """Add a channel, whose peer is then told about dropped segments."""

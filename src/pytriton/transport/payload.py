@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pytriton.transport.frontend_frames import ColumnRef
+
     Buffer = bytes | bytearray | memoryview
 
 # Up to these sizes tensors are copied through the socket: that is cheaper than tracking a block.
@@ -116,6 +118,12 @@ class Received:
 
     def buffer(self, ref: TensorRef) -> memoryview:
         """Returns the tensor's bytes; the view keeps their memory alive."""
+        source: Any = self._blocks[ref.block] if ref.block else self._message
+        start = ref.offset + (0 if ref.block else self._start)
+        return memoryview(source)[start : start + ref.size]
+
+    def column(self, ref: ColumnRef) -> memoryview:
+        """Returns the bytes of a column; the view keeps their memory alive."""
         source: Any = self._blocks[ref.block] if ref.block else self._message
         start = ref.offset + (0 if ref.block else self._start)
         return memoryview(source)[start : start + ref.size]

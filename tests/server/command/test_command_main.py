@@ -29,7 +29,7 @@ async def build(options, loop):
 
 
 def run(arguments):
-    return run_command(arguments, build)
+    return run_command(arguments, lambda options: build)
 
 
 def test_help_is_what_was_asked_for(capsys):

@@ -109,7 +109,13 @@ class BinderSession:
             logger.exception("call of a binding process failed")
             self._send(Done(call, f"{type(error).__name__}: {error}", InternalError.code))
         else:
-            self._send(Done(call))
+            self._loop.create_task(self._send_when_settled(call))
+
+    async def _send_when_settled(self, call: int) -> None:
+        """Answer once every front end serves the model: the next request may reach any."""
+        if self._engine.settled is not None:
+            await self._engine.settled()
+        self._send(Done(call))
 
     def _send(self, message: Done | Started) -> None:
         with contextlib.suppress(OSError):  # the process has ended; reading the link reports that

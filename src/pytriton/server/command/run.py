@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError, ServerError
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def run_command(arguments: Sequence[str], build: Build) -> int:
+def run_command(arguments: Sequence[str], prepare: Callable[[ServerOptions], Build]) -> int:
     """Run the command.
 
     Args:
         arguments: the command line without the program's name.
-        build: makes the server.
+        prepare: called before the event loop is there; returns the function that makes the server.
 
     Returns:
         The exit code: 0 after an orderly shutdown, 1 if the server could not start. If the server
         does not stop in time, this process exits at once, with code 1.
     """
     try:
-        return _run(arguments, build)
+        return _run(arguments, prepare)
     finally:
         discard_unwritable_output()
 
 
-def _run(arguments: Sequence[str], build: Build) -> int:
+def _run(arguments: Sequence[str], prepare: Callable[[ServerOptions], Build]) -> int:
     progress = ProgressLine(sys.stderr)
     try:
         command_line = parse(arguments)
@@ -68,7 +68,7 @@ def _run(arguments: Sequence[str], build: Build) -> int:
     if not options.repository.paths:
         _print_error(creation_error(InvalidArgumentError("--model-repository must be specified")))
         return 1
-    outcome = _serve(options, build, progress)
+    outcome = _serve(options, prepare(options), progress)
     if outcome is Exit.AT_ONCE:
         _exit_at_once()
     return outcome.value

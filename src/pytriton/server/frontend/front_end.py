@@ -13,6 +13,8 @@ from pytriton.server.http.api import HttpApi
 from pytriton.server.process.client_opener import ClientOpener
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.engine.client import EngineClient
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.http.connection import HttpConnection
@@ -31,12 +33,19 @@ class FrontEnd:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None,
+        on_connections_changed: Callable[[], None] | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
         self._http = HttpApi(engine, options, loop, tracing)
         self._grpc = GrpcApi(engine, options, loop, tracing)
         self._openers: list[ClientOpener] = []
+        if on_connections_changed is not None:
+            self._http.connections.on_changed = on_connections_changed
+            self._grpc.connections.on_changed = on_connections_changed
+
+    async def start(self) -> None:
+        """Do nothing: everything is in this process."""
 
     def taker(self, protocol: Protocol) -> ClientOpener:
         """Returns the object that takes the accepted clients of a protocol.

@@ -33,6 +33,7 @@ from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
 from pytriton.server.grpc.large_reads import READ_BYTES
 from pytriton.server.grpc.repository import GrpcRepository
 from pytriton.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
+from pytriton.server.process.connection_set import ConnectionSet
 from pytriton.wire.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 from pytriton.wire.repository_pb import read_load_request
@@ -123,7 +124,7 @@ class GrpcApi:
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
     ) -> None:
-        self.connections: set[GrpcConnection] = set()
+        self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
         self.tasks = BackgroundTasks(loop)
         self.work = CallWork(self.tasks, Background(loop, "grpc"), Turns(loop))
         self.keepalive = options.grpc_keepalive

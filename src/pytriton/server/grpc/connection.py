@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytriton.server.grpc.call_work import CallWork
     from pytriton.server.options.server_options import KeepaliveOptions
     from pytriton.server.options.server_options import Limits as ServerLimits
+    from pytriton.server.process.connection_set import ConnectionSet
     from pytriton.wire.grpc import CallHead
     from pytriton.wire.http2 import Event, Limits
 
@@ -56,7 +57,7 @@ _KEEPALIVE_PING = b"keepaliv"
 class CallHandler(Protocol):
     """The owner of connections, which opens their calls."""
 
-    connections: set[GrpcConnection]
+    connections: ConnectionSet[GrpcConnection]
     http2_limits: Limits
     keepalive: KeepaliveOptions
     limits: ServerLimits

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.http.watch import IdleWatch, ProgressWatch
     from pytriton.server.options.server_options import Limits
+    from pytriton.server.process.connection_set import ConnectionSet
 
 ConnectionT = TypeVar("ConnectionT")
 
@@ -58,7 +59,7 @@ class RequestHandler(Protocol[ConnectionT]):
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
-    connections: set[ConnectionT]
+    connections: ConnectionSet[ConnectionT]
     read_buffer: memoryview  # all connections share it: it is parsed before the next read
     cached_heads: dict[bytes, RequestHead]
     watch: ProgressWatch

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytriton.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.server.http.reader import HttpRequest, RequestHead, private_memory
 from pytriton.server.http.watch import IdleWatch, ProgressWatch
+from pytriton.server.process.connection_set import ConnectionSet
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +23,7 @@ class HttpHandler:
     def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.limits = limits
         self.loop = loop
-        self.connections: set[HttpConnection] = set()
+        self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read
         self.cached_heads: dict[bytes, RequestHead] = {}
         self.watch = ProgressWatch(loop)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A front end's chunks of small requests: sends them to the core, and passes on their answers."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytriton.dtypes import BY_NUMBER
+from pytriton.engine.delivery import deliver, deliver_run, refuse
+from pytriton.errors import CancelledError, error_from_code
+from pytriton.executor.base import Outcome
+from pytriton.executor.columns import OutputColumn, Run
+from pytriton.executor.inference import Inference
+from pytriton.messages import InferRequest, InferTensor
+from pytriton.transport.frontend_frames import (
+    ChunkItem,
+    ColumnRef,
+    DefineSignature,
+    SignatureColumn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytriton.executor.columns import Chunk, Signature
+    from pytriton.messages import InferResponse
+    from pytriton.server.frontend.remote_model import RemoteModel
+    from pytriton.transport.channel import Payload, Received
+    from pytriton.transport.frontend_frames import ReplyItem, RowsItem
+
+
+class OpenChunk:
+    """A chunk that has requests without an answer."""
+
+    __slots__ = ("left", "members")
+
+    def __init__(self, members: Sequence[Inference]) -> None:
+        self.members = members
+        self.left = len(members)
+
+
+class ChunkSender:
+    """The chunks of one front end that are on their way.
+
+    Args:
+        define: Sends a signature to the core, before the chunks that use it.
+        resubmit: Looks up the model of a request again and submits it.
+    """
+
+    def __init__(
+        self,
+        define: Callable[[DefineSignature], None],
+        resubmit: Callable[[Inference], None],
+    ) -> None:
+        self._define = define
+        self._resubmit = resubmit
+        self._open: dict[int, OpenChunk] = {}
+        self._calls: dict[Chunk, int] = {}
+        # A signature belongs to one model, and is forgotten with it.
+        self._signatures: weakref.WeakKeyDictionary[Signature, int] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # Sending
+
+    def make_item(
+        self, call: int, model: RemoteModel, members: Sequence[Inference], payload: Payload
+    ) -> tuple[ChunkItem, int]:
+        """Returns the record of a chunk, and the number of its bytes inside the message.
+
+        Raises:
+            UnavailableError: There is no memory for its columns.
+        """
+        chunk = members[0].chunk
+        assert chunk is not None, "expected members of a chunk"
+        signature = chunk.signature
+        count = len(members)
+        columns = []
+        inline_bytes = 0
+        for index, column in enumerate(signature.inputs):
+            size = chunk.row_starts[count] * column.row_bytes
+            block, offset = payload.add(chunk.pieces(index, 0, count), size)
+            columns.append(ColumnRef(offset, size, block))
+            inline_bytes += size if not block else 0
+        self._open[call] = OpenChunk(members)
+        self._calls[chunk] = call
+        request = members[0].request
+        item = ChunkItem(
+            call,
+            self._number_of(signature, model),
+            count,
+            request.received_ns,
+            columns,
+            model_version=request.model_version,
+        )
+        if chunk.row_starts[count] != count:
+            item.rows = [member.request.rows for member in members]
+        return item, inline_bytes
+
+    def _number_of(self, signature: Signature, model: RemoteModel) -> int:
+        number = self._signatures.get(signature)
+        if number is None:
+            number = self._signatures[signature] = next(self._numbers)
+            columns = [
+                SignatureColumn(column.name, column.dtype.number, column.shape, column.row_bytes)
+                for column in signature.inputs
+            ]
+            self._define(
+                DefineSignature(
+                    number, model.number, columns, signature.outputs, signature.batch_key
+                )
+            )
+        return number
+
+    def place_of(self, inference: Inference) -> tuple[int, int] | None:
+        """Returns the call and the index of a member; None if its chunk was answered."""
+        assert inference.chunk is not None
+        call = self._calls.get(inference.chunk)
+        return None if call is None else (call, inference.index)
+
+    def fail(self, call: int, error: Any) -> None:
+        """End all requests of a chunk that could not be sent."""
+        opened = self._open[call]
+        self._count(call, opened, opened.left)
+        for member in opened.members:
+            deliver(member, Outcome(0, None, error))
+
+    # Answers
+
+    def on_rows(self, received: Received, item: RowsItem) -> None:
+        """Pass on the answers to neighbours of a chunk."""
+        opened = self._open[item.call]
+        chunk = opened.members[item.first].chunk
+        assert chunk is not None
+        starts = chunk.row_starts
+        rows = starts[item.end] - starts[item.first]
+        outputs = [
+            OutputColumn(
+                ref.name, BY_NUMBER[ref.dtype], ref.shape, ref.size // rows, received.buffer(ref)
+            )
+            for ref in item.outputs
+        ]
+        self._count(item.call, opened, item.end - item.first)
+        run = Run(chunk, item.first, item.end, item.first, 0, outputs)
+        deliver_run(list(opened.members[item.first : item.end]), run)
+
+    def on_reply(self, item: ReplyItem, response: InferResponse | None) -> None:
+        """Pass on the end of one request, or of all that are left if they have to be repeated."""
+        opened = self._open[item.call]
+        if item.is_outdated:
+            self._count(item.call, opened, opened.left)
+            for member in opened.members:
+                if not member.is_over:
+                    self._submit_again(member)
+            return
+        member = opened.members[item.index]
+        self._count(item.call, opened, 1)
+        error = None
+        if item.error is not None:
+            error = error_from_code(item.error_code, item.error)
+            if item.is_refused:
+                refuse(member, error)
+                return
+        deliver(member, Outcome(0, response, error))
+
+    def member(self, item: ReplyItem) -> Inference:
+        """Returns the request that a reply is for."""
+        return self._open[item.call].members[item.index]
+
+    def _count(self, call: int, opened: OpenChunk, count: int) -> None:
+        opened.left -= count
+        if not opened.left:
+            del self._open[call]
+            chunk = opened.members[0].chunk
+            assert chunk is not None
+            del self._calls[chunk]
+
+    def _submit_again(self, member: Inference) -> None:
+        """Submit a member as a request of its own: its model was replaced on the way."""
+        chunk = member.chunk
+        assert chunk is not None
+        index = member.index
+        shared = member.request
+        owner: Any = member.owner
+        is_batched = owner.spec.max_batch_size > 0
+        inputs = {}
+        for position, column in enumerate(chunk.signature.inputs):
+            (piece,) = chunk.pieces(position, index, index + 1)
+            shape = (shared.rows, *column.shape) if is_batched else column.shape
+            inputs[column.name] = InferTensor(column.name, column.dtype, shape, piece)
+        request = InferRequest(
+            shared.model_name,
+            inputs,
+            model_version=shared.model_version,
+            outputs=shared.outputs,
+            received_ns=shared.received_ns,
+        )
+        member.is_over = True  # the new request takes its place
+        again = Inference(request, chunk.member_sink(index))
+        if member.is_cancelled:
+            refuse(again, CancelledError(""))
+        else:
+            self._resubmit(again)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes the sockets of accepted clients from the core to a front end, over a socket of its own."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from pytriton.server.api.authorization import Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LETTERS = {Protocol.HTTP: b"h", Protocol.GRPC: b"g"}
+_PROTOCOLS = {letter: protocol for protocol, letter in _LETTERS.items()}
+_MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
+
+
+def pass_client(link: socket.socket, protocol: Protocol, client: socket.socket) -> bool:
+    """Pass a client on; returns False if the front end does not take it now, or has ended."""
+    try:
+        socket.send_fds(link, [_LETTERS[protocol]], [client.fileno()])
+    except OSError:
+        return False
+    return True
+
+
+def receive_clients(link: socket.socket) -> Iterator[tuple[Protocol, socket.socket]]:
+    """Yields the clients that wait, up to a limit; ends early if the core has closed the link."""
+    for _ in range(_MAX_CLIENTS):
+        try:
+            letter, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+        except (BlockingIOError, ConnectionResetError):
+            return
+        if not descriptors:
+            return
+        yield _PROTOCOLS[letter], socket.socket(fileno=descriptors[0])

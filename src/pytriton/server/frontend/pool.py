@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front ends of a server in processes of their own: starts them, and passes clients to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.background_tasks import BackgroundTasks
+from pytriton.errors import InternalError
+from pytriton.executor.worker import WorkerSpec, describe_loss
+from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
+from pytriton.server.frontend.client_passing import pass_client
+from pytriton.server.frontend.registry_feed import RegistryFeed
+from pytriton.server.frontend.session import FrontEndSession, SharedParts
+from pytriton.server.frontend.zygote import spawn_zygote
+from pytriton.server.grpc.tls import tls_context
+from pytriton.transport.arena import DEFAULT_LIMIT_BYTES
+from pytriton.transport.frontend_frames import (
+    Configure,
+    Connections,
+    ConnectionsEnded,
+    EndConnections,
+    RegistryTaken,
+)
+from pytriton.transport.memory_trimmer import MemoryTrimmer
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.engine.engine import Engine
+    from pytriton.executor.python_process import StartedZygote
+    from pytriton.executor.worker import Worker
+    from pytriton.server.api.authorization import Protocol
+    from pytriton.server.api.local_client import LocalClient
+    from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.transport.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+# Front ends that end at once are not restarted faster than this.
+RESTART_DELAYS_S = (0.0, 0.2, 1.0, 5.0)
+_STABLE_S = 10.0  # after this time a front end counts as started well
+_MAX_PER_ITERATION = 256
+_MAX_WAITING_CLIENTS = 4096  # while no front end can take them
+_END_S = 1.0  # in addition to the timeout of connections
+
+
+class FrontEndMember:
+    """One front end, as the pool sees it."""
+
+    def __init__(self, index: int, worker: Worker, started_s: float) -> None:
+        self.index = index
+        self.worker = worker
+        self.started_s = started_s
+        self.session: FrontEndSession | None = None
+        self.is_ready = False  # it has the registry, so that it can serve clients
+        self.passed_count = 0
+        self.counts = (0, 0)  # connections over HTTP and gRPC
+        self.load = 0  # connections, with those that it has not taken yet
+        self.on_ended: asyncio.Future[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name for the log."""
+        return f"front end {self.index}"
+
+    def on_connections(self, frame: Connections) -> None:
+        """Update the number of connections."""
+        self.counts = (frame.http, frame.grpc)
+        self.load = frame.http + frame.grpc + frame.opening + self.passed_count - frame.taken
+
+
+class FrontEndPool:
+    """Runs front ends; has the same methods as a `FrontEnd` in this process.
+
+    Args:
+        engine: The engine.
+        client: Answers the questions of front ends.
+        tracing: Traces requests, if the server does.
+        options: The options of the server.
+        loop: The event loop.
+        zygote: The process that forks front ends; without one, it is started as a program.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: LocalClient,
+        tracing: Tracing | None,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._registry = RegistryFeed(engine, client.is_serving, loop)
+        memory = MemoryTrimmer(loop)
+        self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop)
+        self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
+        self._members: dict[int, FrontEndMember] = {}
+        self._failures = dict.fromkeys(range(options.frontend_processes), 0)
+        self._waiting: deque[tuple[Protocol, socket.socket]] = deque()
+        self._tasks = BackgroundTasks(loop)
+        self._is_open = True
+        self._first_ready: asyncio.Future[None] = loop.create_future()
+
+    async def start(self) -> None:
+        """Start all front ends; returns when all of them can serve clients.
+
+        Raises:
+            ServerError: The files for TLS cannot be used, or a front end could not start.
+        """
+        if self._options.grpc.allow and self._options.grpc_tls is not None:
+            tls_context(self._options.grpc_tls)  # to report an error here, and only once
+        self._zygote.start()
+        await asyncio.gather(*(self._launch(index) for index in self._failures))
+        await self._first_ready
+
+    def taker(self, protocol: Protocol) -> ClientPasser:
+        """Returns the object that takes the accepted clients of a protocol."""
+        return ClientPasser(self, protocol)
+
+    @property
+    def connection_counts(self) -> tuple[int, int]:
+        """The number of clients that are connected over HTTP and over gRPC."""
+        members = self._members.values()
+        return sum(each.counts[0] for each in members), sum(each.counts[1] for each in members)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the front ends."""
+        return [member.worker.pid for member in self._members.values()]
+
+    def begin_shutdown(self) -> None:
+        """Tell all front ends that the server accepts no more requests."""
+        self._registry.push()
+
+    async def end_connections(self, timeout_s: float) -> None:
+        """Let all front ends close their connections and end."""
+        self._is_open = False
+        self._drop_waiting()
+        ending = []
+        for member in self._members.values():
+            if member.session is not None:
+                member.on_ended = self._loop.create_future()
+                ending.append(member.on_ended)
+                member.session.send(EndConnections(timeout_s))
+        if ending:
+            await asyncio.wait(ending, timeout=max(_END_S, timeout_s) + _END_S)
+        await self.close()
+
+    async def close(self) -> None:
+        """End all front ends at once."""
+        self._is_open = False
+        self._drop_waiting()
+        self._tasks.cancel()
+        self._shared.tasks.cancel()
+        for member in list(self._members.values()):
+            self._end_member(member)
+        await self._zygote.close()
+        self._shared.memory.stop()
+
+    # Processes
+
+    async def _launch(self, index: int) -> None:
+        """Start the process of a front end."""
+        spec = WorkerSpec(f"front end {index}", f"pytriton front end {index}")
+        try:
+            worker = await self._zygote.fork(spec)
+        except ZygoteGoneError:
+            if not self._zygote.is_open and self._is_open:
+                self._zygote = Zygote(self._loop, spawn_zygote)
+                self._zygote.start()
+            worker = await self._zygote.fork(spec)
+        member = FrontEndMember(index, worker, self._loop.time())
+        worker.fork_socket.setblocking(False)
+        self._members[index] = member
+        member.session = FrontEndSession(
+            member.name,
+            worker.channel,
+            self._shared,
+            on_event=lambda frame: self._on_event(member, frame),
+            on_lost=lambda error: self._on_lost(member, error),
+        )
+        member.session.start(self._configuration())
+
+    def _configuration(self) -> Configure:
+        count = self._options.frontend_processes
+        return Configure(
+            msgspec.msgpack.encode(self._options),
+            logging.getLogger().level,
+            DEFAULT_LIMIT_BYTES // count,
+        )
+
+    def _on_event(self, member: FrontEndMember, frame: Frame) -> None:
+        if isinstance(frame, Connections):
+            member.on_connections(frame)
+        elif isinstance(frame, ConnectionsEnded):
+            _finish(member)
+        elif isinstance(frame, RegistryTaken) and not member.is_ready:
+            self._on_ready(member)
+
+    def _on_ready(self, member: FrontEndMember) -> None:
+        member.is_ready = True
+        logger.debug("%s serves clients in process %d", member.name, member.worker.pid)
+        waiting, self._waiting = self._waiting, deque()
+        for protocol, client in waiting:
+            self.pass_client(protocol, client)
+        if not self._first_ready.done() and all(each.is_ready for each in self._members.values()):
+            self._first_ready.set_result(None)
+
+    def _on_lost(self, member: FrontEndMember, error: Exception) -> None:
+        """Replace a front end that has ended; its clients see that the connection was reset."""
+        self._end_member(member)
+        if not self._first_ready.done():
+            failure = InternalError(f"{member.name} could not start: {describe_loss(error)}")
+            self._first_ready.set_exception(failure)
+            return
+        if self._is_open:
+            self._tasks.start(self._replace(member))
+
+    async def _replace(self, member: FrontEndMember) -> None:
+        index = member.index
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(member.worker.exited), 1.0)
+        exited = member.worker.exited
+        reason = exited.result() if exited.done() else "its connection was lost"
+        logger.error("%s (process %d) %s", member.name, member.worker.pid, reason)
+        is_stable = self._loop.time() - member.started_s >= _STABLE_S
+        self._failures[index] = failures = 0 if is_stable else self._failures[index] + 1
+        await asyncio.sleep(RESTART_DELAYS_S[min(failures, len(RESTART_DELAYS_S) - 1)])
+        if self._is_open and not await self._try_launch(member):
+            self._loop.call_later(RESTART_DELAYS_S[-1], self._replace_later, member)
+
+    def _replace_later(self, member: FrontEndMember) -> None:
+        if self._is_open:
+            self._tasks.start(self._replace(member))
+
+    async def _try_launch(self, member: FrontEndMember) -> bool:
+        try:
+            await self._launch(member.index)
+        except Exception as error:  # noqa: BLE001  it is tried again
+            logger.error("%s could not be started again: %s", member.name, error)  # noqa: TRY400
+            return False
+        return True
+
+    def _end_member(self, member: FrontEndMember) -> None:
+        if self._members.get(member.index) is member:
+            del self._members[member.index]
+        member.is_ready = False
+        member.counts = (0, 0)
+        _finish(member)
+        if member.session is not None:
+            member.session.close()
+        member.worker.fork_socket.close()
+        member.worker.kill()
+
+    # Clients
+
+    def pass_client(self, protocol: Protocol, client: socket.socket) -> None:
+        """Pass a client to the front end with the fewest connections."""
+        ready = [member for member in self._members.values() if member.is_ready]
+        for member in sorted(ready, key=lambda each: each.load):
+            if pass_client(member.worker.fork_socket, protocol, client):
+                member.passed_count += 1
+                member.load += 1
+                client.close()
+                return
+        if len(self._waiting) < _MAX_WAITING_CLIENTS:
+            self._waiting.append((protocol, client))
+            if ready:  # their sockets are full
+                self._loop.call_later(0.01, self._pass_waiting)
+        else:
+            client.close()
+
+    def _pass_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for protocol, client in waiting:
+            self.pass_client(protocol, client)
+
+    def _drop_waiting(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()[1].close()
+
+    def __repr__(self) -> str:
+        return f"<FrontEndPool {len(self._members)} of {self._options.frontend_processes}>"
+
+
+class ClientPasser:
+    """Passes the accepted clients of one protocol to front ends; see `ClientTaker`."""
+
+    max_per_iteration = _MAX_PER_ITERATION
+
+    def __init__(self, pool: FrontEndPool, protocol: Protocol) -> None:
+        self._pool = pool
+        self._protocol = protocol
+
+    def take(self, sock: socket.socket) -> None:
+        """Pass a client to a front end."""
+        self._pool.pass_client(self._protocol, sock)
+
+
+def _finish(member: FrontEndMember) -> None:
+    if member.on_ended is not None and not member.on_ended.done():
+        member.on_ended.set_result(None)

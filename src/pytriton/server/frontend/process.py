@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of a front end: serves the clients that the core passes to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import traceback
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.background_tasks import BackgroundTasks
+from pytriton.errors import sendable_text
+from pytriton.server.api.authorization import Protocol
+from pytriton.server.frontend.client_passing import receive_clients
+from pytriton.server.frontend.front_end import FrontEnd
+from pytriton.server.frontend.remote_client import RemoteClient
+from pytriton.server.frontend.remote_trace import RemoteTracing
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.server.tracing.settings import TraceSettings
+from pytriton.transport.frontend_frames import (
+    Configure,
+    Connections,
+    ConnectionsEnded,
+    EndConnections,
+    LogEntry,
+)
+
+if TYPE_CHECKING:
+    from pytriton.server.frontend.core_link import CoreLink
+    from pytriton.server.process.client_opener import ClientOpener
+    from pytriton.transport.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+
+def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
+    """Make this process a front end, and serve until the core ends.
+
+    Args:
+        channel_descriptor: The socket for messages.
+        clients_descriptor: The socket over which clients are passed.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach a whole group; the core decides
+    for descriptor in (channel_descriptor, clients_descriptor):
+        os.set_inheritable(descriptor, False)
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    channel = socket.socket(fileno=channel_descriptor)
+    clients = socket.socket(fileno=clients_descriptor)
+    loop.run_until_complete(_serve(channel, clients, loop))
+
+
+async def _serve(
+    channel: socket.socket, clients: socket.socket, loop: asyncio.AbstractEventLoop
+) -> None:
+    ended: asyncio.Future[None] = loop.create_future()
+    process = FrontEndProcess(channel, clients, loop, ended)
+    process.start()
+    await ended
+
+
+class FrontEndProcess:
+    """The state of the process."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        clients: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        ended: asyncio.Future[None],
+    ) -> None:
+        self._clients = clients
+        self._loop = loop
+        self._ended = ended
+        self._tasks = BackgroundTasks(loop)
+        self._front_end: FrontEnd | None = None  # until the options have come
+        self._takers: dict[Protocol, ClientOpener] = {}
+        self._taken_count = 0
+        self._is_report_due = False
+        self._client = RemoteClient(
+            channel,
+            loop,
+            on_exiting=self._on_exiting,
+            on_frame=self._on_frame,
+            on_lost=self._on_lost,
+        )
+        clients.setblocking(False)
+
+    def start(self) -> None:
+        """Start to read messages of the core."""
+        self._client.link.start()
+
+    def _on_frame(self, frame: Frame) -> None:
+        if isinstance(frame, Configure):
+            self._configure(frame)
+        elif isinstance(frame, EndConnections):
+            self._tasks.start(self._end_connections(frame.timeout_s))
+
+    def _configure(self, frame: Configure) -> None:
+        options = msgspec.msgpack.decode(frame.options, type=ServerOptions)
+        set_up_logging(self._client.link, frame.log_level)
+        self._client.link.limit_memory(frame.memory_bytes)
+        is_tracing = TraceSettings.read(options.trace_settings).config.is_opentelemetry
+        tracing = RemoteTracing() if is_tracing else None
+        self._front_end = FrontEnd(
+            self._client, options, self._loop, tracing, self._on_connections_changed
+        )
+        for protocol, endpoint in (
+            (Protocol.HTTP, options.http),
+            (Protocol.GRPC, options.grpc),
+        ):
+            if endpoint.allow:
+                self._takers[protocol] = self._front_end.taker(protocol)
+        self._loop.add_reader(self._clients.fileno(), self._on_clients)
+        freeze_memory()
+
+    def _on_exiting(self) -> None:
+        if self._front_end is not None:
+            self._front_end.begin_shutdown()
+
+    async def _end_connections(self, timeout_s: float) -> None:
+        if self._front_end is not None:
+            await self._front_end.end_connections(timeout_s)
+        self._client.link.send(ConnectionsEnded())
+
+    def _on_lost(self, error: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # Clients
+
+    def _on_clients(self) -> None:
+        for protocol, client in receive_clients(self._clients):
+            self._taken_count += 1
+            self._takers[protocol].take(client)
+            self._on_connections_changed()
+
+    def _on_connections_changed(self) -> None:
+        if not self._is_report_due:
+            self._is_report_due = True
+            self._loop.call_soon(self._report_connections)
+
+    def _report_connections(self) -> None:
+        self._is_report_due = False
+        if self._front_end is not None:
+            http, grpc = self._front_end.connection_counts
+            opening = sum(taker.opening_count for taker in self._takers.values())
+            self._client.link.send(Connections(http, grpc, opening, self._taken_count))
+
+
+class CoreLogHandler(logging.Handler):
+    """Sends records to the core, which has the only log."""
+
+    def __init__(self, link: CoreLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            exception = None
+            if record.exc_info and record.exc_info[0] is not None:
+                exception = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            self._link.send_from_any_thread(
+                LogEntry(
+                    record.name,
+                    record.levelno,
+                    sendable_text(record.getMessage()),
+                    record.pathname,
+                    record.lineno,
+                    record.created,
+                    os.getpid(),
+                    None if exception is None else sendable_text(exception),
+                )
+            )
+        except Exception:  # noqa: BLE001  as logging's own handlers do
+            self.handleError(record)
+
+
+def set_up_logging(link: CoreLink, level: int) -> None:
+    """Send this process's log to the core."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(CoreLogHandler(link))
+    root.setLevel(level)

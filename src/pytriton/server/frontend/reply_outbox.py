@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers the replies to a front end and sends those of one loop iteration together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.errors import sendable_text
+from pytriton.transport.frontend_frames import Replies, ReplyItem, RowsItem
+from pytriton.transport.refs import TensorRef
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.errors import ServerError
+    from pytriton.executor.columns import OutputColumn
+    from pytriton.messages import InferResponse
+    from pytriton.transport.channel import Payload
+    from pytriton.transport.loop_channel import LoopChannel
+
+# A message is sent before the end of the iteration if it has this number of replies or of bytes.
+_MAX_ITEMS = 128
+_MAX_BYTES = 48 << 10
+
+
+class ReplyOutbox:
+    """The replies that are sent at the end of this iteration of the event loop."""
+
+    def __init__(self, channel: LoopChannel, loop: asyncio.AbstractEventLoop) -> None:
+        self._channel = channel
+        self._loop = loop
+        self._items: list[ReplyItem] = []
+        self._rows: list[RowsItem] = []
+        self._payload: Payload | None = None
+        self._bytes = 0
+        self._is_flush_due = False
+        self._is_open = True
+
+    def add_response(
+        self, call: int, response: InferResponse | None, *, is_final: bool, index: int = -1
+    ) -> int:
+        """Add a response; returns the size of its tensors.
+
+        Raises:
+            UnavailableError: There is no memory for its tensors.
+        """
+        if not self._is_open:
+            return 0
+        if response is None:
+            self._add(ReplyItem(call, None, is_final, index=index))
+            return 0
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        refs = []
+        total = 0
+        for tensor in response.outputs:
+            size = len(tensor.data)
+            block, offset = payload.add((tensor.data,), size)
+            refs.append(
+                TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
+            )
+            total += size
+            self._bytes += size if not block else 0
+        self._add(ReplyItem(call, refs, is_final, parameters=response.parameters, index=index))
+        return total
+
+    def add_error(
+        self,
+        call: int,
+        error: ServerError,
+        *,
+        is_final: bool = True,
+        is_refused: bool = False,
+        index: int = -1,
+    ) -> None:
+        """Add an error in place of a response."""
+        text, code = sendable_text(error.message), int(error.code)
+        self._add(ReplyItem(call, None, is_final, text, code, is_refused=is_refused, index=index))
+
+    def add_outdated(self, call: int) -> None:
+        """Add a demand to look up the model of a request again."""
+        self._add(ReplyItem(call, is_outdated=True))
+
+    def add_rows(
+        self,
+        call: int,
+        first: int,
+        end: int,
+        outputs: Sequence[OutputColumn],
+        row: int,
+        rows: int,
+    ) -> None:
+        """Add the answers of neighbours of a chunk, whose `rows` rows begin at `row`.
+
+        Raises:
+            UnavailableError: There is no memory for the rows.
+        """
+        if not self._is_open:
+            return
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        refs = []
+        for column in outputs:
+            start, size = row * column.row_bytes, rows * column.row_bytes
+            block, offset = payload.add((column.data[start : start + size],), size)
+            refs.append(
+                TensorRef(column.name, column.dtype.number, column.shape, offset, size, block)
+            )
+            self._bytes += size if not block else 0
+        self._rows.append(RowsItem(call, first, end, refs))
+        self._flush_when_due()
+
+    def flush(self) -> None:
+        """Send the gathered replies now."""
+        self._is_flush_due = False
+        if not (self._items or self._rows) or not self._is_open:
+            return
+        items, self._items = self._items, []
+        rows, self._rows = self._rows, []
+        payload, self._payload = self._payload, None
+        self._bytes = 0
+        self._channel.send(Replies(items, rows), payload)
+
+    def close(self) -> None:
+        """Drop all replies: the front end has ended."""
+        self._is_open = False
+        self._items.clear()
+        self._rows.clear()
+        self._payload = None
+
+    def _add(self, item: ReplyItem) -> None:
+        if not self._is_open:
+            return
+        self._items.append(item)
+        self._flush_when_due()
+
+    def _flush_when_due(self) -> None:
+        if len(self._items) + len(self._rows) >= _MAX_ITEMS or self._bytes >= _MAX_BYTES:
+            self.flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core's end of a front end: submits its requests, answers its questions, sends responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pytriton.background_tasks import BackgroundTasks
+from pytriton.engine.delivery import refuse
+from pytriton.engine.model_state import ModelState
+from pytriton.errors import (
+    InternalError,
+    NotFoundError,
+    ServerError,
+    UnavailableError,
+    sendable_text,
+)
+from pytriton.executor.batch_tensors import make_tensor
+from pytriton.executor.inference import Inference
+from pytriton.messages import InferRequest
+from pytriton.server.frontend.model_records import as_batch_key
+from pytriton.server.frontend.remote_chunk import RemoteChunk, read_signature
+from pytriton.server.frontend.reply_outbox import ReplyOutbox
+from pytriton.transport.credit import CreditWindow
+from pytriton.transport.frontend_frames import (
+    Connections,
+    ConnectionsEnded,
+    DefineSignature,
+    Flow,
+    LogEntry,
+    Question,
+    QuestionReply,
+    Registry,
+    RegistryTaken,
+    Submit,
+)
+from pytriton.transport.loop_channel import LoopChannel
+from pytriton.transport.memory_channel import MemoryChannel
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from pytriton.engine.engine import Engine
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.columns import Signature
+    from pytriton.messages import InferResponse
+    from pytriton.server.api.local_client import LocalClient
+    from pytriton.server.frontend.registry_feed import RegistryFeed
+    from pytriton.server.tracing.tracing import Tracing
+    from pytriton.transport.channel import Received
+    from pytriton.transport.frames import Frame
+    from pytriton.transport.frontend_frames import ChunkItem, SubmitItem
+    from pytriton.transport.memory_trimmer import MemoryTrimmer
+
+logger = logging.getLogger(__name__)
+
+# The methods of the core's client that a front end may call.
+_QUESTIONS = frozenset(
+    {
+        "change_trace_settings",
+        "index",
+        "is_model_ready",
+        "is_ready",
+        "is_serving",
+        "load",
+        "problem",
+        "statistics",
+        "unload",
+    }
+)
+
+
+class SharedParts:
+    """The parts of the core that all sessions use."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: LocalClient,
+        tracing: Tracing | None,
+        registry: RegistryFeed,
+        memory: MemoryTrimmer,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.engine = engine
+        self.client = client
+        self.tracing = tracing
+        self.registry = registry
+        self.memory = memory
+        self.loop = loop
+        self.tasks = BackgroundTasks(loop)  # a load continues if the front end has ended
+
+
+class FrontEndSession:
+    """The connection to one front end, and its requests.
+
+    Args:
+        name: The name of the front end, for the log.
+        sock: The socket to the front end.
+        shared: What all sessions use.
+        on_event: Called with messages about connections.
+        on_lost: Called once when the front end has ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sock: socket.socket,
+        shared: SharedParts,
+        *,
+        on_event: Callable[[Frame], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        self.known_models: set[int] = set()
+        self.taken_epoch = 0
+        self._name = name
+        self._shared = shared
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._requests: dict[int, _RemoteRequest] = {}
+        self._chunks: dict[int, RemoteChunk] = {}
+        self._signatures: dict[int, tuple[int, Signature]] = {}  # with the model's number
+        self._channel = LoopChannel(
+            MemoryChannel(sock, shared.memory.arena, to_front_end=True),
+            shared.loop,
+            shared.memory,
+            name,
+            on_message=self._on_message,
+            on_lost=self._end,
+        )
+        self._channel.reads_ahead = True
+        self.outbox = ReplyOutbox(self._channel, shared.loop)
+
+    def start(self, first: Frame) -> None:
+        """Send the first message and the registry, and start to read."""
+        self._channel.start()
+        self._channel.send(first)
+        self._shared.registry.add(self)
+
+    def send(self, frame: Frame) -> None:
+        """Send a message now, after the replies that wait."""
+        self.outbox.flush()
+        if self._channel.is_open:
+            self._channel.send(frame)
+
+    def send_registry(self, frame: Registry) -> None:
+        """Send a registry, and forget the signatures of models that are gone."""
+        self.send(frame)
+        known = self.known_models
+        self._signatures = {
+            number: (model, signature)
+            for number, (model, signature) in self._signatures.items()
+            if model in known
+        }
+
+    def close(self) -> None:
+        """Close the connection, and cancel all requests of the front end."""
+        if not self._channel.is_open:
+            return
+        self._channel.close()
+        self.outbox.close()
+        self._shared.registry.remove(self)
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.cancel()
+        chunks, self._chunks = self._chunks, {}
+        for chunk in chunks.values():
+            chunk.cancel_all()
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests and of chunks without a final reply."""
+        return len(self._requests) + len(self._chunks)
+
+    def __repr__(self) -> str:
+        return f"<FrontEndSession {self._name} requests={len(self._requests)}>"
+
+    def _end(self, error: Exception) -> None:
+        self.close()
+        self._on_lost(error)
+
+    # Messages
+
+    def _on_message(self, received: Received) -> None:
+        frame = received.frame
+        if isinstance(frame, Submit):
+            for chunk in frame.chunks:
+                self._submit_chunk(received, chunk)
+            for item in frame.items:
+                self._submit(received, item)
+        elif isinstance(frame, Flow):
+            self._on_flow(frame)
+        elif isinstance(frame, Question):
+            self._answer(frame)
+        elif isinstance(frame, DefineSignature):
+            self._signatures[frame.number] = (frame.model, read_signature(frame))
+        elif isinstance(frame, RegistryTaken):
+            self.taken_epoch = frame.epoch
+            self._shared.registry.on_taken()
+            self._on_event(frame)
+        elif isinstance(frame, LogEntry):
+            _log(frame)
+        elif isinstance(frame, Connections | ConnectionsEnded):
+            self._on_event(frame)
+
+    def _submit(self, received: Received, item: SubmitItem) -> None:
+        shared = self._shared
+        model = shared.registry.models.get(item.model)
+        sink = _RemoteRequest(self, item.call)
+        if shared.engine.is_exiting:
+            sink.on_refused(UnavailableError("Server exiting"))
+            return
+        if model is None or model.state is not ModelState.READY:
+            shared.registry.push()  # first, so that the front end finds the current model
+            self.outbox.add_outdated(item.call)
+            return
+        self._requests[item.call] = sink
+        request = _request(received, item, model)
+        trace = None
+        if item.trace is not None and shared.tracing is not None:
+            origin = item.trace
+            trace = shared.tracing.begin(
+                request,
+                model.spec,
+                origin.protocol,
+                origin.traceparent,
+                origin.tracestate,
+                sink,
+            )
+        inference = Inference(request, sink if trace is None else trace, trace, model)
+        sink.inference = inference
+        try:
+            model.submit(inference, time.monotonic_ns())
+        except ServerError as error:
+            refuse(inference, error)
+        except Exception:
+            logger.exception("a request of %s could not be queued", self._name)
+            refuse(inference, InternalError("unexpected error in the server, its log says more"))
+
+    def _submit_chunk(self, received: Received, item: ChunkItem) -> None:
+        shared = self._shared
+        number, signature = self._signatures.get(item.signature, (0, None))
+        model = shared.registry.models.get(number)
+        # A front end that hears that its model is outdated looks it up again, and refuses the
+        # requests itself if the server is exiting.
+        if (
+            model is None
+            or signature is None
+            or model.state is not ModelState.READY
+            or shared.engine.is_exiting
+        ):
+            shared.registry.push()
+            self.outbox.add_outdated(item.call)
+            return
+        chunk = self._chunks[item.call] = RemoteChunk(self, item.call)
+        chunk.submit(received, item, signature, model)
+
+    def end_chunk(self, call: int) -> None:
+        """Forget a chunk whose requests have all been answered."""
+        self._chunks.pop(call, None)
+
+    def _on_flow(self, frame: Flow) -> None:
+        for call in frame.cancelled:
+            request = self._requests.get(call)
+            if request is not None:
+                request.cancel()
+        for call, index in frame.cancelled_members:
+            chunk = self._chunks.get(call)
+            if chunk is not None:
+                chunk.cancel(index)
+        for call, count in frame.consumed.items():
+            request = self._requests.get(call)
+            if request is not None:
+                request.on_consumed(count)
+
+    def end_request(self, call: int) -> None:
+        """Forget a request that has its final reply."""
+        self._requests.pop(call, None)
+
+    # Questions
+
+    def _answer(self, frame: Question) -> None:
+        try:
+            answer = self._ask(frame.method, frame.arguments)
+        except Exception as error:  # noqa: BLE001  the front end gets it
+            self._reply_error(frame, error)
+            return
+        if isinstance(answer, Coroutine):
+            self._shared.tasks.start(self._answer_later(frame, answer))
+        else:
+            self.send(QuestionReply(frame.call, answer))
+
+    def _ask(self, method: str, arguments: dict[str, Any]) -> Any:
+        if method == "check_model":
+            model = self._shared.registry.models.get(arguments["number"])
+            if model is None:
+                raise NotFoundError("the model was unloaded")
+            return model.check_ready()
+        assert method in _QUESTIONS, f"expected a question, got {method}"
+        return getattr(self._shared.client, method)(**arguments)
+
+    async def _answer_later(self, frame: Question, answer: Coroutine[Any, Any, Any]) -> None:
+        try:
+            value = await answer
+        except Exception as error:  # noqa: BLE001  the front end gets it
+            self._reply_error(frame, error)
+        else:
+            self.send(QuestionReply(frame.call, value))
+
+    def _reply_error(self, frame: Question, error: Exception) -> None:
+        if not isinstance(error, ServerError):
+            logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
+            error = InternalError(f"{type(error).__name__}: {error}")
+        self.send(QuestionReply(frame.call, None, sendable_text(error.message), int(error.code)))
+
+
+class _RemoteRequest:
+    """One request of a front end: the sink of its responses, with flow control."""
+
+    __slots__ = ("_call", "_is_paused", "_session", "_window", "inference")
+
+    def __init__(self, session: FrontEndSession, call: int) -> None:
+        self.inference: Inference | None = None
+        self._session = session
+        self._call = call
+        self._window: CreditWindow | None = None  # of a request with several responses
+        self._is_paused = False
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send a response; raises ServerError if there is no memory for its tensors."""
+        size = self._session.outbox.add_response(self._call, response, is_final=final)
+        self._count(size, final=final)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Send an error in place of a response."""
+        self._session.outbox.add_error(self._call, error, is_final=final)
+        self._count(0, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Send the error of a request that no model has seen."""
+        self._session.outbox.add_error(self._call, error, is_refused=True)
+        self._count(0, final=True)
+
+    def on_consumed(self, count: int) -> None:
+        """Let a paused model continue once its client has taken enough responses."""
+        window, inference = self._window, self.inference
+        if window is None or inference is None:
+            return
+        window.add(count)
+        if self._is_paused and window.is_open:
+            self._is_paused = False
+            inference.resume()
+
+    def cancel(self) -> None:
+        """Cancel the request: nobody waits for it any more."""
+        if self.inference is not None:
+            self.inference.cancel()
+
+    def _count(self, size: int, *, final: bool) -> None:
+        if final:
+            self.inference = None  # it refers to this object, and a cycle would keep its tensors
+            self._session.end_request(self._call)
+            return
+        if self._window is None:
+            self._window = CreditWindow()
+        self._window.spend(size)
+        if not self._window.is_open and not self._is_paused and self.inference is not None:
+            self._is_paused = True
+            self.inference.pause()
+
+
+def _request(received: Received, item: SubmitItem, model: ServedModel) -> InferRequest:
+    return InferRequest(
+        model_name=model.spec.name,
+        inputs={ref.name: make_tensor(received, ref) for ref in item.inputs},
+        model_version=item.model_version,
+        id=item.id,
+        outputs=item.outputs,
+        parameters=item.parameters,
+        priority=item.priority,
+        timeout_us=item.timeout_us,
+        correlation_id=item.correlation_id,
+        flags=item.flags,
+        received_ns=item.received_ns,
+        rows=item.rows,
+        batch_key=as_batch_key(item.batch_key),
+    )
+
+
+def _log(entry: LogEntry) -> None:
+    """Add a record of a front end to the server's log."""
+    target = logging.getLogger(entry.logger)
+    if not target.isEnabledFor(entry.level):
+        return
+    record = target.makeRecord(
+        entry.logger, entry.level, entry.path, entry.line, "%s", (entry.message,), None
+    )
+    record.created = entry.created
+    record.process = entry.process
+    record.exc_text = entry.exception
+    target.handle(record)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that forks front ends, whose modules it has imported.
+
+The server forks it before it starts threads and its event loop, which takes some milliseconds and
+shares the memory of all modules. If it is killed, the server starts another one, as a program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from pytriton.executor.python_process import StartedZygote, start_zygote
+from pytriton.server.frontend.process import run_front_end
+from pytriton.transport.zygote import Zygote
+from pytriton.transport.zygote_messages import ZygoteLink
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+class ForkedProcess:
+    """A forked child; see `ChildProcess`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Wait until it has ended."""
+        if self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def fork_zygote() -> StartedZygote:
+    """Fork a zygote off this process, which must not have threads or a running event loop yet."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _run(theirs)
+    theirs.close()
+    return StartedZygote(ForkedProcess(pid), ours)
+
+
+# Starts a zygote as a program.
+spawn_zygote = functools.partial(start_zygote, "pytriton.server.frontend.zygote")
+
+
+def _run(control: socket.socket) -> NoReturn:
+    """Serve fork requests, or a front end in a forked process; never returns."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        # Existing objects are never garbage, and a collector that visits them would copy their
+        # pages in every fork.
+        gc.collect()
+        gc.freeze()
+        fork = Zygote(ZygoteLink(control)).serve()
+        if fork is not None:
+            run_front_end(fork.channel_descriptor, fork.fork_descriptor)
+        code = 0
+    except BaseException:  # noqa: BLE001  nothing above this frame belongs to this process
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the socket with the inherited descriptor `--control-fd`."""
+    parser = argparse.ArgumentParser(prog="python -m pytriton.server.frontend.zygote")
+    parser.add_argument("--control-fd", type=int, required=True, metavar="N")
+    options = parser.parse_args(arguments)
+    os.set_inheritable(options.control_fd, False)
+    _run(socket.socket(fileno=options.control_fd))
+
+
+if __name__ == "__main__":
+    main()
