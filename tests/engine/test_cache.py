@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.dtypes import BYTES, FP32, INT32, DataType
-from pytriton.engine.cache import EXACT_BYTES, ResponseCache, cache_key
+from pytriton.engine.cache import ResponseCache
+from pytriton.engine.cache_key import EXACT_BYTES, cache_key
 from pytriton.messages import InferRequest, InferTensor
 
 
@@ -157,6 +159,52 @@ def test_least_recently_used_entry_leaves_first():
     assert cache.evictions == 1
 
 
+@given(st.lists(st.tuples(st.sampled_from(["lookup", "insert"]), st.integers(0, 7))))
+def test_least_recently_used_entries_leave_in_any_order_of_uses(uses):
+    cache = ResponseCache(1000)  # for three entries
+    expected: OrderedDict[bytes, int] = OrderedDict()
+    for number, (use, name) in enumerate(uses):
+        key = bytes([name])
+        if use == "insert":
+            cache.insert(key, [tensor(number.to_bytes(4, "little"))])
+            expected.pop(key, None)
+            expected[key] = number
+            if len(expected) > 3:
+                expected.popitem(last=False)
+        else:
+            found = cache.lookup(key)
+            value = None if found is None else int.from_bytes(found.outputs[0].data, "little")
+            assert value == expected.get(key)
+            if found is not None:
+                expected.move_to_end(key)
+
+    assert len(cache) == len(expected)
+    assert {key for key in expected if cache.lookup(key)} == set(expected)
+
+
+def test_hits_take_no_memory_and_keep_their_order():
+    cache = ResponseCache(1000)  # for three entries
+    for key in (b"a", b"b", b"c"):
+        cache.insert(key, [tensor()])
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            cache.lookup(b"b")
+            cache.lookup(b"a")
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    cache.insert(b"d", [tensor()])
+    cache.insert(b"e", [tensor()])
+
+    assert used < 50_000
+    assert [key for key in (b"a", b"b", b"c", b"d", b"e") if cache.lookup(key)] == [
+        b"a",
+        b"d",
+        b"e",
+    ]
+
+
 def test_entry_above_the_limit_is_not_stored_and_evicts_nobody():
     cache = ResponseCache(5000)
     cache.insert(b"small", [tensor()])
@@ -164,6 +212,62 @@ def test_entry_above_the_limit_is_not_stored_and_evicts_nobody():
     assert not cache.insert(b"large", [tensor(bytes(5000))])
     assert cache.lookup(b"large") is None
     assert cache.lookup(b"small")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [tensor(b"wxyz", name="OTHER")],
+        [tensor(b"wxyz", name="OUT", dtype=INT32)],
+        [tensor(b"wxyz", name="OUT", shape=(1,))],
+        [tensor(b"wxyzwxyz", name="OUT")],
+        [tensor(b"wxyz", name="OUT"), tensor(b"efgh", name="TWO")],
+        [tensor(bytes(5000), name="OUT")],
+        [],
+    ],
+)
+def test_responses_of_different_form_do_not_mix(others):
+    cache = ResponseCache(100_000)
+    first = [tensor(b"abcd", name="OUT")]
+
+    for key, outputs in ((b"a", first), (b"b", others), (b"c", others), (b"d", first)):
+        cache.insert(key, outputs)
+
+    found = [cache.lookup(key) for key in (b"a", b"b", b"c", b"d")]
+    assert [list(each.outputs) for each in found if each] == [first, others, others, first]
+
+
+def test_strings_are_cut_where_their_outputs_end():
+    cache = ResponseCache(100_000)
+    for key, cut in ((b"a", 5), (b"b", 6)):
+        strings = b"\x01\x00\x00\x00u\x02\x00\x00\x00uu"
+        parts = strings[:cut], strings[cut:]
+        outputs = [tensor(part, name="OUT", dtype=BYTES, shape=(1,)) for part in parts]
+        cache.insert(key, outputs)
+
+        found = cache.lookup(key)
+        assert found is not None
+        assert list(found.outputs) == outputs
+
+
+def test_parameters_of_a_response_are_its_own():
+    cache = ResponseCache(100_000)
+    for key, parameters in ((b"a", None), (b"b", {"p": 1}), (b"c", {}), (b"d", {"p": 2})):
+        cache.insert(key, [tensor()], parameters)
+
+    found = [cache.lookup(key) for key in (b"a", b"b", b"c", b"d")]
+    assert [each.parameters for each in found if each] == [None, {"p": 1}, None, {"p": 2}]
+
+
+def test_output_of_wide_elements_keeps_all_bytes():
+    cache = ResponseCache(100_000)
+    data = bytes(range(32))
+    cache.insert(b"a", [tensor(data[:4], shape=(4,))])
+    cache.insert(b"b", [tensor(memoryview(data).cast("d"), shape=(4,))])
+    found = cache.lookup(b"b")
+
+    assert found is not None
+    assert found.outputs[0].data == data
 
 
 def test_second_insertion_replaces_the_first():

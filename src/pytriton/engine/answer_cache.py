@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.engine.cache import cache_key
+from pytriton.engine.cache_key import CacheKeys
 from pytriton.messages import InferResponse
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class AnswerCache:
         self._cache = cache
         self._spec = spec
         self._statistics = statistics
-        self._load_id = next(_load_ids)
+        self._keys = CacheKeys(spec, next(_load_ids))
 
     def answer(self, inference: Inference) -> InferResponse | None:
         """Returns the cached response to an equal request.
@@ -35,7 +35,7 @@ class AnswerCache:
         If there is none, returns None and sets the key under which `store` keeps the response.
         """
         started_ns = time.monotonic_ns()
-        key = cache_key(inference.request, self._spec.version, self._load_id)
+        key = self._keys.key(inference.request)
         cached = self._cache.lookup(key)
         ended_ns = time.monotonic_ns()
         if cached is None:

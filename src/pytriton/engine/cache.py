@@ -1,47 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response cache: the most recently used responses of all models, bounded by bytes.
 
-It compares requests and stores bytes. The engine decides when to look up and what to count.
+It stores bytes by keys, which `pytriton.engine.cache_key` makes. The engine decides when to look up
+and what to count.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import struct
+from collections import deque
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 
 import msgspec
 
-from pytriton.dtypes import BY_NUMBER
-from pytriton.messages import InferRequest, InferTensor, ParameterValue
-
-# The key holds the bytes of tensors up to this size, and the SHA-256 digest of larger ones. SHA-256
-# is the fastest cryptographic digest of hashlib on processors with instructions for it (1.6 GB/s
-# measured, BLAKE2b 0.6), but takes twice as long as a copy of 512 bytes.
-EXACT_BYTES = 512
+from pytriton.dtypes import BY_NUMBER, DataType
+from pytriton.messages import InferTensor, ParameterValue
 
 # The memory overhead of an entry's Python objects; a test measures it.
 _ENTRY_BYTES = 250
 
-# MessagePack, because it distinguishes all that a model can: 1, 1.0 and True; text and bytes.
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_HEAD_SIZE = struct.Struct("<I")
+_MAX_ADDED_BYTES = 4096
+_MIN_USES = 1024
 
 
 class _StoredTensor(msgspec.Struct, array_like=True, gc=False):
-    """An output inside a cache entry, together with its bytes."""
+    """What the head of an entry says about an output; its bytes come after the head."""
 
     name: str
     dtype: int
     shape: tuple[int, ...]
-    data: memoryview
+    size: int
 
 
-class _StoredResponse(msgspec.Struct, array_like=True):
+class _Head(msgspec.Struct, array_like=True):
     outputs: list[_StoredTensor]
     parameters: dict[str, ParameterValue] | None
 
 
-_decode = msgspec.msgpack.Decoder(_StoredResponse).decode
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(_Head).decode
 
 
 class CachedResponse(msgspec.Struct, frozen=True):
@@ -51,41 +49,6 @@ class CachedResponse(msgspec.Struct, frozen=True):
     parameters: dict[str, ParameterValue] | None
 
 
-def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
-    """Returns the cache key of a request.
-
-    Two requests share a response only if no model could distinguish them. So the key includes the
-    bytes and shapes of the inputs, the requested outputs (the response has only these, and a model
-    may compute only these), the parameters, the correlation id, the sequence flags and the timeout.
-    It does not include the id of the request.
-
-    Args:
-        request: The request; the order of its inputs does not matter.
-        version: The version that serves the request; the request itself may name none.
-        load_id: Changes whenever the model is loaded, since its responses may change, too.
-    """
-    inputs = {}
-    for name, tensor in request.inputs.items():
-        data = tensor.data
-        size = data.nbytes if type(data) is memoryview else len(data)
-        # With the size, a digest never equals a small tensor that holds the same bytes.
-        content = data if size <= EXACT_BYTES else sha256(data).digest()
-        inputs[name] = (tensor.dtype.number, tensor.shape, size, content)
-    return _encode(
-        (
-            request.model_name,
-            version,
-            load_id,
-            request.outputs,
-            request.parameters,
-            request.correlation_id,
-            request.flags,
-            request.timeout_us,
-            inputs,
-        )
-    )
-
-
 class ResponseCache:
     """Responses by key; a new one evicts the least recently used ones.
 
@@ -93,7 +56,10 @@ class ResponseCache:
         byte_limit: The memory that all entries may take, with keys and Python's overhead.
     """
 
-    __slots__ = ("_entries", "byte_limit", "byte_size", "evictions", "hits", "misses")
+    __slots__ = (
+        "_entries", "_later_uses", "_packer", "_uses", "byte_limit", "byte_size", "evictions",
+        "hits", "misses",
+    )  # fmt: skip
 
     def __init__(self, byte_limit: int) -> None:
         self.byte_limit = byte_limit
@@ -103,7 +69,12 @@ class ResponseCache:
         self.evictions = 0
         # Each response is one bytes object: storing and dropping it touches little memory, and
         # touching memory is most of the cost of a miss.
-        self._entries: OrderedDict[bytes, bytes] = OrderedDict()
+        self._entries: dict[bytes, bytes] = {}
+        # The keys in the order of their uses, in which only the last use of a key counts. With an
+        # `OrderedDict`, whose nodes are all over the memory, a miss takes 0.2 us more.
+        self._uses: deque[bytes] = deque()
+        self._later_uses: dict[bytes, int] = {}  # of each key, how many follow its first one
+        self._packer = _Packer()
 
     def lookup(self, key: bytes) -> CachedResponse | None:
         """Returns the response to an equal request; None if the cache has none."""
@@ -112,10 +83,8 @@ class ResponseCache:
             self.misses += 1
             return None
         self.hits += 1
-        self._entries.move_to_end(key)
-        kept = _decode(entry)
-        outputs = [InferTensor(t.name, BY_NUMBER[t.dtype], t.shape, t.data) for t in kept.outputs]
-        return CachedResponse(tuple(outputs), kept.parameters)
+        self._use_again(key)
+        return _unpacked(entry)
 
     def insert(
         self,
@@ -124,27 +93,55 @@ class ResponseCache:
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> bool:
         """Store a copy of a response; returns False if it alone would exceed the limit."""
-        entry = _encode(
-            ([(t.name, t.dtype.number, t.shape, t.data) for t in outputs], parameters or None)
-        )
-        cost_bytes = _cost_bytes(key, entry)
-        if cost_bytes > self.byte_limit:
+        entry = self._packer.pack(outputs, parameters)
+        entries, byte_limit = self._entries, self.byte_limit
+        # A third of the buffer that an encoder returns stays unused.
+        cost_bytes = _ENTRY_BYTES + (len(key) + len(entry)) * 3 // 2
+        if cost_bytes > byte_limit:
             return False
-        entries = self._entries
-        if key in entries:
-            self.byte_size -= _cost_bytes(key, entries.pop(key))
-        size = self.byte_size + cost_bytes
-        while size > self.byte_limit:
-            old_key, old_entry = entries.popitem(last=False)
-            size -= _cost_bytes(old_key, old_entry)
-            self.evictions += 1
+        replaced = entries.get(key)
+        if replaced is None:
+            self._uses.append(key)
+        else:
+            cost_bytes -= _ENTRY_BYTES + (len(key) + len(replaced)) * 3 // 2
+            self._use_again(key)
         entries[key] = entry
+        size = self.byte_size + cost_bytes
+        while size > byte_limit:
+            old_key = self._uses.popleft()
+            if self._later_uses and self._is_used_later(old_key):
+                continue
+            size -= _ENTRY_BYTES + (len(old_key) + len(entries.pop(old_key))) * 3 // 2
+            self.evictions += 1
         self.byte_size = size
         return True
+
+    def _use_again(self, key: bytes) -> None:
+        """Make a key that has an entry the last one to be evicted."""
+        later_uses = self._later_uses
+        later_uses[key] = later_uses.get(key, 0) + 1
+        self._uses.append(key)
+        if len(self._uses) > 2 * len(self._entries) + _MIN_USES:
+            self._drop_earlier_uses()
+
+    def _is_used_later(self, key: bytes) -> bool:
+        """Whether the use of a key that was just taken from the queue was not its last one."""
+        count = self._later_uses.pop(key, 0)
+        if count > 1:
+            self._later_uses[key] = count - 1
+        return count > 0
+
+    def _drop_earlier_uses(self) -> None:
+        """Keep only the last use of each key, so that hits do not fill the memory."""
+        last_uses = dict.fromkeys(reversed(self._uses))
+        self._uses = deque(reversed(last_uses))
+        self._later_uses.clear()
 
     def clear(self) -> None:
         """Drop all entries and keep the counts."""
         self._entries.clear()
+        self._uses.clear()
+        self._later_uses.clear()
         self.byte_size = 0
 
     def __len__(self) -> int:
@@ -157,6 +154,69 @@ class ResponseCache:
         )
 
 
-def _cost_bytes(key: bytes, entry: bytes) -> int:
-    """Returns the memory that an entry takes; a third of the encoder's buffers stays unused."""
-    return _ENTRY_BYTES + (len(key) + len(entry)) * 3 // 2
+class _Packer:
+    """Makes the entries of responses: the size of a head, the head, the bytes of the outputs.
+
+    The responses of a model mostly differ in these bytes only, so the head of the last response is
+    used again if it fits: 0.55 us instead of 0.8 us with two outputs.
+    """
+
+    __slots__ = ("_dtypes", "_entry_size", "_head", "_names", "_shapes")
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._dtypes: list[DataType] = []
+        self._shapes: list[tuple[int, ...]] = []
+        self._head = b""
+        self._entry_size = -1  # no entry has it: nothing can be used again
+
+    def pack(
+        self, outputs: Sequence[InferTensor], parameters: Mapping[str, ParameterValue] | None
+    ) -> bytes:
+        """Returns the entry of a response."""
+        if len(outputs) == len(self._names) and not parameters:
+            entry = self._head
+            index = 0  # `zip` and `enumerate` would take 0.1 us more
+            for tensor in outputs:
+                if (
+                    tensor.dtype is not self._dtypes[index]
+                    or tensor.shape != self._shapes[index]
+                    or tensor.name != self._names[index]
+                ):
+                    break
+                entry += tensor.data
+                index += 1  # noqa: SIM113
+            else:
+                if len(entry) == self._entry_size:
+                    return entry
+        return self._pack_new(outputs, parameters)
+
+    def _pack_new(
+        self, outputs: Sequence[InferTensor], parameters: Mapping[str, ParameterValue] | None
+    ) -> bytes:
+        tensors = [(t.name, t.dtype.number, t.shape, memoryview(t.data).nbytes) for t in outputs]
+        encoded = _encode((tensors, parameters or None))
+        head = _HEAD_SIZE.pack(len(encoded)) + encoded
+        entry = b"".join([head, *[tensor.data for tensor in outputs]])
+        # Adding up large outputs would copy them more than once. The sizes of strings do not follow
+        # from their shape.
+        is_small = len(entry) <= _MAX_ADDED_BYTES
+        if is_small and not parameters and all(t.dtype.itemsize for t in outputs):
+            self._names = [tensor.name for tensor in outputs]
+            self._dtypes = [tensor.dtype for tensor in outputs]
+            self._shapes = [tensor.shape for tensor in outputs]
+            self._head = head
+            self._entry_size = len(entry)
+        return entry
+
+
+def _unpacked(entry: bytes) -> CachedResponse:
+    view = memoryview(entry)
+    end = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(entry)[0]
+    head = _decode(view[_HEAD_SIZE.size : end])
+    outputs = []
+    for tensor in head.outputs:
+        start, end = end, end + tensor.size
+        data = view[start:end]
+        outputs.append(InferTensor(tensor.name, BY_NUMBER[tensor.dtype], tensor.shape, data))
+    return CachedResponse(tuple(outputs), head.parameters)
