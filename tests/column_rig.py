@@ -198,7 +198,9 @@ class DoublingInstance:
 def _add(payload: Payload, name: str, array: np.ndarray) -> TensorRef:
     data = array.tobytes()
     block, offset = payload.add([data], len(data))
-    return TensorRef(name, INT32.number, array.shape, offset, len(data), block)
+    dtype = dtypes.from_numpy(array.dtype)
+    assert dtype is not None
+    return TensorRef(name, dtype.number, array.shape, offset, len(data), block)
 
 
 class ColumnScene:

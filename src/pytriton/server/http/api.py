@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import UNEXPECTED, ServerError, UnavailableError, UnsupportedError
@@ -20,6 +20,7 @@ from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
 from pytriton.server.http.bodies import Bodies
+from pytriton.server.http.columns import ColumnLearner, may_be_column
 from pytriton.server.http.exchange import Exchange, PendingExchange
 from pytriton.server.http.generate import (
     GenerateEvents,
@@ -37,6 +38,7 @@ from pytriton.server.http.infer import (
 )
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Route, Router
+from pytriton.wire.output_format import ALL_JSON
 from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from pytriton.server.api.background import Background
     from pytriton.server.codec.pool import CodecPool
     from pytriton.server.http.bodies import Deferred, ReadInfer
+    from pytriton.server.http.columns import ColumnRequests
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
@@ -59,11 +62,18 @@ _TEXT_TYPE = b"text/plain"
 _MAX_DIGITS = 19  # of a valid length
 
 
-class Resolved(NamedTuple):
-    """An allowed request's route, and the method that answers it."""
+class Resolved:
+    """How requests with one head are answered: they are allowed."""
 
-    handler: Callable[..., Exchange | None]
-    route: Route
+    __slots__ = ("columns", "handler", "may_be_column", "route")
+
+    def __init__(
+        self, handler: Callable[..., Exchange | None], route: Route, *, may_be_column: bool
+    ) -> None:
+        self.handler = handler
+        self.route = route
+        self.may_be_column = may_be_column  # and `columns` may be set later
+        self.columns: ColumnRequests | None = None  # for requests like the last one with this head
 
 
 class HttpApi(HttpHandler):
@@ -91,6 +101,7 @@ class HttpApi(HttpHandler):
         pattern = options.http_header_forward_pattern
         headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
         self._service = EngineService(engine, headers, self._bodies)
+        self._learner = ColumnLearner(self._service, loop)
         repository = RepositoryEndpoints(
             RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
         )
@@ -136,6 +147,10 @@ class HttpApi(HttpHandler):
             if resolved is None:
                 return None
         try:
+            if resolved.columns is not None:
+                exchange = resolved.columns.take(connection, request, resolved.route)
+                if exchange is not None:
+                    return exchange
             return resolved.handler(connection, request, resolved.route)
         except ServerError as error:
             respond_server_error(connection, error)
@@ -155,7 +170,10 @@ class HttpApi(HttpHandler):
         if head.method not in endpoint.methods:
             connection.respond_error(405, "Method Not Allowed", endpoint.allow)
             return None
-        return Resolved(self._handlers[endpoint.handler], route)
+        is_candidate = (
+            endpoint.handler == "infer" and self._service.headers is None and may_be_column(head)
+        )
+        return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
 
     def close(self) -> None:
         """Cancel running tasks when the server stops."""
@@ -281,6 +299,9 @@ class HttpApi(HttpHandler):
         reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
             exchange.submit(request.head, *reading)
+            resolved: Resolved = request.head.resolved
+            if resolved.may_be_column and reading[1] is ALL_JSON:
+                resolved.columns = self._learner.learn(model, reading[0])
             return exchange
         submit = partial(self._submit_later, exchange, request.head, reading)
         return self._read_later(connection, exchange, submit)

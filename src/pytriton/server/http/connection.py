@@ -40,6 +40,8 @@ MAX_PIPELINED = 16
 # bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
 LINGER_S = 5.0
 
+_JSON_OK = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (STATUS_LINES[200], JSON_TYPE)
+
 _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
 _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 
@@ -223,6 +225,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self._write_parts([text, *parts])
         self._end_exchange(closes=closes)
+
+    def respond_json(self, body: bytes) -> None:
+        """Answer with a small body of JSON, like `respond(200, [body])` in 0.6 us less.
+
+        Only for requests of HTTP 1.1 after which the connection is kept.
+        """
+        if self._closes_when_idle:
+            self.respond(200, (body,))
+        elif self._current is not None:
+            self._transport.write(_JSON_OK % (len(body), body))
+            self._current = self._exchange = None
+            self._was_used = True
+            if self._waiting:
+                self._process_waiting_soon()
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         """Answer with Triton's error object."""

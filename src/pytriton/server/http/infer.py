@@ -137,9 +137,13 @@ class InferExchange(EngineExchange):
 
     def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
         """Pass the request to the engine."""
-        self._accept_encoding = head.headers.get(b"accept-encoding")
-        self._format = output_format
+        self.set_format(head.headers.get(b"accept-encoding"), output_format)
         self.start(head, request)
+
+    def set_format(self, accept_encoding: bytes | None, output_format: OutputFormat) -> None:
+        """Set the format of the response: the client's header, and what its request says."""
+        self._accept_encoding = accept_encoding
+        self._format = output_format
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small infer requests that travel as columns, because many like them came before.
+
+After some requests of one structure, later ones are read by a `RequestPattern`, gathered into a
+chunk and answered from the columns of a batch, without records and tensors for each. Requests that
+differ in anything, even in a header that matters, take the ordinary way.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from pytriton.engine.validation import validate
+from pytriton.errors import ServerError
+from pytriton.executor.columns import InputColumn, Signature
+from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.server.api.gatherer import Gatherer
+from pytriton.server.http.bodies import as_server_error
+from pytriton.server.http.exchange import Exchange
+from pytriton.server.http.infer import InferExchange, respond_server_error
+from pytriton.wire.answer_pattern import AnswerPattern, structure_of
+from pytriton.wire.compression import choose_encoding
+from pytriton.wire.output_format import ALL_JSON
+from pytriton.wire.request_pattern import RequestPattern
+from pytriton.wire.request_pattern import structure_of as structure_of_request
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.columns import OutputColumn
+    from pytriton.server.api.gatherer import GatheredChunk
+    from pytriton.server.http.connection import HttpConnection
+    from pytriton.server.http.infer import EngineService
+    from pytriton.server.http.reader import HttpRequest, RequestHead
+    from pytriton.server.http.routes import Route
+    from pytriton.wire.request_pattern import Structure
+
+MAX_BODY_BYTES = 4096
+LEARNED_AFTER = 16  # requests of a structure; making a pattern takes as long as 40 requests save
+MAX_STRUCTURES = 64  # of a model
+MAX_MODELS = 256
+
+# A request with one of these headers is more than its JSON.
+_OTHER_HEADERS = (b"content-encoding", b"inference-header-content-length")
+
+
+def may_be_column(head: RequestHead) -> bool:
+    """Returns whether a small infer request with this head is only JSON, and its answer, too."""
+    headers = head.headers
+    if head.is_http_10 or not head.keep_alive or head.content_length > MAX_BODY_BYTES:
+        return False
+    if any(name in headers for name in _OTHER_HEADERS):
+        return False
+    accepted = headers.get(b"accept-encoding")
+    return accepted is None or choose_encoding(accepted.decode("latin-1")) == "identity"
+
+
+class ColumnExchange(Exchange):
+    """A request in a chunk."""
+
+    __slots__ = ("_chunk", "_gatherer", "_index")
+
+    def __init__(self, gatherer: Gatherer, chunk: GatheredChunk, index: int) -> None:
+        self._gatherer = gatherer
+        self._chunk = chunk
+        self._index = index
+
+    def abandon(self) -> None:
+        """Cancel the request, because the client has disconnected."""
+        self._gatherer.cancel(self._chunk, self._index)
+
+
+class ColumnRequests:
+    """Reads, gathers and answers the requests of one structure for a model; it is their sink.
+
+    Args:
+        service: What all exchanges of the port share.
+        loop: The event loop.
+        spec: The specification of the model.
+        request: A valid request of this structure.
+        structure: Its structure.
+    """
+
+    def __init__(
+        self,
+        service: EngineService,
+        loop: asyncio.AbstractEventLoop,
+        spec: ModelSpec,
+        request: InferRequest,
+        structure: Structure,
+    ) -> None:
+        self._service = service
+        self._spec = spec
+        self._rows = request.rows if spec.max_batch_size else None
+        self._structure = structure
+        self._read = RequestPattern(structure).read
+        names = [name for name, _, _ in structure]
+        sent = [name for name in spec.inputs if name in request.inputs]
+        columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
+        signature = Signature(tuple(columns), None, request.batch_key)
+        order = [names.index(name) for name in sent]
+        self._gatherer = Gatherer(loop, signature, request.rows, order, self)
+        self._answers: AnswerPattern | None = None
+
+    def take(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        """Serve a request; returns None if it has to be read in the ordinary way."""
+        engine = self._service.engine
+        model = engine.lookup(route.model, route.version)
+        if model.spec is not self._spec or engine.is_exiting:
+            return None
+        inputs = self._read(request.body)
+        if inputs is None:
+            return None
+        gatherer = self._gatherer
+        if not gatherer.is_alone():
+            return ColumnExchange(gatherer, *gatherer.add(model, inputs, connection))
+        exchange = InferExchange(self._service, model, route.version, connection)
+        tensors = {
+            name: InferTensor(name, dtype, shape, data)
+            for (name, dtype, shape), data in zip(self._structure, inputs, strict=True)
+        }
+        exchange.submit(request.head, InferRequest(self._spec.name, tensors), ALL_JSON)
+        return exchange
+
+    def on_rows(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        """Answer requests whose outputs are in the columns of a batch."""
+        answers = self._answers
+        if answers is None or answers.structure != structure_of(outputs):
+            version = str(self._spec.version)
+            answers = AnswerPattern(self._spec.name, version, self._rows, outputs)
+            self._answers = answers
+        bodies = answers.encode(outputs, row, end - first)
+        if bodies is None:
+            self._respond_each(chunk, first, end, outputs, row)
+            return
+        for connection, body in zip(chunk.callers[first:end], bodies, strict=True):
+            connection.respond_json(body)
+        chunk.end(end - first)
+
+    def _respond_each(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        for index in range(first, end):
+            response = self._response(outputs, row)
+            row += self._rows or 1
+            try:
+                self.on_outcome(chunk, index, response, None, is_refused=False)
+            except Exception as error:  # noqa: BLE001  it is logged
+                self.on_outcome(chunk, index, None, as_server_error(error), is_refused=False)
+
+    def _response(self, outputs: Sequence[OutputColumn], row: int) -> InferResponse:
+        """Returns the response whose first row is `row`."""
+        rows = self._rows
+        tensors = []
+        for column in outputs:
+            shape = column.shape if rows is None else (rows, *column.shape)
+            data = column.data[row * column.row_bytes : (row + (rows or 1)) * column.row_bytes]
+            tensors.append(InferTensor(column.name, column.dtype, shape, data))
+        return InferResponse(self._spec.name, str(self._spec.version), "", tensors)
+
+    def on_outcome(
+        self,
+        chunk: Any,
+        index: int,
+        response: InferResponse | None,
+        error: ServerError | None,
+        *,
+        is_refused: bool,
+    ) -> None:
+        """Answer one request like one that is not in a chunk."""
+        connection: HttpConnection = chunk.callers[index]
+        if error is not None:
+            respond_server_error(connection, error)
+        else:
+            exchange = InferExchange(self._service, chunk.model, "", connection)
+            exchange.set_format(None, ALL_JSON)
+            exchange.on_response(response, final=True)
+        chunk.end(1)
+
+
+class _ModelStructures:
+    """What is known about the requests for one model."""
+
+    __slots__ = ("counts", "learned", "spec")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.counts: dict[Structure, int] = {}
+        self.learned: dict[Structure, ColumnRequests] = {}
+
+
+class ColumnLearner:
+    """Notices structures of requests that repeat.
+
+    Args:
+        service: What all exchanges of the port share.
+        loop: The event loop.
+    """
+
+    def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._models: dict[tuple[str, int], _ModelStructures] = {}
+
+    def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
+        """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
+        structure = structure_of_request(request)
+        if structure is None or not model.takes_columns:
+            return None
+        known = self._structures(model.spec)
+        learned = known.learned.get(structure)
+        if learned is not None:
+            return learned
+        counts = known.counts
+        count = counts[structure] = counts.get(structure, 0) + 1
+        if len(counts) > MAX_STRUCTURES:  # clients send all kinds of requests
+            counts.clear()
+        if count < LEARNED_AFTER or len(known.learned) >= MAX_STRUCTURES:
+            return None
+        try:
+            validate(request, model.spec)
+        except ServerError:
+            return None
+        learned = ColumnRequests(self._service, self._loop, model.spec, request, structure)
+        known.learned[structure] = learned
+        return learned
+
+    def _structures(self, spec: ModelSpec) -> _ModelStructures:
+        key = (spec.name, spec.version)
+        known = self._models.get(key)
+        if known is None or known.spec is not spec:
+            if len(self._models) >= MAX_MODELS:
+                self._models.clear()
+            known = self._models[key] = _ModelStructures(spec)
+        return known
+
+
+def _column(tensor: InferTensor, *, is_batched: bool) -> InputColumn:
+    shape = tensor.shape[1:] if is_batched else tensor.shape
+    return InputColumn(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which requests become one chunk, when it is submitted, and what happens to cancelled ones."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from pytriton import dtypes
+from pytriton.executor.columns import InputColumn, Signature
+from pytriton.server.api.gatherer import MAX_MEMBERS, Gatherer
+from tests.fakes import FakeClock, FakeLoop, model_spec
+
+SIGNATURE = Signature(
+    (InputColumn("x", dtypes.INT32, (1,), 4), InputColumn("y", dtypes.INT32, (1,), 4))
+)
+
+
+class FakeModel:
+    """Keeps the chunks that it gets."""
+
+    def __init__(self) -> None:
+        self.spec = model_spec(max_batch_size=8)
+        self.chunks: list = []
+        self.complete: list[bool] = []
+        self.cancelled: list[int] = []
+        self.starts_at = 0  # waiting requests with which it would start at once; 0: never
+
+    def submit_chunk(self, inferences, now_ns, *, is_complete=False):
+        (chunk,) = {inference.chunk for inference in inferences}
+        assert list(inferences) == list(chunk.members)
+        self.chunks.append(chunk)
+        self.complete.append(is_complete)
+
+    def is_start_due(self, count):
+        return 0 < self.starts_at <= count
+
+    def cancel(self, inference):
+        self.cancelled.append(inference.index)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    fake = FakeClock()
+    monkeypatch.setattr("pytriton.server.api.gatherer.monotonic_ns", fake.monotonic_ns)
+    return fake
+
+
+@pytest.fixture
+def loop(clock):
+    return FakeLoop(clock)
+
+
+def gather(gatherer: Gatherer, model: FakeModel, *callers: object) -> list:
+    """Adds requests whose inputs are named after their callers."""
+    places = []
+    for caller in callers:
+        assert not gatherer.is_alone()
+        places.append(gatherer.add(model, (b"x%r" % caller, b"y%r" % caller), caller))
+    return places
+
+
+def test_requests_of_an_iteration_become_one_chunk(loop):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 2, (0, 1), None)
+    gather(gatherer, model, 1, 2, 3)
+    assert not model.chunks
+
+    loop.run()
+
+    (chunk,) = model.chunks
+    assert model.complete == [True]
+    assert chunk.callers == [1, 2, 3]
+    assert list(chunk.row_starts) == [0, 2, 4, 6]
+    assert chunk.pieces(0, 0, 2) == [b"x1", b"x2"]
+    assert chunk.pieces(1, 1, 3) == [b"y2", b"y3"]
+    assert {member.request.rows for member in chunk.members} == {2}
+
+
+def test_columns_are_in_the_order_of_the_model(loop):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (1, 0), None)
+    gather(gatherer, model, 1, 2)
+
+    loop.run()
+
+    assert model.chunks[0].pieces(0, 0, 2) == [b"y1", b"y2"]
+
+
+def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    start_ns = clock.now_ns
+    gather(gatherer, model, 1)
+    clock.now_ns += 1000
+    gather(gatherer, model, 2)
+
+    loop.run()
+
+    assert model.chunks[0].members[1].request.received_ns == start_ns + 500
+
+
+def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
+    model = FakeModel()
+    model.starts_at = 18
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+
+    gather(gatherer, model, *range(25))
+    early = [len(chunk.callers) for chunk in model.chunks]
+    loop.run()
+
+    assert early == [20]
+    assert [len(chunk.callers) for chunk in model.chunks] == [20, 5]
+    assert model.complete == [False, True]
+
+
+def test_chunk_has_a_largest_size(loop):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+
+    gather(gatherer, model, *range(MAX_MEMBERS + 1))
+    loop.run()
+
+    assert [len(chunk.callers) for chunk in model.chunks] == [MAX_MEMBERS, 1]
+
+
+def test_models_do_not_share_a_chunk(loop):
+    old, new = FakeModel(), FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+
+    gather(gatherer, old, 1)
+    gather(gatherer, new, 2)
+    loop.run()
+
+    assert [chunk.callers for chunk in old.chunks] == [[1]]
+    assert [chunk.callers for chunk in new.chunks] == [[2]]
+
+
+def test_request_after_an_iteration_with_one_is_alone(loop):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    seen = []
+    for count in (1, 1, 3, 2, 1, 1):
+        seen.append([gatherer.is_alone() for _ in range(count)])
+        loop.run()
+
+    assert seen == [[False], [True], [True, False, False], [False, False], [False], [True]]
+    assert not model.chunks
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    places = gather(gatherer, model, 1, 2, 3)
+    if is_submitted:
+        loop.run()
+
+    gatherer.cancel(*places[1])
+    loop.run()
+
+    assert model.cancelled == [1]
+    assert [chunk.callers for chunk in model.chunks] == [[1, 2, 3]]
+
+
+def test_answered_chunk_is_freed_without_garbage_collection(loop):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gather(gatherer, model, FakeModel(), FakeModel())
+    loop.run()
+    chunk = model.chunks.pop()
+    caller = weakref.ref(chunk.callers[0])
+
+    gc.disable()
+    try:
+        chunk.end(1)
+        gatherer.cancel(chunk, 1)
+        chunk.end(1)
+        gatherer.cancel(chunk, 1)
+        del chunk
+        is_freed = caller() is None
+    finally:
+        gc.enable()
+
+    assert is_freed
+    assert model.cancelled == [1]

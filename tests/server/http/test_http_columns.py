@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Infer requests that travel as columns: clients see the same as without columns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.engine.model import Model
+from pytriton.server.http.columns import LEARNED_AFTER, ColumnExchange
+from tests.column_rig import DoublingInstance
+from tests.server.http_fakes import Client, post
+from tests.server.http_models import Service
+
+TARGET = b"/v2/models/m/infer"
+INPUTS = (
+    '{ name: "x" data_type: TYPE_%s dims: [ 2 ] }, { name: "y" data_type: TYPE_INT32 dims: [ 2 ] }'
+)
+CONFIG = f"""name: "m" backend: "python" max_batch_size: %d %s
+    input [ {INPUTS} ] output [ {INPUTS} ]"""
+
+
+class Scene:
+    """A server with a model that doubles, and clients whose requests arrive at the same time."""
+
+    def __init__(self, more: str = "dynamic_batching {}", size: int = 64, dtype: str = "INT32"):
+        self.service = Service()
+        self.loop = self.service.loop
+        self._text = CONFIG % (size, more, dtype, dtype)
+        self.dtype = dtype
+        self.instance = self.serve()
+
+    def serve(self) -> DoublingInstance:
+        """Serve a new version of the model in place of the last one."""
+        spec = spec_from_config(normalise_config(config_from_text(self._text, "config.pbtxt")), 1)
+        self.model = Model(spec, self.loop, is_bound=True)
+        instance = DoublingInstance("m_0", self.model, batching=spec.max_batch_size > 0)
+        self.service.engine.add(self.model)
+        self.service.engine.set_ready(self.model)
+        self.model.add_instance(instance)
+        self.loop.run()
+        return instance
+
+    def clients(self, count: int) -> list[Client]:
+        return [self.service.connect() for _ in range(count)]
+
+    def request(
+        self, value: float, *lines: bytes, names: str = "xy", rows: int = 1, **more
+    ) -> bytes:
+        shape = [rows, 2] if self.model.spec.max_batch_size else [2]
+        data = {"x": [value, 10] * rows, "y": [3, 4] * rows}
+        kinds = {"x": self.dtype, "y": "INT32"}
+        inputs = [
+            {"name": name, "shape": shape, "datatype": kinds[name], "data": data[name]}
+            for name in names
+        ]
+        return post(json.dumps({"inputs": inputs, **more}).encode(), TARGET, *lines)
+
+    def send_together(self, clients: list[Client], requests: list[bytes]) -> None:
+        """Let requests arrive in one iteration of the event loop."""
+        for client, request in zip(clients, requests, strict=True):
+            connection = client.connection
+            connection.get_buffer(-1)[: len(request)] = request
+            connection.buffer_updated(len(request))
+        self.loop.run()
+
+    def answer(self) -> None:
+        while self.instance.running:
+            self.instance.double()
+            self.loop.run()
+
+    def learn(self, *requests: bytes) -> None:
+        """Send each request so often that the next one like it may become a column."""
+        for request in requests:
+            for _ in range(LEARNED_AFTER + 1):
+                client = self.service.connect()
+                self.send_together([client], [request])
+                self.answer()
+                assert client.statuses() == [200]
+        # Two at a time: the requests that follow are not alone.
+        clients = self.clients(2)
+        self.send_together(clients, [requests[-1]] * 2)
+        self.answer()
+        assert isinstance_count(clients) == 0
+
+
+def isinstance_count(clients: list[Client]) -> int:
+    """How many of the clients wait for an answer from a chunk."""
+    return sum(isinstance(client.connection._exchange, ColumnExchange) for client in clients)
+
+
+def doubled(value: float, rows: int = 1) -> list[list[float]]:
+    return [[2 * value, 20] * rows, [6, 8] * rows]
+
+
+def outputs(client: Client) -> list[list[float]]:
+    body = json.loads(client.bodies()[-1])
+    return [output["data"] for output in body["outputs"]]
+
+
+@pytest.mark.parametrize("dtype", ["INT32", "FP32"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_columns_are_answered_like_single_requests(dtype, rows):
+    scene = Scene(dtype=dtype)
+    scene.learn(scene.request(5, rows=rows))
+    clients, single = scene.clients(4), scene.service.connect()
+
+    scene.send_together(clients, [scene.request(value, rows=rows) for value in range(4)])
+    columns = isinstance_count(clients)
+    scene.answer()
+    scene.send_together([single], [scene.request(3, rows=rows, id="")])
+    scene.answer()
+
+    assert columns == 4
+    assert [outputs(client) for client in clients] == [doubled(value, rows) for value in range(4)]
+    assert clients[3].received == single.received
+
+
+def test_columns_share_a_batch():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    before = len(scene.instance.frames)
+
+    scene.send_together(scene.clients(5), [scene.request(5)] * 5)
+
+    assert [frame.rows for frame in scene.instance.frames[before:]] == [[1] * 5]
+
+
+def test_inputs_may_come_in_any_order():
+    scene = Scene()
+    scene.learn(scene.request(5, names="yx"))
+    clients = scene.clients(3)
+
+    scene.send_together(clients, [scene.request(value, names="yx") for value in range(5, 8)])
+    scene.answer()
+
+    assert [outputs(client) for client in clients] == [doubled(value) for value in range(5, 8)]
+
+
+def test_model_without_batch_dimension_is_answered():
+    scene = Scene(more="", size=0)
+    scene.learn(scene.request(5))
+    clients = scene.clients(3)
+
+    scene.send_together(clients, [scene.request(value) for value in range(5, 8)])
+    columns = isinstance_count(clients)
+    scene.answer()
+
+    assert columns == 3
+    assert [outputs(client) for client in clients] == [doubled(value) for value in range(5, 8)]
+    assert b'"shape":[2]' in clients[0].bodies()[0]
+
+
+def test_request_of_another_structure_takes_the_ordinary_way():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(4)
+
+    scene.send_together(
+        clients,
+        [
+            scene.request(5),
+            scene.request(6, id="7"),
+            scene.request(7, b"Accept-Encoding: gzip"),
+            scene.request(8, parameters={"binary_data_output": True}),
+        ],
+    )
+    columns = isinstance_count(clients)
+    scene.answer()
+
+    assert columns == 1
+    assert outputs(clients[0]) == doubled(5)
+    assert json.loads(clients[1].bodies()[0])["id"] == "7"
+    assert b'"data":[14,20]' in gzip.decompress(clients[2].bodies()[0])
+    assert clients[3].answers()[0].headers[b"Content-Type"] == b"application/octet-stream"
+
+
+@pytest.mark.parametrize("text", [b"[5]", b'["x",10]', b"[5,10", b"[3000000000,10]"])
+def test_mistakes_are_answered_as_before(text):
+    scene = Scene()
+    request = post(
+        b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"INT32","data":%b},'
+        b'{"name":"y","shape":[1,2],"datatype":"INT32","data":[3,4]}]}' % text,
+        TARGET,
+    )
+    before, after = scene.service.connect(), scene.service.connect()
+    before.send(request)
+    scene.learn(scene.request(5))
+
+    scene.send_together([after, *scene.clients(1)], [request, scene.request(5)])
+
+    assert before.statuses() != [200]
+    assert after.received == before.received
+
+
+def test_mistake_that_repeats_is_not_learned():
+    scene = Scene()
+    client = scene.service.connect()
+
+    for _ in range(3 * LEARNED_AFTER):
+        client.send(scene.request(5, names="x"))
+
+    assert client.statuses() == [400] * 3 * LEARNED_AFTER
+    assert len(set(client.bodies())) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_json_has_no_numbers_for_are_answered(value):
+    scene = Scene(dtype="FP32")
+    scene.learn(scene.request(5))
+    clients, single = scene.clients(2), scene.service.connect()
+
+    def double():
+        frame, arrays = scene.instance._take(None)
+        scene.instance._messages[frame.batch] = (frame, message := bytearray(64))
+        arrays["x"][:, 0] = value
+        for ref in frame.inputs:
+            message[ref.offset : ref.offset + ref.size] = arrays[ref.name].tobytes()
+        scene.instance.double()
+
+    scene.send_together(clients, [scene.request(5)] * 2)
+    double()
+    scene.send_together([single], [scene.request(5, id="")])
+    double()
+
+    assert single.statuses() == [200]
+    assert [client.received for client in clients] == [single.received] * 2
+
+
+def test_failure_of_a_batch_is_answered():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(3)
+
+    scene.send_together(clients, [scene.request(5)] * 3)
+    scene.instance.fail()
+
+    assert [client.answers()[0].status for client in clients] == [500] * 3
+    assert [client.bodies() for client in clients] == [[b'{"error":"no"}']] * 3
+
+
+def test_full_queue_refuses_as_before():
+    scene = Scene("dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+    scene.learn(scene.request(5))
+    busy, first, clients = scene.clients(1), scene.clients(1), scene.clients(2)
+
+    scene.send_together(busy, [scene.request(5, id="")])
+    scene.send_together(first, [scene.request(5, id="")])
+    scene.send_together(clients, [scene.request(5), scene.request(5, id="")])
+
+    assert clients[0].statuses() == [503]
+    assert clients[0].received == clients[1].received
+
+
+def test_client_that_leaves_is_cancelled():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(3)
+    scene.send_together(clients, [scene.request(value) for value in range(3)])
+
+    clients[1].reset()
+    scene.answer()
+
+    assert [position for _, position in scene.instance.cancelled] == [1]
+    assert [outputs(client) for client in clients[::2]] == [doubled(0), doubled(2)]
+    assert scene.model.running_count == 0
+
+
+def test_client_that_leaves_before_the_end_of_the_iteration_is_cancelled():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(2)
+
+    request = scene.request(5)
+    for client in clients:
+        client.connection.get_buffer(-1)[: len(request)] = request
+        client.connection.buffer_updated(len(request))
+    clients[0].transport.lose()
+    scene.loop.run()
+    scene.answer()
+
+    assert clients[0].received == b""
+    assert outputs(clients[1]) == doubled(5)
+    assert not scene.model.is_busy
+
+
+def test_pipelined_requests_are_answered_in_order():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(2)
+    scene.send_together(clients, [scene.request(1), scene.request(2)])
+    clients[0].send(scene.request(3))
+    clients[0].send(scene.request(4, id="4"))
+
+    for _ in range(3):
+        scene.answer()
+
+    answers = [json.loads(body)["outputs"][0]["data"][0] for body in clients[0].bodies()]
+    assert answers == [2, 6, 8]
+
+
+def test_connection_that_ends_is_closed_after_the_answer():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(2)
+    scene.send_together(clients, [scene.request(5)] * 2)
+
+    clients[0].connection.close_when_idle()
+    scene.answer()
+
+    assert clients[0].answers()[0].headers[b"Connection"] == b"close"
+    assert clients[0].saw_end
+    assert b"Connection" not in clients[1].answers()[0].headers
+
+
+def test_request_of_a_client_that_closes_takes_the_ordinary_way():
+    scene = Scene()
+    scene.learn(scene.request(5), scene.request(5, b"Connection: close"))
+    client = scene.service.connect()
+
+    scene.send_together([client], [scene.request(5, b"Connection: close")])
+    scene.answer()
+
+    assert client.answers()[0].headers[b"Connection"] == b"close"
+    assert client.saw_end
+
+
+def test_new_model_of_the_same_name_gets_the_next_requests():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    old, scene.instance = scene.instance, scene.serve()
+    frames = len(old.frames)
+    clients = scene.clients(2)
+
+    scene.send_together(clients, [scene.request(5)] * 2)
+    scene.answer()
+
+    assert [outputs(client) for client in clients] == [doubled(5)] * 2
+    assert len(old.frames) == frames
+
+
+def test_unknown_model_is_refused_after_it_was_known():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    scene.service.engine.remove(scene.model)
+    clients = scene.clients(2)
+
+    scene.send_together(clients, [scene.request(5)] * 2)
+
+    assert [client.answers()[0].status for client in clients] == [404, 404]
+
+
+def test_exiting_server_refuses():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    scene.service.engine.refuse()
+    clients = scene.clients(2)
+
+    scene.send_together(clients, [scene.request(5)] * 2)
+
+    assert [client.answers()[0].status for client in clients] == [503, 503]
+
+
+def test_structures_beyond_the_limit_take_the_ordinary_way(monkeypatch):
+    monkeypatch.setattr("pytriton.server.http.columns.MAX_STRUCTURES", 1)
+    scene = Scene()
+    scene.learn(scene.request(5, rows=2))
+    many = scene.request(5, rows=3)
+    for _ in range(2 * LEARNED_AFTER):
+        scene.send_together(scene.clients(1), [many])
+        scene.answer()
+    clients = scene.clients(4)
+
+    scene.send_together(clients, [many, many, *[scene.request(5, rows=2)] * 2])
+    columns = isinstance_count(clients)
+    scene.answer()
+
+    assert columns == 2
+    assert outputs(clients[0]) == doubled(5, rows=3)
+    assert outputs(clients[2]) == doubled(5, rows=2)
+
+
+def test_statistics_count_columns():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    before = scene.model.statistics.success_count
+
+    scene.send_together(scene.clients(4), [scene.request(5)] * 4)
+    scene.answer()
+
+    assert scene.model.statistics.success_count == before + 4

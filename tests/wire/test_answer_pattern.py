@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Responses from the columns of a batch: the same text as for each response by itself."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from pytriton import dtypes
+from pytriton.dtypes import DataType
+from pytriton.executor.columns import OutputColumn
+from pytriton.messages import InferResponse, InferTensor
+from pytriton.wire.answer_pattern import AnswerPattern
+from pytriton.wire.kserve_response import encode_infer_response
+from pytriton.wire.output_format import ALL_JSON
+
+NUMBERS = [
+    dtype for dtype in dtypes.BY_NAME.values() if dtype.name not in ("BYTES", "FP16", "BF16")
+]
+
+
+def column(name: str, dtype: DataType, shape: tuple[int, ...], data: bytes) -> OutputColumn:
+    return OutputColumn(name, dtype, shape, prod(shape) * dtype.itemsize, memoryview(data))
+
+
+def floats(*values: float) -> bytes:
+    return np.array(values, "<f4").tobytes()
+
+
+def ordinary(columns: list[OutputColumn], rows: int | None, row: int, count: int) -> list[bytes]:
+    """The bodies as the ordinary way writes them."""
+    bodies = []
+    for index in range(count):
+        first = row + index * (rows or 1)
+        tensors = []
+        for each in columns:
+            shape = each.shape if rows is None else (rows, *each.shape)
+            data = each.data[first * each.row_bytes : (first + (rows or 1)) * each.row_bytes]
+            tensors.append(InferTensor(each.name, each.dtype, shape, data))
+        _, parts = encode_infer_response(InferResponse("m%d", "3", "", tensors), ALL_JSON)
+        bodies.append(b"".join(map(bytes, parts)))
+    return bodies
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("rows", [None, 1, 2])
+@pytest.mark.parametrize("shape", [(1,), (3, 2), ()])
+@pytest.mark.parametrize("count", [1, 5])
+def test_bodies_are_those_of_single_responses(dtype, rows, shape, count):
+    if rows is None:
+        count = 1
+    dice = np.random.default_rng(1)
+    total = (rows or 1) * count + 3
+    data = dice.integers(0, 256, total * prod(shape) * dtype.itemsize, np.uint8)
+    if dtype is dtypes.BOOL:
+        data %= 2
+    if dtype in (dtypes.FP32, dtypes.FP64):
+        data = (dice.standard_normal(total * prod(shape)) * 1e6).astype(dtype.numpy)
+    columns = [
+        column('o"ut%b', dtype, shape, data.tobytes()),
+        column("ü", dtypes.FP32, (1,), floats(*range(total))),
+    ]
+    pattern = AnswerPattern("m%d", "3", rows, columns)
+
+    bodies = pattern.encode(columns, 2, count)
+
+    assert bodies == ordinary(columns, rows, 2, count)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [],
+        [column("y", dtypes.FP32, (1,), floats(1, np.nan))],
+        [column("y", dtypes.FP64, (1,), np.array([np.inf, 1]).tobytes())],
+        [column("y", dtypes.FP16, (1,), bytes(4))],
+        [column("y", dtypes.FP32, (17,), bytes(136))],
+        [column("y", dtypes.FP32, (0,), b"")],
+        [OutputColumn("y", dtypes.FP32, (1,), 3, memoryview(bytes(6)))],
+    ],
+    ids=["none", "NaN", "infinity", "FP16", "many elements", "no elements", "wrong size"],
+)
+def test_unusual_outputs_are_left_to_the_ordinary_way(columns):
+    assert AnswerPattern("m", "1", 1, columns).encode(columns, 0, 2) is None

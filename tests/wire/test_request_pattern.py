@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of a known structure: read as in the ordinary way, or left to it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from pytriton import dtypes
+from pytriton.engine.validation import validate
+from pytriton.errors import ServerError
+from pytriton.wire.kserve_json import parse_infer
+from pytriton.wire.request_pattern import RequestPattern, structure_of
+from tests.wire.specs import model_spec, tensor_spec
+
+A = {"name": "a", "shape": [1, 2], "datatype": "FP32", "data": [1, 2.5]}
+B = {"name": "b", "shape": [1, 1], "datatype": "INT8", "data": [-3]}
+SPEC = model_spec(
+    tensor_spec("a", dtypes.FP32, (2,), batched=True),
+    tensor_spec("b", dtypes.INT8, (1,), batched=True),
+    max_batch_size=4,
+)
+
+
+def body(*inputs: dict, **more) -> bytes:
+    return json.dumps({"inputs": list(inputs), **more}).encode()
+
+
+def ordinary(text: bytes) -> list[bytes] | None:
+    """The bytes of the inputs as the ordinary way reads them; None if it refuses the request."""
+    try:
+        request, _ = parse_infer(text, None, SPEC)
+        validate(request, SPEC)
+    except ServerError:
+        return None
+    return [bytes(tensor.data) for tensor in request.inputs.values()]
+
+
+def pattern_for(text: bytes) -> RequestPattern:
+    request, _ = parse_infer(text, None, SPEC)
+    structure = structure_of(request)
+    assert structure is not None
+    return RequestPattern(structure)
+
+
+def test_pattern_reads_other_values_of_its_structure():
+    pattern = pattern_for(body(A, B))
+
+    inputs = pattern.read(body({**A, "data": [7, -0.125]}, {**B, "data": [127]}))
+
+    assert inputs == [np.array([7, -0.125], "<f4").tobytes(), b"\x7f"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        body(A, B).replace(b" ", b"\r\n\t "),
+        json.dumps({"inputs": [dict(reversed(A.items())), B]}).encode(),
+        body(A, B).replace(b'"a"', b'"\\u0061"'),
+        body(A, B).replace(b"2.5", b"123456789012345678901234567890"),
+    ],
+    ids=["whitespace", "order of members", "escapes", "large integer"],
+)
+def test_pattern_reads_other_spellings(text):
+    inputs = pattern_for(body(A, B)).read(text)
+
+    assert inputs == ordinary(text) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        body(B, A),
+        body(A),
+        body(A, B, B),
+        body(A, B, id="1"),
+        body(A, B, parameters={"priority": 1}),
+        body(A, B, outputs=[{"name": "OUT"}]),
+        body({**A, "parameters": {"binary_data_size": 8}}, B),
+        body({**A, "shape": [1, 2, 1]}, B),
+        body({**A, "shape": [2, 1]}, B),
+        body({**A, "shape": [1.0, 2]}, B),
+        body({**A, "shape": [True, 2]}, B),
+        body({**A, "datatype": "FP64"}, B),
+        body({**A, "data": [[1, 2.5]]}, B),
+        body({**A, "data": [1]}, B),
+        body({**A, "data": [1, 2, 3]}, B),
+        body({**A, "data": [1, True]}, B),
+        body({**A, "data": [1, "2"]}, B),
+        body({**A, "data": [1, None]}, B),
+        body({**A, "data": [1, 1e39]}, B),
+        body({**A, "data": [1, 10**400]}, B),
+        body(A, {**B, "data": [128]}),
+        body(A, {**B, "data": [1.0]}),
+        body(A, {**B, "data": [True]}),
+        body(A, B)[:-1],
+        body(A, B) + b" {}",
+        body(A, B).replace(b"2.5", b"NaN"),
+        body(A, B).replace(b"2.5", b"02"),
+        body(A, B).replace(b'"b"', b'"\xff"'),
+        b"[" * 5000,
+        b"",
+    ],
+)
+def test_pattern_leaves_everything_else_to_the_ordinary_way(text):
+    assert pattern_for(body(A, B)).read(text) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"id": "1"},
+        {"outputs": [{"name": "OUT"}]},
+        {"parameters": {"x": 1}},
+        {"parameters": {"priority": 1}},
+        {"parameters": {"timeout": 1}},
+        {"parameters": {"sequence_id": 1}},
+        {"parameters": {"sequence_start": True}},
+    ],
+)
+def test_request_that_says_more_than_its_inputs_has_no_structure(more):
+    request, _ = parse_infer(body(A, B, **more), None, SPEC)
+
+    assert structure_of(request) is None
+
+
+@pytest.mark.parametrize("datatype, shape, data", [("BYTES", [1], ["x"]), ("FP32", [1, 0], [])])
+def test_request_with_strings_or_without_elements_has_no_structure(datatype, shape, data):
+    tensor = {"name": "a", "datatype": datatype, "shape": shape, "data": data}
+    request, _ = parse_infer(body(tensor), None, SPEC)
+
+    assert structure_of(request) is None
+
+
+NUMBERS = ["0", "-0", "-0.0", "1", "2.5", "1e3", "1E-50", "16777217", "1e38", "3.5e38", "1" * 30]
+NUMBERS += ["127", "128", "-128", "-129", "true", "null", '"1"', "[1]", "1.", ".5", "+1", "1e999"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pattern_reads_what_the_ordinary_way_reads(seed):
+    dice = random.Random(seed)
+    pattern = pattern_for(body(A, B))
+    found = 0
+    for _ in range(500):
+        a, b = (",".join(dice.choices(NUMBERS[: dice.choice([9, 23])], k=k)) for k in (2, 1))
+        text = body({**A, "data": ["A"]}, {**B, "data": ["B"]})
+        text = text.replace(b'"A"', a.encode()).replace(b'"B"', b.encode())
+        if dice.random() < 0.3:
+            at = dice.randrange(len(text))
+            text = text[:at] + dice.choice([b"", b" ", b"1", b"}", b"\x80"]) + text[at + 1 :]
+        inputs = pattern.read(text)
+        if inputs is not None:
+            found += 1
+            assert inputs == ordinary(text), text
+
+    assert found > 10
