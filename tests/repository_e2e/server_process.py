@@ -132,12 +132,17 @@ class ServerProcess:
         return process
 
     def zygote(self) -> psutil.Process:
-        (zygote,) = psutil.Process(self.pid).children()
+        (zygote,) = self._zygotes()
         return zygote
+
+    def _zygotes(self) -> list[psutil.Process]:
+        """The process that forks workers, not the one that forks front ends."""
+        children = psutil.Process(self.pid).children()
+        return [each for each in children if "pytriton.python_backend.zygote" in each.cmdline()]
 
     def workers(self) -> list[psutil.Process]:
         workers = []
-        for zygote in psutil.Process(self.pid).children():
+        for zygote in self._zygotes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 workers += zygote.children()
         return workers

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import io
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytriton.python_backend.worker import Worker
+from pytriton.transport.zygote import set_process_title
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ def run_worker(
     _ignore_signals()
     os.environ.update(environment)
     np.random.seed()  # noqa: NPY002  the state that models share, equal in all forks otherwise
-    _set_title(title)
+    set_process_title(title)
     # As in Triton. With our arguments, models that parse them, like `unittest.main`, would exit.
     sys.argv = [""]
     for stream in (sys.stdout, sys.stderr):
@@ -78,14 +78,6 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # it ended before the call of prctl
         os._exit(1)
-
-
-def _set_title(title: str) -> None:
-    try:
-        setproctitle = importlib.import_module("setproctitle")
-    except ImportError:
-        return
-    setproctitle.setproctitle(title)
 
 
 def remove_first_path() -> None:

@@ -70,6 +70,19 @@ class TraceOrigin(msgspec.Struct, array_like=True):
     tracestate: str
 
 
+class TraceRefusal(msgspec.Struct, tag="trace_refusal", array_like=True):
+    """Front end to core: a request was refused before it was sent, which its trace may show."""
+
+    origin: TraceOrigin
+    model_name: str
+    version: int
+    id: str
+    received_ns: int
+    error: str
+    error_code: int
+    memory: MemoryUpdate | None = None
+
+
 class SubmitItem(msgspec.Struct, array_like=True):
     """A request that was validated against its model."""
 
@@ -238,6 +251,7 @@ FrontEndFrame = (
     Configure
     | Registry
     | RegistryTaken
+    | TraceRefusal
     | Submit
     | DefineSignature
     | Replies

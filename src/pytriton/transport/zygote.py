@@ -8,6 +8,7 @@ forked process ends. When the server ends, it kills all of them.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import signal
@@ -19,6 +20,15 @@ from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, Zygot
 
 if TYPE_CHECKING:
     from types import FrameType
+
+
+def set_process_title(title: str) -> None:
+    """Show a title in lists of processes, if the optional package for that is installed."""
+    try:
+        setproctitle = importlib.import_module("setproctitle")
+    except ImportError:
+        return
+    setproctitle.setproctitle(title)
 
 
 class Fork(NamedTuple):

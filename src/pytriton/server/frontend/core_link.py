@@ -140,7 +140,11 @@ class CoreLink:
         self._next_call += 1
         inference.batch_id = call
         self._calls[call] = inference
+        origin = None
         trace = inference.trace
+        if isinstance(trace, RemoteTrace):
+            origin = trace.origin
+            trace.is_sent = True
         self._items.append(
             SubmitItem(
                 call,
@@ -157,7 +161,7 @@ class CoreLink:
                 request.correlation_id,
                 request.flags,
                 request.model_version,
-                trace.origin if isinstance(trace, RemoteTrace) else None,
+                origin,
             )
         )
         self._flush_when_due()
@@ -321,6 +325,8 @@ class CoreLink:
 
     def _submit_again(self, inference: Inference) -> None:
         """Submit a request again whose model was replaced while the request was on its way."""
+        if isinstance(inference.trace, RemoteTrace):
+            inference.trace.is_sent = False
         if inference.is_cancelled:
             deliver(inference, Outcome(0, None, CancelledError("")))
         else:

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
-import traceback
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
-from pytriton.errors import sendable_text
 from pytriton.server.api.authorization import Protocol
 from pytriton.server.frontend.client_passing import receive_clients
 from pytriton.server.frontend.front_end import FrontEnd
+from pytriton.server.frontend.logs import set_up_logging
 from pytriton.server.frontend.remote_client import RemoteClient
 from pytriton.server.frontend.remote_trace import RemoteTracing
 from pytriton.server.options.server_options import ServerOptions
@@ -28,15 +26,11 @@ from pytriton.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
     EndConnections,
-    LogEntry,
 )
 
 if TYPE_CHECKING:
-    from pytriton.server.frontend.core_link import CoreLink
     from pytriton.server.process.client_opener import ClientOpener
     from pytriton.transport.frames import Frame
-
-logger = logging.getLogger(__name__)
 
 
 def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
@@ -108,7 +102,7 @@ class FrontEndProcess:
         set_up_logging(self._client.link, frame.log_level)
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.is_opentelemetry
-        tracing = RemoteTracing() if is_tracing else None
+        tracing = RemoteTracing(self._client.link.send) if is_tracing else None
         self._front_end = FrontEnd(
             self._client, options, self._loop, tracing, self._on_connections_changed
         )
@@ -153,40 +147,3 @@ class FrontEndProcess:
             http, grpc = self._front_end.connection_counts
             opening = sum(taker.opening_count for taker in self._takers.values())
             self._client.link.send(Connections(http, grpc, opening, self._taken_count))
-
-
-class CoreLogHandler(logging.Handler):
-    """Sends records to the core, which has the only log."""
-
-    def __init__(self, link: CoreLink) -> None:
-        super().__init__()
-        self._link = link
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            exception = None
-            if record.exc_info and record.exc_info[0] is not None:
-                exception = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-            self._link.send_from_any_thread(
-                LogEntry(
-                    record.name,
-                    record.levelno,
-                    sendable_text(record.getMessage()),
-                    record.pathname,
-                    record.lineno,
-                    record.created,
-                    os.getpid(),
-                    None if exception is None else sendable_text(exception),
-                )
-            )
-        except Exception:  # noqa: BLE001  as logging's own handlers do
-            self.handleError(record)
-
-
-def set_up_logging(link: CoreLink, level: int) -> None:
-    """Send this process's log to the core."""
-    root = logging.getLogger()
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-    root.addHandler(CoreLogHandler(link))
-    root.setLevel(level)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.transport.frontend_frames import TraceOrigin
+from pytriton.errors import sendable_text
+from pytriton.transport.frontend_frames import TraceOrigin, TraceRefusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.errors import ServerError
     from pytriton.messages import (
@@ -20,7 +23,14 @@ if TYPE_CHECKING:
 
 
 class RemoteTracing:
-    """Sends the headers of each request along; see `TraceBeginner`."""
+    """Sends the headers of each request along; see `TraceBeginner`.
+
+    Args:
+        send: Sends a message to the core.
+    """
+
+    def __init__(self, send: Callable[[TraceRefusal], None]) -> None:
+        self._send = send
 
     def begin(
         self,
@@ -32,17 +42,31 @@ class RemoteTracing:
         sink: ResponseSink,
     ) -> RemoteTrace:
         """Returns a sink that carries the headers to the core."""
-        return RemoteTrace(TraceOrigin(protocol, traceparent, tracestate), sink)
+        origin = TraceOrigin(protocol, traceparent, tracestate)
+
+        def report(error: ServerError) -> None:
+            text, code = sendable_text(error.message), int(error.code)
+            self._send(
+                TraceRefusal(
+                    origin, spec.name, spec.version, request.id, request.received_ns, text, code
+                )
+            )
+
+        return RemoteTrace(origin, sink, report)
 
 
 class RemoteTrace:
     """A request that the core may trace; see `TracedSink`."""
 
-    __slots__ = ("_sink", "origin")
+    __slots__ = ("_report_refusal", "_sink", "is_sent", "origin")
 
-    def __init__(self, origin: TraceOrigin, sink: ResponseSink) -> None:
+    def __init__(
+        self, origin: TraceOrigin, sink: ResponseSink, report_refusal: Callable[[ServerError], None]
+    ) -> None:
         self.origin = origin
+        self.is_sent = False  # True: the core has the request, and records its trace
         self._sink = sink
+        self._report_refusal = report_refusal
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
@@ -53,7 +77,9 @@ class RemoteTrace:
         self._sink.on_error(error, final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on."""
+        """Pass a refusal on, and tell the core about one of this process."""
+        if not self.is_sent:
+            self._report_refusal(error)
         self._sink.on_refused(error)
 
     # The core's trace of the request records these

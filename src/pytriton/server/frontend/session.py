@@ -13,19 +13,20 @@ from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.delivery import refuse
 from pytriton.engine.model_state import ModelState
 from pytriton.errors import (
+    UNEXPECTED,
     InternalError,
     NotFoundError,
     ServerError,
     UnavailableError,
+    error_from_code,
     sendable_text,
 )
-from pytriton.executor.batch_tensors import make_tensor
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
-from pytriton.server.frontend.model_records import as_batch_key
+from pytriton.server.frontend.logs import log_entry
 from pytriton.server.frontend.remote_chunk import RemoteChunk, read_signature
+from pytriton.server.frontend.remote_request import RefusedRequest, RemoteRequest, read_request
 from pytriton.server.frontend.reply_outbox import ReplyOutbox
-from pytriton.transport.credit import CreditWindow
 from pytriton.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
@@ -37,6 +38,7 @@ from pytriton.transport.frontend_frames import (
     Registry,
     RegistryTaken,
     Submit,
+    TraceRefusal,
 )
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_channel import MemoryChannel
@@ -46,9 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.engine.engine import Engine
-    from pytriton.engine.served_model import ServedModel
     from pytriton.executor.columns import Signature
-    from pytriton.messages import InferResponse
     from pytriton.server.api.local_client import LocalClient
     from pytriton.server.frontend.registry_feed import RegistryFeed
     from pytriton.server.tracing.tracing import Tracing
@@ -122,9 +122,20 @@ class FrontEndSession:
         self._shared = shared
         self._on_event = on_event
         self._on_lost = on_lost
-        self._requests: dict[int, _RemoteRequest] = {}
+        self._requests: dict[int, RemoteRequest] = {}
         self._chunks: dict[int, RemoteChunk] = {}
         self._signatures: dict[int, tuple[int, Signature]] = {}  # with the model's number
+        self._handlers: dict[type, Callable[[Received, Any], None]] = {
+            Submit: self._on_submit,
+            Flow: self._on_flow,
+            Question: self._on_question,
+            DefineSignature: self._on_signature,
+            RegistryTaken: self._on_registry_taken,
+            Connections: self._on_connections,
+            ConnectionsEnded: self._on_connections,
+            LogEntry: self._on_log_entry,
+            TraceRefusal: self._on_trace_refusal,
+        }
         self._channel = LoopChannel(
             MemoryChannel(sock, shared.memory.arena, to_front_end=True),
             shared.loop,
@@ -187,31 +198,34 @@ class FrontEndSession:
     # Messages
 
     def _on_message(self, received: Received) -> None:
-        frame = received.frame
-        if isinstance(frame, Submit):
-            for chunk in frame.chunks:
-                self._submit_chunk(received, chunk)
-            for item in frame.items:
-                self._submit(received, item)
-        elif isinstance(frame, Flow):
-            self._on_flow(frame)
-        elif isinstance(frame, Question):
-            self._answer(frame)
-        elif isinstance(frame, DefineSignature):
-            self._signatures[frame.number] = (frame.model, read_signature(frame))
-        elif isinstance(frame, RegistryTaken):
-            self.taken_epoch = frame.epoch
-            self._shared.registry.on_taken()
-            self._on_event(frame)
-        elif isinstance(frame, LogEntry):
-            _log(frame)
-        elif isinstance(frame, Connections | ConnectionsEnded):
-            self._on_event(frame)
+        handler = self._handlers.get(type(received.frame))
+        if handler is not None:  # other messages only release memory
+            handler(received, received.frame)
+
+    def _on_submit(self, received: Received, frame: Submit) -> None:
+        for chunk in frame.chunks:
+            self._submit_chunk(received, chunk)
+        for item in frame.items:
+            self._submit(received, item)
+
+    def _on_registry_taken(self, received: Received, frame: RegistryTaken) -> None:
+        self.taken_epoch = frame.epoch
+        self._shared.registry.on_taken()
+        self._on_event(frame)
+
+    def _on_signature(self, received: Received, frame: DefineSignature) -> None:
+        self._signatures[frame.number] = (frame.model, read_signature(frame))
+
+    def _on_log_entry(self, received: Received, frame: LogEntry) -> None:
+        log_entry(frame)
+
+    def _on_connections(self, received: Received, frame: Connections | ConnectionsEnded) -> None:
+        self._on_event(frame)
 
     def _submit(self, received: Received, item: SubmitItem) -> None:
         shared = self._shared
         model = shared.registry.models.get(item.model)
-        sink = _RemoteRequest(self, item.call)
+        sink = RemoteRequest(self, item.call)
         if shared.engine.is_exiting:
             sink.on_refused(UnavailableError("Server exiting"))
             return
@@ -220,7 +234,7 @@ class FrontEndSession:
             self.outbox.add_outdated(item.call)
             return
         self._requests[item.call] = sink
-        request = _request(received, item, model)
+        request = read_request(received, item, model)
         trace = None
         if item.trace is not None and shared.tracing is not None:
             origin = item.trace
@@ -240,7 +254,26 @@ class FrontEndSession:
             refuse(inference, error)
         except Exception:
             logger.exception("a request of %s could not be queued", self._name)
-            refuse(inference, InternalError("unexpected error in the server, its log says more"))
+            refuse(inference, InternalError(UNEXPECTED))
+
+    def _on_trace_refusal(self, received: Received, frame: TraceRefusal) -> None:
+        """Record the trace of a request that the front end has refused."""
+        tracing = self._shared.tracing
+        model = self._shared.engine.find(frame.model_name, str(frame.version))
+        if tracing is None or model is None:
+            return
+        request = InferRequest(frame.model_name, {}, id=frame.id, received_ns=frame.received_ns)
+        origin = frame.origin
+        trace = tracing.begin(
+            request,
+            model.spec,
+            origin.protocol,
+            origin.traceparent,
+            origin.tracestate,
+            RefusedRequest(),
+        )
+        if trace is not None:
+            trace.on_refused(error_from_code(frame.error_code, frame.error))
 
     def _submit_chunk(self, received: Received, item: ChunkItem) -> None:
         shared = self._shared
@@ -264,7 +297,7 @@ class FrontEndSession:
         """Forget a chunk whose requests have all been answered."""
         self._chunks.pop(call, None)
 
-    def _on_flow(self, frame: Flow) -> None:
+    def _on_flow(self, received: Received, frame: Flow) -> None:
         for call in frame.cancelled:
             request = self._requests.get(call)
             if request is not None:
@@ -284,7 +317,7 @@ class FrontEndSession:
 
     # Questions
 
-    def _answer(self, frame: Question) -> None:
+    def _on_question(self, received: Received, frame: Question) -> None:
         try:
             answer = self._ask(frame.method, frame.arguments)
         except Exception as error:  # noqa: BLE001  the front end gets it
@@ -317,90 +350,3 @@ class FrontEndSession:
             logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
             error = InternalError(f"{type(error).__name__}: {error}")
         self.send(QuestionReply(frame.call, None, sendable_text(error.message), int(error.code)))
-
-
-class _RemoteRequest:
-    """One request of a front end: the sink of its responses, with flow control."""
-
-    __slots__ = ("_call", "_is_paused", "_session", "_window", "inference")
-
-    def __init__(self, session: FrontEndSession, call: int) -> None:
-        self.inference: Inference | None = None
-        self._session = session
-        self._call = call
-        self._window: CreditWindow | None = None  # of a request with several responses
-        self._is_paused = False
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Send a response; raises ServerError if there is no memory for its tensors."""
-        size = self._session.outbox.add_response(self._call, response, is_final=final)
-        self._count(size, final=final)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error in place of a response."""
-        self._session.outbox.add_error(self._call, error, is_final=final)
-        self._count(0, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Send the error of a request that no model has seen."""
-        self._session.outbox.add_error(self._call, error, is_refused=True)
-        self._count(0, final=True)
-
-    def on_consumed(self, count: int) -> None:
-        """Let a paused model continue once its client has taken enough responses."""
-        window, inference = self._window, self.inference
-        if window is None or inference is None:
-            return
-        window.add(count)
-        if self._is_paused and window.is_open:
-            self._is_paused = False
-            inference.resume()
-
-    def cancel(self) -> None:
-        """Cancel the request: nobody waits for it any more."""
-        if self.inference is not None:
-            self.inference.cancel()
-
-    def _count(self, size: int, *, final: bool) -> None:
-        if final:
-            self.inference = None  # it refers to this object, and a cycle would keep its tensors
-            self._session.end_request(self._call)
-            return
-        if self._window is None:
-            self._window = CreditWindow()
-        self._window.spend(size)
-        if not self._window.is_open and not self._is_paused and self.inference is not None:
-            self._is_paused = True
-            self.inference.pause()
-
-
-def _request(received: Received, item: SubmitItem, model: ServedModel) -> InferRequest:
-    return InferRequest(
-        model_name=model.spec.name,
-        inputs={ref.name: make_tensor(received, ref) for ref in item.inputs},
-        model_version=item.model_version,
-        id=item.id,
-        outputs=item.outputs,
-        parameters=item.parameters,
-        priority=item.priority,
-        timeout_us=item.timeout_us,
-        correlation_id=item.correlation_id,
-        flags=item.flags,
-        received_ns=item.received_ns,
-        rows=item.rows,
-        batch_key=as_batch_key(item.batch_key),
-    )
-
-
-def _log(entry: LogEntry) -> None:
-    """Add a record of a front end to the server's log."""
-    target = logging.getLogger(entry.logger)
-    if not target.isEnabledFor(entry.level):
-        return
-    record = target.makeRecord(
-        entry.logger, entry.level, entry.path, entry.line, "%s", (entry.message,), None
-    )
-    record.created = entry.created
-    record.process = entry.process
-    record.exc_text = entry.exception
-    target.handle(record)

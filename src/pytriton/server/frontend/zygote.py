@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.executor.python_process import StartedZygote, start_zygote
 from pytriton.server.frontend.process import run_front_end
-from pytriton.transport.zygote import Zygote
+from pytriton.transport.zygote import Zygote, set_process_title
 from pytriton.transport.zygote_messages import ZygoteLink
 
 if TYPE_CHECKING:
@@ -73,8 +73,10 @@ def _run(control: socket.socket) -> NoReturn:
         # pages in every fork.
         gc.collect()
         gc.freeze()
+        set_process_title("pytriton zygote of front ends")
         fork = Zygote(ZygoteLink(control)).serve()
         if fork is not None:
+            set_process_title(fork.title)
             run_front_end(fork.channel_descriptor, fork.fork_descriptor)
         code = 0
     except BaseException:  # noqa: BLE001  nothing above this frame belongs to this process

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of front ends: their records are sent to the core, which has the only log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from typing import TYPE_CHECKING
+
+from pytriton.errors import sendable_text
+from pytriton.transport.frontend_frames import LogEntry
+
+if TYPE_CHECKING:
+    from pytriton.server.frontend.core_link import CoreLink
+
+
+class CoreLogHandler(logging.Handler):
+    """Sends records to the core, which has the only log."""
+
+    def __init__(self, link: CoreLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            exception = None
+            if record.exc_info and record.exc_info[0] is not None:
+                exception = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            self._link.send_from_any_thread(
+                LogEntry(
+                    record.name,
+                    record.levelno,
+                    sendable_text(record.getMessage()),
+                    record.pathname,
+                    record.lineno,
+                    record.created,
+                    os.getpid(),
+                    None if exception is None else sendable_text(exception),
+                )
+            )
+        except Exception:  # noqa: BLE001  as logging's own handlers do
+            self.handleError(record)
+
+
+def set_up_logging(link: CoreLink, level: int) -> None:
+    """Send this process's log to the core."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(CoreLogHandler(link))
+    root.setLevel(level)
+
+
+def log_entry(entry: LogEntry) -> None:
+    """Add a record of a front end to the server's log."""
+    target = logging.getLogger(entry.logger)
+    if not target.isEnabledFor(entry.level):
+        return
+    record = target.makeRecord(
+        entry.logger, entry.level, entry.path, entry.line, "%s", (entry.message,), None
+    )
+    record.created = entry.created
+    record.process = entry.process
+    record.exc_text = entry.exception
+    target.handle(record)
