@@ -198,6 +198,11 @@ class Model:
         """See `ServedModel`."""
         return self._cache is None and not self.spec.decoupled and not self.spec.iterative
 
+    @property
+    def prefers_columns(self) -> bool:
+        """See `ServedModel`: for a single request, a chunk takes 5 us more."""
+        return False
+
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:

@@ -100,6 +100,10 @@ class ServedModel(InferenceOwner, Protocol):
     def takes_columns(self) -> bool:
         """Whether `submit_chunk` may be used; not for decoupled, cached and iterative models."""
 
+    @property
+    def prefers_columns(self) -> bool:
+        """Whether a single small request should be a chunk, too, because that costs less."""
+
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:

@@ -26,6 +26,7 @@ class FakeModel:
         self.chunks: list = []
         self.complete: list[bool] = []
         self.cancelled: list[int] = []
+        self.prefers_columns = False
         self.starts_at = 0  # waiting requests with which it would start at once; 0: never
 
     def submit_chunk(self, inferences, now_ns, *, is_complete=False):
@@ -57,14 +58,14 @@ def gather(gatherer: Gatherer, model: FakeModel, *callers: object) -> list:
     """Adds requests whose inputs are named after their callers."""
     places = []
     for caller in callers:
-        assert not gatherer.is_alone()
+        assert not gatherer.is_alone(model)
         places.append(gatherer.add(model, (b"x%r" % caller, b"y%r" % caller), caller))
     return places
 
 
 def test_requests_of_an_iteration_become_one_chunk(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 2, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 2, "", (0, 1), None)
     gather(gatherer, model, 1, 2, 3)
     assert not model.chunks
 
@@ -79,9 +80,19 @@ def test_requests_of_an_iteration_become_one_chunk(loop):
     assert {member.request.rows for member in chunk.members} == {2}
 
 
+def test_members_know_the_version_that_the_client_wants(loop):
+    model = FakeModel()
+    gatherer = Gatherer(loop, SIGNATURE, 1, "01", (0, 1), None)
+    gather(gatherer, model, 1)
+
+    loop.run()
+
+    assert model.chunks[0].members[0].request.model_version == "01"
+
+
 def test_columns_are_in_the_order_of_the_model(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (1, 0), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (1, 0), None)
     gather(gatherer, model, 1, 2)
 
     loop.run()
@@ -91,7 +102,7 @@ def test_columns_are_in_the_order_of_the_model(loop):
 
 def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
     start_ns = clock.now_ns
     gather(gatherer, model, 1)
     clock.now_ns += 1000
@@ -105,7 +116,7 @@ def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
 def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
     model = FakeModel()
     model.starts_at = 18
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(25))
     early = [len(chunk.callers) for chunk in model.chunks]
@@ -118,7 +129,7 @@ def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
 
 def test_chunk_has_a_largest_size(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(MAX_MEMBERS + 1))
     loop.run()
@@ -128,7 +139,7 @@ def test_chunk_has_a_largest_size(loop):
 
 def test_models_do_not_share_a_chunk(loop):
     old, new = FakeModel(), FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, old, 1)
     gather(gatherer, new, 2)
@@ -138,22 +149,25 @@ def test_models_do_not_share_a_chunk(loop):
     assert [chunk.callers for chunk in new.chunks] == [[2]]
 
 
-def test_request_after_an_iteration_with_one_is_alone(loop):
+@pytest.mark.parametrize("prefers_columns", [False, True])
+def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    model.prefers_columns = prefers_columns
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
     seen = []
     for count in (1, 1, 3, 2, 1, 1):
-        seen.append([gatherer.is_alone() for _ in range(count)])
+        seen.append([gatherer.is_alone(model) for _ in range(count)])
         loop.run()
 
-    assert seen == [[False], [True], [True, False, False], [False, False], [False], [True]]
+    alone = not prefers_columns
+    assert seen == [[False], [alone], [alone, False, False], [False, False], [False], [alone]]
     assert not model.chunks
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])
 def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
     places = gather(gatherer, model, 1, 2, 3)
     if is_submitted:
         loop.run()
@@ -167,7 +181,7 @@ def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
 
 def test_answered_chunk_is_freed_without_garbage_collection(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, (0, 1), None)
+    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
     gather(gatherer, model, FakeModel(), FakeModel())
     loop.run()
     chunk = model.chunks.pop()

@@ -80,11 +80,9 @@ class Scene:
                 self.send_together([client], [request])
                 self.answer()
                 assert client.statuses() == [200]
-        # Two at a time: the requests that follow are not alone.
-        clients = self.clients(2)
-        self.send_together(clients, [requests[-1]] * 2)
-        self.answer()
-        assert isinstance_count(clients) == 0
+            # Two at a time: the requests that follow are not alone.
+            self.send_together(self.clients(2), [request] * 2)
+            self.answer()
 
 
 def isinstance_count(clients: list[Client]) -> int:
@@ -351,6 +349,24 @@ def test_unknown_model_is_refused_after_it_was_known():
     scene.send_together(clients, [scene.request(5)] * 2)
 
     assert [client.answers()[0].status for client in clients] == [404, 404]
+
+
+def test_requests_with_a_version_are_another_chunk():
+    scene = Scene()
+    plain = scene.request(5)
+    versioned = plain.replace(TARGET, b"/v2/models/m/versions/1/infer")
+    scene.learn(plain, versioned)
+    clients = scene.clients(4)
+
+    scene.send_together(clients, [plain, versioned, plain, versioned])
+    columns = isinstance_count(clients)
+    (batch,) = scene.instance.tracker.running.values()
+    versions = [inference.request.model_version for inference in batch.inferences]
+    scene.answer()
+
+    assert columns == 4
+    assert sorted(versions) == ["", "", "1", "1"]
+    assert [outputs(client) for client in clients] == [doubled(5)] * 4
 
 
 def test_exiting_server_refuses():

@@ -36,6 +36,7 @@ class GatheredChunk:
         sink: Receives the answers.
         model: The model that gets it.
         rows: The rows of each request.
+        version: The version of the model as in the requests.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class GatheredChunk:
         "_open_count",
         "_received_ns",
         "_rows",
+        "_version",
         "callers",
         "members",
         "model",
@@ -53,7 +55,7 @@ class GatheredChunk:
     )
 
     def __init__(
-        self, signature: Signature, sink: ChunkSink, model: ServedModel, rows: int
+        self, signature: Signature, sink: ChunkSink, model: ServedModel, rows: int, version: str
     ) -> None:
         self.signature = signature
         self.sink = sink
@@ -62,6 +64,7 @@ class GatheredChunk:
         self.members: Sequence[Inference] = ()  # by index; once submitted, until all are answered
         self.row_starts: Sequence[int] = ()
         self._rows = rows
+        self._version = version
         self._inputs: list[Sequence[Buffer]] = []  # of each member
         self._columns: list[tuple[Buffer, ...]] = []
         self._received_ns = 0  # the sum of all
@@ -86,6 +89,7 @@ class GatheredChunk:
         received_ns = self._received_ns // count
         model = self.model
         request = shared_request(model.spec.name, self.signature, received_ns, rows=rows)
+        request.model_version = self._version
         members = self.members = make_members(self, model, request)
         model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
 
@@ -118,6 +122,7 @@ class Gatherer:
         loop: The event loop.
         signature: What the requests have in common.
         rows: The rows of each request; 1 if the model has no batch dimension.
+        version: The version of the model as in the requests.
         order: The place of each input of the signature among those that `add` gets.
         sink: Receives the answers. It calls `GatheredChunk.end` for each member.
     """
@@ -127,12 +132,14 @@ class Gatherer:
         loop: asyncio.AbstractEventLoop,
         signature: Signature,
         rows: int,
+        version: str,
         order: Sequence[int],
         sink: ChunkSink,
     ) -> None:
         self._loop = loop
         self._signature = signature
         self._rows = rows
+        self._version = version
         self._order = None if list(order) == sorted(order) else order
         self._sink = sink
         self._chunk: GatheredChunk | None = None
@@ -140,19 +147,19 @@ class Gatherer:
         self._count = 0  # of requests in this iteration
         self._last_count = 0  # in the last iteration with a request
 
-    def is_alone(self) -> bool:
+    def is_alone(self, model: ServedModel) -> bool:
         """Count a request; returns whether it is better not to gather it.
 
-        That is the case if it probably is the only one of its iteration, as the last one was: a
-        request in a chunk of its own takes 5 us more than the ordinary way, but two or more in a
-        chunk take less.
+        That is the case if it probably is the only one of its iteration, as the last one was. Two
+        or more in a chunk take less time than in the ordinary way, but one takes more, unless the
+        model prefers columns.
         """
         self._count += 1
         if self._is_end_due:
             return False
         self._is_end_due = True
         self._loop.call_soon(self._end_iteration)
-        return self._last_count == 1
+        return self._last_count == 1 and not model.prefers_columns
 
     def add(
         self, model: ServedModel, inputs: Sequence[Buffer], caller: Any
@@ -187,7 +194,7 @@ class Gatherer:
     def _begin(self, model: ServedModel) -> GatheredChunk:
         if self._chunk is not None:  # of a model that was replaced
             self._submit(is_complete=False)
-        self._chunk = GatheredChunk(self._signature, self._sink, model, self._rows)
+        self._chunk = GatheredChunk(self._signature, self._sink, model, self._rows, self._version)
         return self._chunk
 
     def _end_iteration(self) -> None:

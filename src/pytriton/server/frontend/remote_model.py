@@ -26,6 +26,7 @@ class RemoteModel:
     missing_instances = 0
     running_count = 0
     is_busy = False
+    prefers_columns = True  # two processes have less to write and to read
 
     def __init__(self, link: CoreLink, description: ModelDescription, spec: ModelSpec) -> None:
         self.number = description.number

@@ -103,7 +103,7 @@ class ColumnRequests:
         columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
         signature = Signature(tuple(columns), None, request.batch_key)
         order = [names.index(name) for name in sent]
-        self._gatherer = Gatherer(loop, signature, request.rows, order, self)
+        self._gatherer = Gatherer(loop, signature, request.rows, request.model_version, order, self)
         self._answers: AnswerPattern | None = None
 
     def take(
@@ -118,7 +118,7 @@ class ColumnRequests:
         if inputs is None:
             return None
         gatherer = self._gatherer
-        if not gatherer.is_alone():
+        if not gatherer.is_alone(model):
             return ColumnExchange(gatherer, *gatherer.add(model, inputs, connection))
         exchange = InferExchange(self._service, model, route.version, connection)
         tensors = {
@@ -187,7 +187,7 @@ class ColumnRequests:
 
 
 class _ModelStructures:
-    """What is known about the requests for one model."""
+    """What is known about the requests for one model, whose version is written in one way."""
 
     __slots__ = ("counts", "learned", "spec")
 
@@ -208,14 +208,14 @@ class ColumnLearner:
     def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
         self._loop = loop
-        self._models: dict[tuple[str, int], _ModelStructures] = {}
+        self._models: dict[tuple[str, int, str], _ModelStructures] = {}
 
     def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
         """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
         structure = structure_of_request(request)
         if structure is None or not model.takes_columns:
             return None
-        known = self._structures(model.spec)
+        known = self._structures(model.spec, request.model_version)
         learned = known.learned.get(structure)
         if learned is not None:
             return learned
@@ -233,8 +233,8 @@ class ColumnLearner:
         known.learned[structure] = learned
         return learned
 
-    def _structures(self, spec: ModelSpec) -> _ModelStructures:
-        key = (spec.name, spec.version)
+    def _structures(self, spec: ModelSpec, version: str) -> _ModelStructures:
+        key = (spec.name, spec.version, version)
         known = self._models.get(key)
         if known is None or known.spec is not spec:
             if len(self._models) >= MAX_MODELS:
