@@ -52,6 +52,7 @@ class FakeModel:
             decoupled=decoupled,
         )
         self.config_json = msgspec.json.encode({"name": name})
+        self.takes_columns = False
 
     def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
         return None

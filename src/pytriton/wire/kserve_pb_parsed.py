@@ -53,6 +53,7 @@ class ParsedMessage(msgspec.Struct, gc=False):
     parameters: Any = None  # the map in the message
     inputs: Sequence[Input] = ()
     outputs: Sequence[Output] = ()
+    uses: int = 0  # a counter for the layer above
 
 
 cached_messages: dict[bytes, ParsedMessage] = {}

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from pytriton.wire.http2 import LocalProtocolError, encode_header_block, frames
+from pytriton.wire.http2.whole_responses import ResponseFrames
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,
@@ -23,6 +24,8 @@ from tests.wire.http2.frame_client import (
     settings,
     window_update,
 )
+
+HEADER_TABLE_SIZE = 1
 
 
 def test_small_response_is_one_buffer():
@@ -245,3 +248,46 @@ def test_response_begins_with_its_head_and_ends_once():
 
     with pytest.raises(LocalProtocolError, match="ended already"):
         client.connection.send_data(1, b"more")
+
+
+def test_small_response_at_once_has_the_frames_of_any_other():
+    client = FrameClient()
+    client.open(1, 3, end_stream=True)
+    client.connection.send_response(1, RESPONSE_HEAD, [b"ab", b"c"], TRAILERS)
+    expected = [sent._replace(stream_id=3) for sent in client.output()]
+
+    frames_of_response = ResponseFrames(RESPONSE_HEAD, 3, TRAILERS)
+    was_sent = client.connection.send_whole(3, frames_of_response, (b"ab", b"c"))
+
+    assert was_sent
+    assert client.output() == expected
+    assert client.connection.open_streams == 0
+
+
+def test_small_response_is_not_sent_at_once_if_the_window_is_too_small():
+    client = FrameClient(settings=setting(INITIAL_WINDOW_SIZE, 2))
+    client.open(1, end_stream=True)
+
+    was_sent = client.connection.send_whole(1, ResponseFrames(b"\x88", 3, TRAILERS), (b"abc",))
+
+    assert not was_sent
+    assert client.output() == []
+    assert client.connection.open_streams == 1
+
+
+def test_small_response_waits_for_an_update_of_the_header_table():
+    client = FrameClient(settings=setting(HEADER_TABLE_SIZE, 0))
+    client.open(1, end_stream=True)
+
+    was_sent = client.connection.send_whole(1, ResponseFrames(b"\x88", 1, TRAILERS), (b"a",))
+
+    assert not was_sent
+
+
+def test_small_response_of_a_closed_stream_is_dropped():
+    client = FrameClient()
+    client.open(1, end_stream=True)
+    client.send(rst_stream(1))
+
+    assert client.connection.send_whole(1, ResponseFrames(b"\x88", 1, TRAILERS), (b"a",))
+    assert client.output() == []

@@ -7,7 +7,14 @@ import random
 
 import pytest
 
-from pytriton.wire.http2 import DataReceived, Limits, RequestReceived, StreamReset, frames
+from pytriton.wire.http2 import (
+    DataReceived,
+    ErrorCode,
+    Limits,
+    RequestReceived,
+    StreamReset,
+    frames,
+)
 from pytriton.wire.http2.frames import frame
 from tests.wire.http2.frame_client import (
     GRPC_HEADERS,
@@ -137,3 +144,19 @@ def test_known_block_with_other_flags_is_read():
 
     assert not request.end_stream
     assert body == DataReceived(5, b"hello", end_stream=True)
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(stream_window_bytes=1999), Limits(connection_window_bytes=65_535)]
+)
+def test_whole_request_beyond_a_window_is_refused(limits):
+    client, block = knowing(limits)
+    bodies = 1 if limits.stream_window_bytes < 2000 else 40
+
+    events = [
+        event
+        for number in range(bodies)
+        for event in client.send(whole(block, 5 + 2 * number, bytes(2000)))
+    ]
+
+    assert events[-1].code is ErrorCode.FLOW_CONTROL_ERROR

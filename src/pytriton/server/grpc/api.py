@@ -138,7 +138,7 @@ class GrpcApi:
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
         self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
-        self._add_methods(InferService(engine, options, tracing))
+        self._add_methods(InferService(engine, options, loop, tracing))
         self._connections_to_flush: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None

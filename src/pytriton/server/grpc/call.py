@@ -58,6 +58,9 @@ class CallConnection(Protocol):
     def remove_call(self, call: Call) -> None:
         """Remove a call that has ended."""
 
+    def replace_call(self, call: Call) -> None:
+        """Serve a stream with another call from now on."""
+
     def fail_call(self, call: Call, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
 
@@ -112,6 +115,10 @@ class Call:
                 return
             self._held = HeldData(b"", is_ended=False)
         self._held.add(data, is_ended=end_stream)
+
+    def on_whole(self, body: bytes) -> None:
+        """Process all the data of a call, which came with its head."""
+        self.on_data(body, end_stream=True)
 
     def _read(self, data: Buffer, *, end_stream: bool) -> HeldData | None:
         """Process messages until the call is full; the remaining data is held, and returned."""

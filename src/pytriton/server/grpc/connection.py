@@ -48,8 +48,7 @@ _monotonic_ns = time.monotonic_ns
 # The part of a large read that is parsed first: a message in it may get memory for the rest.
 _START_BYTES = 32 << 10
 _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
-# The largest message of methods without tensors or files: protobuf parses this much in a few
-# milliseconds, whatever the message contains.
+# The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
 
@@ -158,20 +157,22 @@ class GrpcConnection(asyncio.Protocol):
             return
         self._received_ns = received_ns
         for event in events:
-            if event.__class__ is DataReceived:
-                self._on_data(event)
-            elif event.__class__ is RequestReceived:
+            if event.__class__ is RequestReceived:
                 self._on_request(event)
-            elif event.__class__ is DataBuffered:
-                self._on_buffered(event)
+            elif event.__class__ is DataReceived or event.__class__ is DataBuffered:
+                self._on_data(event)
             else:
                 self._on_event(event)
         if self.http2.has_output and not self._is_flush_due:
             self.flush_soon()
 
     def _on_request(self, event: RequestReceived) -> None:
-        stream_id = event.stream_id
-        call_head = parse_call(event.head)
+        stream_id, call_head = event.stream_id, parse_call(event.head)
+        if call_head.columns is not None and event.end_stream:
+            column: Call | None = call_head.columns.take(self, stream_id, call_head, event.body)
+            if column is not None:
+                self.replace_call(column)
+                return
         call = self._handler.open_call(self, stream_id, call_head)
         if call is None:
             return
@@ -180,26 +181,19 @@ class GrpcConnection(asyncio.Protocol):
             delay_s = call_head.timeout_ns / 1e9
             call.timer = self._loop.call_later(delay_s, self._on_deadline, call)
         if event.end_stream:
-            try:
-                call.on_data(event.body, end_stream=True)
-            except Exception as error:  # noqa: BLE001  it is sent to the client
-                self.fail_call(call, error)
+            self._on_data(event)
 
-    def _on_data(self, event: DataReceived) -> None:
+    def _on_data(self, event: DataReceived | DataBuffered | RequestReceived) -> None:
         call = self._calls.get(event.stream_id)
         if call is None:
             return
         try:
-            call.on_data(event.data, end_stream=event.end_stream)
-        except Exception as error:  # noqa: BLE001  it is sent to the client
-            self.fail_call(call, error)
-
-    def _on_buffered(self, event: DataBuffered) -> None:
-        call = self._calls.get(event.stream_id)
-        if call is None:
-            return
-        try:
-            call.on_buffered(event.size, end_stream=event.end_stream)
+            if isinstance(event, RequestReceived):
+                call.on_whole(event.body)
+            elif isinstance(event, DataReceived):
+                call.on_data(event.data, end_stream=event.end_stream)
+            else:
+                call.on_buffered(event.size, end_stream=event.end_stream)
         except Exception as error:  # noqa: BLE001  it is sent to the client
             self.fail_call(call, error)
 
@@ -250,6 +244,12 @@ class GrpcConnection(asyncio.Protocol):
         if not self._is_flush_due:
             self.flush_soon()
 
+    def replace_call(self, call: Call) -> None:
+        """Serve a stream with this call, unless it has ended already."""
+        self._calls.pop(call.stream_id, None)
+        if call.is_open:
+            self._calls[call.stream_id] = call
+
     def refuse(self, stream_id: int, block: bytes) -> None:
         """Send a header block as the whole response to a call that was not opened."""
         self.http2.send_headers(stream_id, block, end_stream=True)
@@ -297,8 +297,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _is_output_full(self) -> bool:
         """Returns whether much output waits for the transport."""
-        # Output that waits only for the client's windows is no reason to pause reading: its
-        # WINDOW_UPDATE frames have to be read.
+        # Output that waits only for the client's windows is none: WINDOW_UPDATE has to be read.
         return self._is_writing_paused and self.http2.is_output_full
 
     def _pause_reading(self) -> None:
@@ -341,8 +340,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _check_reading(self, now_ns: int) -> None:
         """End requests and connections with incomplete input, unless the client waits for us."""
-        http2 = self.http2
-        calls = {} if self._is_reading_paused else self._calls
+        http2, calls = self.http2, {} if self._is_reading_paused else self._calls
         incomplete = None if self._is_reading_paused else http2.incomplete_input()
         if self._progress.is_input_stalled(now_ns, incomplete) and incomplete is not None:
             http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly")

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, UnsupportedError
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.turns import MEDIUM_BYTES
-from pytriton.server.grpc.call import UnaryCall
+from pytriton.server.grpc.call import IDENTITY, UnaryCall
+from pytriton.server.grpc.columns import LEARN_EVERY, MAX_MESSAGE_BYTES, ColumnTable
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.wire.kserve_pb import build_request, parse_message, read_start
 from pytriton.wire.kserve_pb_response import encode_infer_response
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from pytriton.dtypes import Buffer
     from pytriton.engine.client import EngineClient
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import ServedModel
     from pytriton.errors import ServerError
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
@@ -40,13 +43,20 @@ class InferService:
     """What all inference calls share."""
 
     def __init__(
-        self, engine: EngineClient, options: ServerOptions, tracing: TraceBeginner | None = None
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
     ) -> None:
         self.engine = engine
         self.compression = CompressionLevel(options.grpc_response_compression)
         pattern = options.grpc_header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
+        # For requests of which nothing but the message matters.
+        is_plain = not pattern and tracing is None and self.compression is CompressionLevel.NONE
+        self.columns = ColumnTable(engine, loop) if is_plain else None
 
     def encoding(self, head: CallHead) -> str:
         """Returns the encoding of the responses of a call."""
@@ -111,10 +121,27 @@ class InferCall(UnaryCall):
         self._inference: Inference | None = None  # None until the engine has the request
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
+        elif head.columns is None and head.timeout_ns is None and head.encoding == IDENTITY:
+            head.columns = service.columns
 
     def make_assembler(self) -> MessageAssembler:
         """Returns the assembler of the request."""
         return self._service.assembler(self.head, self.connection.max_message_bytes)
+
+    def on_data(self, data: Buffer, *, end_stream: bool) -> None:
+        """Process received data; a whole request may travel as a column."""
+        columns = self.head.columns
+        if columns is not None and end_stream and self._assembler is None:
+            taken = columns.take(self.connection, self.stream_id, self.head, data)
+            if taken is not None:
+                self.is_open = False
+                self.connection.replace_call(taken)
+                return
+        super().on_data(data, end_stream=end_stream)
+
+    def on_whole(self, body: bytes) -> None:
+        """Process a request that does not travel as a column."""
+        super().on_data(body, end_stream=True)
 
     def on_request(self, message: Buffer) -> None:
         """Pass the request to the engine, later if it is one of many that take some time."""
@@ -141,6 +168,28 @@ class InferCall(UnaryCall):
             built = service.build(parsed, raw, spec, self.head)
             self._class_counts = built.class_counts
             self._inference = service.submit(built.request, spec, self.head.metadata, self)
+            parsed.uses += 1
+            if not parsed.uses % LEARN_EVERY and service.columns is not None:
+                self._learn(service.columns, model, parsed, message, raw, built)
+
+    def _learn(
+        self,
+        columns: ColumnTable,
+        model: ServedModel,
+        parsed: ParsedMessage,
+        message: Buffer,
+        raw: Sequence[Buffer],
+        built: BuiltRequest,
+    ) -> None:
+        """Let later requests like this one travel as columns, if only their tensors differ."""
+        if (
+            isinstance(message, bytes)
+            and len(message) <= MAX_MESSAGE_BYTES
+            and not parsed.id
+            and not parsed.parameters
+            and not built.class_counts
+        ):
+            columns.learn(model, built.request, message, raw)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts

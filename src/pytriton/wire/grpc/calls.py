@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ _UNIT_NS = {
 }
 
 
-class CallHead(msgspec.Struct, frozen=True, gc=False):
+class CallHead(msgspec.Struct, gc=False):
     """The head of a call; calls with equal header blocks may share an object.
 
     If the call cannot be served, either `http_status` or `error` is set.
@@ -39,6 +40,7 @@ class CallHead(msgspec.Struct, frozen=True, gc=False):
     metadata: Metadata = ()
     http_status: int | None = None  # the answer if the request is not gRPC
     error: GrpcError | None = None
+    columns: Any = None  # for the layer above: what may serve requests with this head at once
 
 
 def parse_call(head: RequestHead) -> CallHead:

@@ -19,13 +19,14 @@ from pytriton.wire.http2.settings import server_preface
 from pytriton.wire.http2.states import StreamInput, StreamState, next_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytriton.wire.http2.events import Event
     from pytriton.wire.http2.outbox import Buffer
     from pytriton.wire.http2.receiving import IncompleteInput
     from pytriton.wire.http2.settings import PeerSettings
     from pytriton.wire.http2.streams import Stream
+    from pytriton.wire.http2.whole_responses import ResponseFrames
 
 _DEFAULT_LIMITS = Limits()
 
@@ -216,6 +217,18 @@ class Connection:
         for part in body:
             self.send_data(stream_id, part)
         self.send_trailers(stream_id, trailers)
+
+    def send_whole(self, stream_id: int, frames: ResponseFrames, data: Iterable[bytes]) -> bool:
+        """Send a small response; returns False if it cannot be sent at once, and sends nothing."""
+        core = self._core
+        stream = core.streams.open.get(stream_id)
+        if stream is None:
+            return True
+        response = frames.join(stream_id, data)
+        if not core.outbox.add_whole(stream, response, frames.data_bytes):
+            return False
+        core.end_sent(stream)
+        return True
 
     def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
         """Send the head of a response; with `end_stream`, it is the whole response."""

@@ -122,7 +122,12 @@ class Outbox:
             pack_header(len(trailers) << 8 | frames.HEADERS, _TRAILERS_FLAGS, stream_id),
             trailers,
         ]
-        response = b"".join(parts)
+        return self.add_whole(stream, b"".join(parts), size)
+
+    def add_whole(self, stream: Stream, response: bytes, size: int) -> bool:
+        """Add the frames of a response with `size` bytes of data; like `add_response`."""
+        if self._needs_table_update or not self.fits_inline(stream, size):
+            return False
         self.frames.append(response)
         self.frame_bytes += len(response)
         self.window -= size

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small calls of ModelInfer that travel as columns, because many like them came before.
+
+After some requests of one layout, later ones are read by a `RequestPattern`, gathered into a chunk
+and answered from the columns of a batch, without records and tensors for each. Requests that differ
+in anything but the bytes of their tensors take the ordinary way.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from pytriton import dtypes
+from pytriton.engine.validation import validate
+from pytriton.errors import ServerError
+from pytriton.executor.columns import InputColumn, Signature
+from pytriton.server.api.gatherer import Gatherer
+from pytriton.server.grpc.call import IDENTITY, Call
+from pytriton.wire.grpc import OK_TRAILERS, RESPONSE_HEADS
+from pytriton.wire.http2.whole_responses import ResponseFrames
+from pytriton.wire.kserve_pb_pattern import (
+    RequestPattern,
+    ResponsePattern,
+    layout_of,
+    structure_of,
+)
+from pytriton.wire.kserve_pb_response import encode_infer_response
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.dtypes import Buffer
+    from pytriton.engine.client import EngineClient
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.columns import OutputColumn
+    from pytriton.messages import InferRequest, InferResponse, InferTensor
+    from pytriton.server.api.gatherer import GatheredChunk
+    from pytriton.server.grpc.call import CallConnection
+    from pytriton.wire.grpc import CallHead
+    from pytriton.wire.http2 import IncompleteInput
+    from pytriton.wire.kserve_pb_pattern import Layout
+
+MAX_MESSAGE_BYTES = 4096
+LEARN_EVERY = 16  # how many equal requests, but for their tensors, take the ordinary way
+MAX_LAYOUTS = 256
+_HEAD = RESPONSE_HEADS[IDENTITY]
+
+
+class ColumnCall(Call):
+    """A call whose request is in a chunk; it has received everything."""
+
+    __slots__ = ("chunk", "gatherer", "index")
+
+    def __init__(self, connection: CallConnection, stream_id: int, head: CallHead) -> None:
+        # Only what such a call needs: the constructor of its base takes twice as long.
+        self.connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.encoding = IDENTITY
+        self.is_open = True
+        self.timer = None
+        self._has_head = False
+        self._sends = None
+        self.chunk: GatheredChunk | None = None
+        self.gatherer: Gatherer
+        self.index: int
+
+    def incomplete_input(self) -> IncompleteInput | None:
+        """Returns None: nothing is missing."""
+        return None
+
+    def on_abandoned(self) -> None:
+        """Cancel the request."""
+        if self.chunk is not None:
+            self.gatherer.cancel(self.chunk, self.index)
+
+
+class ColumnRequests:
+    """Reads, gathers and answers the requests of one layout for a model; it is their sink.
+
+    Args:
+        engine: The engine.
+        loop: The event loop.
+        spec: The specification of the model.
+        request: A valid request of this layout.
+        layout: Its layout.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        spec: ModelSpec,
+        request: InferRequest,
+        layout: Layout,
+    ) -> None:
+        self.spec = spec
+        self._engine = engine
+        self._version = request.model_version
+        self._rows = request.rows if spec.max_batch_size else None
+        names = list(request.inputs)
+        self.pattern = RequestPattern(
+            layout, [len(tensor.data) for tensor in request.inputs.values()]
+        )
+        sent = [name for name in spec.inputs if name in request.inputs]
+        columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
+        signature = Signature(tuple(columns), request.outputs, request.batch_key)
+        order = [names.index(name) for name in sent]
+        self._gatherer = Gatherer(loop, signature, request.rows, order, self)
+        self._answers: ResponsePattern | None = None
+        self._frames: ResponseFrames
+
+    def take(
+        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+    ) -> Call | None:
+        """Add a request to the next chunk; returns None if it has to take the ordinary way."""
+        inputs = self.pattern.read(framed)
+        if inputs is None:
+            return None
+        model = self._engine.find(self.spec.name, self._version)
+        gatherer = self._gatherer
+        if (
+            model is None
+            or model.spec is not self.spec
+            or self._engine.is_exiting
+            or gatherer.is_alone()
+        ):
+            return None
+        call = ColumnCall(connection, stream_id, head)
+        call.gatherer = gatherer
+        try:
+            call.chunk, call.index = gatherer.add(model, inputs, call)
+        except Exception as error:  # noqa: BLE001  it is sent to the client
+            connection.fail_call(call, error)
+        return call
+
+    def on_rows(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        """Answer requests whose outputs are in the columns of a batch."""
+        answers = self._answers
+        if answers is None or answers.structure != structure_of(outputs):
+            answers = self._answers = ResponsePattern(
+                self.spec.name, str(self.spec.version), self._rows, outputs
+            )
+            self._frames = ResponseFrames(_HEAD, answers.size, OK_TRAILERS)
+        bodies = answers.encode(outputs, row, end - first)
+        frames = self._frames
+        for call, body in zip(chunk.callers[first:end], bodies, strict=True):
+            if call.is_open:
+                call.is_open = False
+                connection = call.connection
+                if not connection.http2.send_whole(call.stream_id, frames, body):
+                    connection.http2.send_response(call.stream_id, _HEAD, body, OK_TRAILERS)
+                connection.remove_call(call)
+        chunk.end(end - first)
+
+    def on_outcome(
+        self,
+        chunk: Any,
+        index: int,
+        response: InferResponse | None,
+        error: ServerError | None,
+        *,
+        is_refused: bool,
+    ) -> None:
+        """Answer one request like one that is not in a chunk."""
+        call: ColumnCall = chunk.callers[index]
+        if not call.is_open:
+            pass
+        elif error is not None:
+            call.fail(error)
+        elif response is not None:
+            call.respond(encode_infer_response(response))
+        chunk.end(1)
+
+
+class ColumnTable:
+    """The layouts of requests that repeat.
+
+    Args:
+        engine: The engine.
+        loop: The event loop.
+    """
+
+    def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._learned: dict[Layout, ColumnRequests] = {}
+        self._by_size: dict[int, list[ColumnRequests]] = {}
+
+    def take(
+        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+    ) -> Call | None:
+        """Add a request to a chunk; returns None if it has to take the ordinary way."""
+        for requests in self._by_size.get(len(framed), ()):
+            call = requests.take(connection, stream_id, head, framed)
+            if call is not None:
+                return call
+        return None
+
+    def learn(
+        self, model: ServedModel, request: InferRequest, message: bytes, raw: Sequence[Buffer]
+    ) -> None:
+        """Learn the layout of a request in which nothing but the tensors may differ."""
+        layout = layout_of(message, raw)
+        if layout is None or len(raw) != len(request.inputs) or not model.takes_columns:
+            return
+        known = self._learned.get(layout)
+        if known is not None and known.spec is model.spec:
+            return
+        if any(tensor.dtype is dtypes.BYTES for tensor in request.inputs.values()):
+            return
+        try:
+            validate(request, model.spec)
+        except ServerError:
+            return
+        if len(self._learned) >= MAX_LAYOUTS:
+            self._learned.clear()
+        requests = ColumnRequests(self._engine, self._loop, model.spec, request, layout)
+        self._learned[layout] = requests
+        self._by_size = {}
+        for each in self._learned.values():
+            self._by_size.setdefault(each.pattern.size, []).append(each)
+
+
+def _column(tensor: InferTensor, *, is_batched: bool) -> InputColumn:
+    shape = tensor.shape[1:] if is_batched else tensor.shape
+    return InputColumn(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)
