@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pytriton.dtypes import FP32
-from pytriton.transport.frames import Cancel, Execute, LogLine, TensorRef
+from pytriton.transport import loop_channel
+from pytriton.transport.frames import BatchResult, Cancel, Execute, LogLine, TensorRef
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 
@@ -200,3 +201,41 @@ def test_tensors_in_both_directions_keep_the_timer_running(rig):
 
     assert (rig.trimmer._timer is not None) == uses_memory
     assert np.prod(rig.heard[0].inputs[0].shape) == 1 << 15
+
+
+class FakeSpinner:
+    """Takes note of the frames after which the loop is asked to poll."""
+
+    def __init__(self):
+        self.policies = []
+
+    def spin_soon(self, policy):
+        self.policies.append(policy)
+
+
+@pytest.fixture
+def spinner(monkeypatch):
+    spinner = FakeSpinner()
+    monkeypatch.setattr(loop_channel, "make_spinner", lambda _: spinner)
+    return spinner
+
+
+def test_loop_polls_for_the_answer_to_a_lone_request_and_then_for_the_next_request(spinner, rig):
+    rig.near.send(Execute(1, [1], []))
+    asked_after_sending = len(spinner.policies)
+    rig.far.receive()
+    rig.far.send(BatchResult(1, 0, 0, []))
+    rig.until(lambda: rig.heard)
+
+    assert asked_after_sending == 1
+    assert len(set(spinner.policies)) == len(spinner.policies) == 2
+
+
+def test_loop_does_not_poll_while_several_requests_run_together(spinner, rig):
+    rig.near.send(Execute(1, [1, 1], []))
+    rig.near.send(Cancel(1, 0))
+    rig.far.receive()
+    rig.far.send(BatchResult(1, 0, 0, []))
+    rig.until(lambda: rig.heard)
+
+    assert spinner.policies == []

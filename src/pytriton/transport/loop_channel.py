@@ -6,6 +6,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pytriton.transport.frames import Execute
+from pytriton.transport.loop_spinner import SpinPolicy, make_spinner
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
@@ -55,6 +58,10 @@ class LoopChannel:
         self._is_watched = False
         self._is_lost = False
         self._read_messages = 1
+        self._spinner = make_spinner(loop)
+        self._has_lone_batch = False  # the last batch that was sent is one request
+        self._answer_policy = SpinPolicy()
+        self._request_policy = SpinPolicy()
         channel.set_blocking(False)
 
     @property
@@ -87,6 +94,10 @@ class LoopChannel:
             self._memory.touch()
         if channel.has_unsent:
             self._watch_unsent()
+        if self._spinner is not None and type(frame) is Execute:
+            self._has_lone_batch = len(frame.rows) == 1
+            if self._has_lone_batch:
+                self._spinner.spin_soon(self._answer_policy)
 
     def drop_segments(self, segments: Collection[int]) -> None:
         """Tell the peer now which segments were dropped, and send other updates about memory."""
@@ -148,6 +159,10 @@ class LoopChannel:
             self._on_message(received)
             if not self._is_watched:
                 return
+        if self._has_lone_batch and self._spinner is not None:
+            # The response was written, so the client may send its next request soon.
+            self._has_lone_batch = False
+            self._spinner.spin_soon(self._request_policy)
         if self.reads_ahead:
             self._read_messages = min(2 * self._read_messages, _MAX_READ_MESSAGES)
         if self.channel.has_message:

@@ -25,11 +25,12 @@ from pytriton.server.options.server_options import (
     ServerOptions,
     read_log_options,
 )
-from pytriton.server.process.cores import surroundings
+from pytriton.server.process.cores import surroundings, usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
 from pytriton.server.process.logs import TritonFormatter, set_up_logging
 from pytriton.server.process.terminal import has_colours, width_of
+from pytriton.transport.loop_spinner import allow_spinning
 
 if TYPE_CHECKING:
     from pytriton.server.command.serving_protocol import Build
@@ -109,6 +110,7 @@ def _refusal(error: PyTritonValidationError) -> str:
 
 
 def _serve(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit:
+    allow_spinning(usable_cores())
     loop = new_event_loop()
     try:
         return loop.run_until_complete(run(options, build, progress))
