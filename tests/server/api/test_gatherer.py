@@ -10,7 +10,7 @@ import pytest
 
 from pytriton import dtypes
 from pytriton.executor.columns import InputColumn, Signature
-from pytriton.server.api.gatherer import MAX_MEMBERS, Gatherer
+from pytriton.server.api.gatherer import MAX_MEMBERS, Gatherer, Iterations
 from tests.fakes import FakeClock, FakeLoop, model_spec
 
 SIGNATURE = Signature(
@@ -65,7 +65,7 @@ def gather(gatherer: Gatherer, model: FakeModel, *callers: object) -> list:
 
 def test_requests_of_an_iteration_become_one_chunk(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 2, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 2, "", (0, 1), None)
     gather(gatherer, model, 1, 2, 3)
     assert not model.chunks
 
@@ -82,7 +82,7 @@ def test_requests_of_an_iteration_become_one_chunk(loop):
 
 def test_members_know_the_version_that_the_client_wants(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "01", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "01", (0, 1), None)
     gather(gatherer, model, 1)
 
     loop.run()
@@ -92,7 +92,7 @@ def test_members_know_the_version_that_the_client_wants(loop):
 
 def test_columns_are_in_the_order_of_the_model(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (1, 0), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (1, 0), None)
     gather(gatherer, model, 1, 2)
 
     loop.run()
@@ -102,7 +102,7 @@ def test_columns_are_in_the_order_of_the_model(loop):
 
 def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
     start_ns = clock.now_ns
     gather(gatherer, model, 1)
     clock.now_ns += 1000
@@ -116,7 +116,7 @@ def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
 def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
     model = FakeModel()
     model.starts_at = 18
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(25))
     early = [len(chunk.callers) for chunk in model.chunks]
@@ -129,7 +129,7 @@ def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
 
 def test_chunk_has_a_largest_size(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(MAX_MEMBERS + 1))
     loop.run()
@@ -137,9 +137,24 @@ def test_chunk_has_a_largest_size(loop):
     assert [len(chunk.callers) for chunk in model.chunks] == [MAX_MEMBERS, 1]
 
 
+def test_last_chunk_of_a_model_in_an_iteration_is_complete(loop):
+    iterations = Iterations(loop)
+    first, second, third = (Gatherer(iterations, SIGNATURE, 1, "", (0, 1), None) for _ in range(3))
+    model, other = FakeModel(), FakeModel()
+
+    gather(first, model, 1)
+    gather(second, other, 2)
+    gather(third, model, 3)
+    loop.run()
+
+    assert [chunk.callers for chunk in model.chunks] == [[1], [3]]
+    assert model.complete == [False, True]
+    assert other.complete == [True]
+
+
 def test_models_do_not_share_a_chunk(loop):
     old, new = FakeModel(), FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, old, 1)
     gather(gatherer, new, 2)
@@ -153,7 +168,7 @@ def test_models_do_not_share_a_chunk(loop):
 def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
     model = FakeModel()
     model.prefers_columns = prefers_columns
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
     seen = []
     for count in (1, 1, 3, 2, 1, 1):
         seen.append([gatherer.is_alone(model) for _ in range(count)])
@@ -167,7 +182,7 @@ def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
 @pytest.mark.parametrize("is_submitted", [False, True])
 def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
     places = gather(gatherer, model, 1, 2, 3)
     if is_submitted:
         loop.run()
@@ -181,7 +196,7 @@ def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
 
 def test_answered_chunk_is_freed_without_garbage_collection(loop):
     model = FakeModel()
-    gatherer = Gatherer(loop, SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
     gather(gatherer, model, FakeModel(), FakeModel())
     loop.run()
     chunk = model.chunks.pop()

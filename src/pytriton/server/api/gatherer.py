@@ -115,11 +115,32 @@ class GatheredChunk:
         return f"<GatheredChunk of {len(self.callers)} requests, {len(self.members)} running>"
 
 
+class Iterations:
+    """Tells the gatherers of a port when an iteration of the event loop has read all requests."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due: list[Gatherer] = []
+
+    def add(self, gatherer: Gatherer) -> None:
+        """Call `Gatherer.end_iteration` at the end of this iteration."""
+        if not self._due:
+            self._loop.call_soon(self._end)
+        self._due.append(gatherer)
+
+    def _end(self) -> None:
+        due, self._due = self._due, []
+        # Only the last chunk of a model is complete, so that all of them may share a batch.
+        last = {gatherer.model: gatherer for gatherer in due}
+        for gatherer in due:
+            gatherer.end_iteration(is_complete=last[gatherer.model] is gatherer)
+
+
 class Gatherer:
     """Gathers the requests of one signature, with equal rows.
 
     Args:
-        loop: The event loop.
+        iterations: Tells when to submit what was gathered.
         signature: What the requests have in common.
         rows: The rows of each request; 1 if the model has no batch dimension.
         version: The version of the model as in the requests.
@@ -129,14 +150,14 @@ class Gatherer:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        iterations: Iterations,
         signature: Signature,
         rows: int,
         version: str,
         order: Sequence[int],
         sink: ChunkSink,
     ) -> None:
-        self._loop = loop
+        self._iterations = iterations
         self._signature = signature
         self._rows = rows
         self._version = version
@@ -158,7 +179,7 @@ class Gatherer:
         if self._is_end_due:
             return False
         self._is_end_due = True
-        self._loop.call_soon(self._end_iteration)
+        self._iterations.add(self)
         return self._last_count == 1 and not model.prefers_columns
 
     def add(
@@ -197,10 +218,16 @@ class Gatherer:
         self._chunk = GatheredChunk(self._signature, self._sink, model, self._rows, self._version)
         return self._chunk
 
-    def _end_iteration(self) -> None:
+    @property
+    def model(self) -> ServedModel | None:
+        """The model of the chunk that is being gathered."""
+        return None if self._chunk is None else self._chunk.model
+
+    def end_iteration(self, *, is_complete: bool) -> None:
+        """Submit the requests of this iteration; `is_complete` is for `submit_chunk`."""
         self._is_end_due = False
         self._last_count, self._count = self._count, 0
-        self._submit(is_complete=True)
+        self._submit(is_complete=is_complete)
 
     def _submit(self, *, is_complete: bool) -> None:
         chunk, self._chunk = self._chunk, None

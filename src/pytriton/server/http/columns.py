@@ -15,7 +15,7 @@ from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
 from pytriton.executor.columns import InputColumn, Signature
 from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.server.api.gatherer import Gatherer
+from pytriton.server.api.gatherer import Gatherer, Iterations
 from pytriton.server.http.bodies import as_server_error
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.infer import InferExchange, respond_server_error
@@ -79,7 +79,7 @@ class ColumnRequests:
 
     Args:
         service: What all exchanges of the port share.
-        loop: The event loop.
+        iterations: Tells when to submit what was gathered.
         spec: The specification of the model.
         request: A valid request of this structure.
         structure: Its structure.
@@ -88,7 +88,7 @@ class ColumnRequests:
     def __init__(
         self,
         service: EngineService,
-        loop: asyncio.AbstractEventLoop,
+        iterations: Iterations,
         spec: ModelSpec,
         request: InferRequest,
         structure: Structure,
@@ -103,7 +103,9 @@ class ColumnRequests:
         columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
         signature = Signature(tuple(columns), None, request.batch_key)
         order = [names.index(name) for name in sent]
-        self._gatherer = Gatherer(loop, signature, request.rows, request.model_version, order, self)
+        self._gatherer = Gatherer(
+            iterations, signature, request.rows, request.model_version, order, self
+        )
         self._answers: AnswerPattern | None = None
 
     def take(
@@ -207,7 +209,7 @@ class ColumnLearner:
 
     def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
-        self._loop = loop
+        self._iterations = Iterations(loop)
         self._models: dict[tuple[str, int, str], _ModelStructures] = {}
 
     def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
@@ -229,7 +231,7 @@ class ColumnLearner:
             validate(request, model.spec)
         except ServerError:
             return None
-        learned = ColumnRequests(self._service, self._loop, model.spec, request, structure)
+        learned = ColumnRequests(self._service, self._iterations, model.spec, request, structure)
         known.learned[structure] = learned
         return learned
 
