@@ -109,7 +109,7 @@ class ColumnRequests:
         columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
         signature = Signature(tuple(columns), request.outputs, request.batch_key)
         order = [names.index(name) for name in sent]
-        self._gatherer = Gatherer(loop, signature, request.rows, order, self)
+        self._gatherer = Gatherer(loop, signature, request.rows, request.model_version, order, self)
         self._answers: ResponsePattern | None = None
         self._frames: ResponseFrames
 
@@ -126,7 +126,7 @@ class ColumnRequests:
             model is None
             or model.spec is not self.spec
             or self._engine.is_exiting
-            or gatherer.is_alone()
+            or gatherer.is_alone(model)
         ):
             return None
         call = ColumnCall(connection, stream_id, head)
