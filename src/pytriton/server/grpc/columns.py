@@ -15,7 +15,7 @@ from pytriton import dtypes
 from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
 from pytriton.executor.columns import InputColumn, Signature
-from pytriton.server.api.gatherer import Gatherer
+from pytriton.server.api.gatherer import Gatherer, Iterations
 from pytriton.server.grpc.call import IDENTITY, Call
 from pytriton.wire.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.wire.http2.whole_responses import ResponseFrames
@@ -83,7 +83,7 @@ class ColumnRequests:
 
     Args:
         engine: The engine.
-        loop: The event loop.
+        iterations: Tells when to submit what was gathered.
         spec: The specification of the model.
         request: A valid request of this layout.
         layout: Its layout.
@@ -92,7 +92,7 @@ class ColumnRequests:
     def __init__(
         self,
         engine: EngineClient,
-        loop: asyncio.AbstractEventLoop,
+        iterations: Iterations,
         spec: ModelSpec,
         request: InferRequest,
         layout: Layout,
@@ -109,7 +109,9 @@ class ColumnRequests:
         columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
         signature = Signature(tuple(columns), request.outputs, request.batch_key)
         order = [names.index(name) for name in sent]
-        self._gatherer = Gatherer(loop, signature, request.rows, request.model_version, order, self)
+        self._gatherer = Gatherer(
+            iterations, signature, request.rows, request.model_version, order, self
+        )
         self._answers: ResponsePattern | None = None
         self._frames: ResponseFrames
 
@@ -188,7 +190,7 @@ class ColumnTable:
 
     def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
-        self._loop = loop
+        self._iterations = Iterations(loop)
         self._learned: dict[Layout, ColumnRequests] = {}
         self._by_size: dict[int, list[ColumnRequests]] = {}
 
@@ -220,7 +222,7 @@ class ColumnTable:
             return
         if len(self._learned) >= MAX_LAYOUTS:
             self._learned.clear()
-        requests = ColumnRequests(self._engine, self._loop, model.spec, request, layout)
+        requests = ColumnRequests(self._engine, self._iterations, model.spec, request, layout)
         self._learned[layout] = requests
         self._by_size = {}
         for each in self._learned.values():
