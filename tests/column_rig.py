@@ -98,12 +98,16 @@ def values_of(response) -> dict[str, list[int]]:
 class DoublingInstance:
     """Keeps batches until a test lets it double them; runs in the test's own process."""
 
-    def __init__(self, name: str, events: Any, *, batching: bool = True) -> None:
+    def __init__(
+        self, name: str, events: Any, *, batching: bool = True, version: str = "1"
+    ) -> None:
         self.name = name
         self.frames: list[Execute] = []
         self.cancelled: list[tuple[int, int]] = []
         self.refusal: Exception | None = None  # raised by `execute`
-        self.tracker = BatchTracker(self, ModelLabels("m", "1", NAMES, batching=batching), events)
+        self.tracker = BatchTracker(
+            self, ModelLabels("m", version, NAMES, batching=batching), events
+        )
         self._messages: dict[int, tuple[Execute, bytearray]] = {}  # of running batches
         self._is_open = True
 

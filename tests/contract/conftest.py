@@ -11,6 +11,7 @@ import pytest
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.contract.benches import InstanceBench
+from tests.contract.seam import Seam
 from tests.e2e.conftest import new_ports
 from tests.e2e.grpc_infer import GrpcCaller
 from tests.e2e.hosts import Host
@@ -63,6 +64,17 @@ class Benches:
 def served():
     made = Benches()
     yield made
+    made.close()
+
+
+@pytest.fixture(params=["direct", "remote", "remote, portable"])
+def seam(request, monkeypatch):
+    """An engine and its client, in one process and over the sockets of a front end."""
+    is_portable = request.param == "remote, portable"
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if is_portable else "0")
+    made = Seam(is_remote=request.param != "direct")
+    yield made
+    made.check_nothing_is_left()
     made.close()
 
 

@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Protocol
 
+from pytriton.errors import sendable_text
 from pytriton.server.frontend.model_records import encode_spec
 from pytriton.transport.frontend_frames import ModelDescription, ModelStatus, Registry
 
@@ -107,7 +108,7 @@ class RegistryFeed:
         }
         self.models = {number: model for model, number in self._numbers.items()}
         return [
-            ModelStatus(number, model.state.value, model.is_ready, model.reason)
+            ModelStatus(number, model.state.value, model.is_ready, sendable_text(model.reason))
             for number, model in self.models.items()
         ]
 
