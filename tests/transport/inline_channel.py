@@ -56,6 +56,8 @@ class InlineChannel:
     def has_unsent(self) -> bool:
         return self.link.has_unsent
 
+    has_unread = False
+
     def flush(self) -> None:
         self.link.flush()
 

@@ -216,11 +216,16 @@ class Model:
             if deadline_ns:
                 self._timer.set(deadline_ns)
         elif is_complete:
-            self._pump()
+            self._pump_or_gather()
         else:
             self._start_soon(now_ns)
         for inference, error in refused.items():
             refuse(inference, error)
+
+    @property
+    def is_behind(self) -> bool:
+        """See `ServedModel`: what is submitted is in the queue at once."""
+        return False
 
     def is_start_due(self, count: int) -> bool:
         """See `ServedModel`."""
@@ -268,7 +273,15 @@ class Model:
         # Requests that arrive in the same iteration of the event loop share a batch.
         if not self._is_pump_due:
             self._is_pump_due = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump_or_gather)
+
+    def _pump_or_gather(self) -> None:
+        waiting = self.statistics.pending_count
+        if self._start_policy.gathers_more(waiting, self._answers.running):
+            self._is_pump_due = False
+            self._timer.set(time.monotonic_ns() + GATHER_NS)  # or with the next answer, if earlier
+        else:
+            self._pump()
 
     def _pump(self) -> None:
         self._is_pump_due = False

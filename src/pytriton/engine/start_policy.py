@@ -19,6 +19,11 @@ _MIN_EARLY_REQUESTS = 16
 _MIN_EARLY_WORK_NS = 100_000
 _MAX_EARLY_WORK_NS = 1_000_000
 
+# A second instance of a model whose batches are this quick gains nothing while few requests wait:
+# sending a batch takes longer than executing it.
+_QUICK_BATCH_NS = 100_000
+_FEW_REQUESTS = 16
+
 
 class Start(enum.Enum):
     """When to form a batch of the waiting requests."""
@@ -37,16 +42,31 @@ class StartPolicy:
     that and is better off with the larger batch.
     """
 
-    __slots__ = ("_gathers", "_request_ns")
+    __slots__ = ("_batch_ns", "_gathers", "_request_ns")
 
     def __init__(self, spec: ModelSpec) -> None:
         self._gathers = spec.decoupled and spec.batcher is not None and spec.max_batch_size > 1
         self._request_ns = 0
+        self._batch_ns = 0  # of the last batch; 0: none yet
 
     def learn(self, count: int, work_ns: int) -> None:
-        """Learn from how long a batch of `count` requests took; small batches are ignored."""
+        """Learn from how long a batch of `count` requests took."""
+        self._batch_ns = work_ns
         if count >= _MIN_EARLY_REQUESTS:
             self._request_ns = work_ns // count
+
+    def gathers_more(self, waiting_count: int, running_count: int) -> bool:
+        """Returns whether a batch should wait for the next answer, with which more will come.
+
+        Args:
+            waiting_count: The number of waiting requests.
+            running_count: The number of requests that instances execute.
+        """
+        return (
+            running_count > 0
+            and waiting_count < _FEW_REQUESTS
+            and 0 < self._batch_ns < _QUICK_BATCH_NS
+        )
 
     def decide(self, waiting_count: int, free: Iterable[Instance]) -> Start:
         """Decide, given the number of waiting requests and the instance that is next."""

@@ -66,6 +66,10 @@ class Channel(Protocol):
     def flush(self) -> None:
         """Send queued data, as much as fits."""
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether the peer has not read everything yet; False if that is not known."""
+
     def close(self) -> None:
         """Close the connection; may be called twice."""
 

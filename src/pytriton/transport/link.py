@@ -8,9 +8,12 @@ length before each message does the same.
 from __future__ import annotations
 
 import array
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING
@@ -26,6 +29,7 @@ MAX_MESSAGE_BYTES = 128 << 10
 MAX_DESCRIPTORS = 250  # per system call; Linux allows 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _LENGTH = struct.Struct("<I")
+_NO_BYTES = bytes(4)  # the answer of TIOCOUTQ if the peer has read everything
 
 
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -131,6 +135,19 @@ class Link:
         taken = self._descriptors[:count]
         del self._descriptors[:count]
         return taken
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the peer has not read everything yet; False where the system does not tell."""
+        if self._unsent:
+            return True
+        if not sys.platform.startswith("linux"):
+            return False
+        try:
+            answer: bytes = fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, _NO_BYTES)
+        except OSError:  # the socket is closed
+            return False
+        return answer != _NO_BYTES
 
     def close(self) -> None:
         """Close the socket; drops queued data and closes descriptors that were not taken."""

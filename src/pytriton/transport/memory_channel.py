@@ -101,6 +101,11 @@ class MemoryChannel:
         """See `Channel`."""
         self.link.flush()
 
+    @property
+    def has_unread(self) -> bool:
+        """See `Channel`."""
+        return self.link.has_unread
+
     def close(self) -> None:
         """See `Channel`. Blocks that the peer may still read are never used again."""
         self.tracker.close()

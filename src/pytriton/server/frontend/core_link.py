@@ -105,7 +105,7 @@ class CoreLink:
 
     def send(self, frame: Frame) -> None:
         """Send a message now, after the gathered requests."""
-        self._flush()
+        self.flush()
         if self._channel.is_open:
             self._channel.send(frame)
 
@@ -220,6 +220,11 @@ class CoreLink:
             inference.taken_count = 0
             self._flush_soon()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the core has not read the last message yet."""
+        return self._channel.channel.has_unread
+
     # Questions
 
     def ask(self, method: str, **arguments: Any) -> asyncio.Future[Any]:
@@ -245,9 +250,10 @@ class CoreLink:
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what was gathered."""
         self._is_flush_due = False
         if self._items or self._chunk_items:
             self._send_items()

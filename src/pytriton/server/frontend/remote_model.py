@@ -75,8 +75,15 @@ class RemoteModel:
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
-        """Send the members of a chunk to the core."""
+        """Send the members of a chunk to the core; at once if nothing is gathered any more."""
         self._link.submit_chunk(self, inferences)
+        if is_complete:
+            self._link.flush()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the core has not read the last message yet."""
+        return self._link.is_behind
 
     def is_start_due(self, count: int) -> bool:
         """Returns False: the core decides, and messages with many requests are best."""
