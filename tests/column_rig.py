@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytriton import dtypes
+from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model import Model, ModelState
 from pytriton.errors import InternalError
 from pytriton.executor.batch_tracker import BatchTracker, ModelLabels
@@ -210,10 +211,16 @@ def _add(payload: Payload, name: str, array: np.ndarray) -> TensorRef:
 class ColumnScene:
     """A ready model with doubling instances; ordinary requests and chunks may be submitted."""
 
-    def __init__(self, clock: FakeClock, instances: int = 1, **spec: Any) -> None:
+    def __init__(
+        self,
+        clock: FakeClock,
+        instances: int = 1,
+        cache: ResponseCache | None = None,
+        **spec: Any,
+    ) -> None:
         self.clock = clock
         self.loop = FakeLoop(clock)
-        self.model = Model(model_spec(**spec), self.loop)
+        self.model = Model(model_spec(**spec), self.loop, cache)
         batching = self.model.spec.max_batch_size > 0
         self.instances = [
             DoublingInstance(f"m_0_{number}", self.model, batching=batching)
@@ -244,10 +251,11 @@ class ColumnScene:
         details: list[dict[str, int]] | None = None,
         wanted: tuple[str, ...] | None = None,
         runs: bool = True,
+        values: list[list[int]] | None = None,
         **submit: Any,
     ):
         """Submit a chunk whose members have these rows; returns it. Its members are kept."""
-        values = [self._new_values(each) for each in rows]
+        values = values or [self._new_values(each) for each in rows]
         cells = [np.array(each, np.int32).tobytes() for each in values]
         kept = signature(outputs=wanted)
         starts = range(len(rows) + 1) if set(rows) == {1} else [0, *accumulate(rows)]
@@ -273,9 +281,11 @@ class ColumnScene:
             self.loop.run()
         return chunk
 
-    def submit(self, rows: int = 1, **fields: Any) -> RecordingSink:
+    def submit(
+        self, rows: int = 1, values: list[int] | None = None, **fields: Any
+    ) -> RecordingSink:
         """Submit an ordinary request."""
-        values = self._new_values(rows)
+        values = values or self._new_values(rows)
         data = np.array(values, np.int32).tobytes()
         inputs = {name: InferTensor(name, INT32, (rows, WIDTH), data) for name in NAMES}
         request = InferRequest("m", inputs, rows=rows, received_ns=self.clock.now_ns, **fields)

@@ -275,14 +275,17 @@ def test_batch_is_held_back_for_members_of_later_chunks(columns):
     assert [frame.rows for frame in scene.instance.frames] == [[1, 2, 1, 4]]
 
 
-def test_models_with_streams_caches_or_sequences_take_no_columns(clock):
+def test_models_with_streams_sequences_or_ordered_caches_take_no_columns(clock):
     def takes(cache=None, **spec):
         return Model(model_spec(**spec), FakeLoop(clock), cache).takes_columns
 
     assert takes()
     assert not takes(decoupled=True)
     assert not takes(iterative=True)
-    assert not takes(ResponseCache(1 << 20), response_cache=True)
+    assert takes(ResponseCache(1 << 20), response_cache=True)
+    ordered = BatcherSpec(preserve_ordering=True)
+    assert takes(batcher=ordered)
+    assert not takes(ResponseCache(1 << 20), response_cache=True, batcher=ordered)
 
 
 def settings(dice):

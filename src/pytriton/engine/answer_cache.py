@@ -7,15 +7,21 @@ import itertools
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.engine.cache_key import CacheKeys
-from pytriton.messages import InferResponse
+from pytriton.engine.cache_key import CacheKeys, cut
+from pytriton.messages import InferResponse, InferTensor
 
 if TYPE_CHECKING:
-    from pytriton.engine.cache import ResponseCache
+    from collections.abc import Sequence
+
+    from pytriton.engine.cache import CachedResponse, ResponseCache
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.stats import ModelStatistics
     from pytriton.executor.base import Outcome, RunningBatch
+    from pytriton.executor.columns import Run
     from pytriton.executor.inference import Inference
+
+# Fewer responses than this are stored one by one.
+_FEW = 4
 
 _load_ids = itertools.count()  # so that a reloaded model does not use responses of the old load
 
@@ -42,10 +48,41 @@ class AnswerCache:
             inference.cache_key = key
             inference.cache_ns = ended_ns - started_ns
             return None
+        return self._response(inference, cached, ended_ns - started_ns, ended_ns)
+
+    def answer_members(
+        self, members: Sequence[Inference]
+    ) -> tuple[Sequence[Inference], list[tuple[Inference, InferResponse]]]:
+        """Returns the members of a chunk that missed, and those that hit with their responses.
+
+        Args:
+            members: All members of the chunk.
+        """
+        started_ns = time.monotonic_ns()
+        keys = self._keys.member_keys(members)
+        found = self._cache.lookup_all(keys)
+        ended_ns = time.monotonic_ns()
+        lookup_ns = (ended_ns - started_ns) // len(members)
+        for member, key in zip(members, keys, strict=True):
+            member.cache_key = key
+            member.cache_ns = lookup_ns
+        if found.count(None) == len(members):
+            return members, []
+        pairs = list(zip(members, found, strict=True))
+        misses = [member for member, cached in pairs if cached is None]
+        hits = [
+            (member, self._response(member, cached, lookup_ns, ended_ns))
+            for member, cached in pairs
+            if cached is not None
+        ]
+        return misses, hits
+
+    def _response(
+        self, inference: Inference, cached: CachedResponse, lookup_ns: int, now_ns: int
+    ) -> InferResponse:
+        """Count a hit; returns its response."""
         self._statistics.record_cache_hit(
-            ended_ns - started_ns,
-            ended_ns - inference.request.received_ns,
-            time.time_ns() // 1_000_000,
+            lookup_ns, now_ns - inference.request.received_ns, time.time_ns() // 1_000_000
         )
         return InferResponse(
             self._spec.name,
@@ -66,5 +103,40 @@ class AnswerCache:
                 self._cache.insert(inference.cache_key, response.outputs, response.parameters)
                 misses_ns += inference.cache_ns
                 count += 1
+        for run in batch.answered:
+            members = batch.inferences[run.position : run.position + run.count]
+            self._store_run(run, members)
+            misses_ns += sum([member.cache_ns for member in members])
+            count += len(members)
         misses_ns += time.monotonic_ns() - started_ns
         self._statistics.record_cache_misses(count, misses_ns)
+
+    def _store_run(self, run: Run, members: Sequence[Inference]) -> None:
+        """Store the responses of neighbours, which are rows of the batch's outputs."""
+        keys = [member.cache_key for member in members]
+        is_batched = self._spec.max_batch_size > 0
+        if type(run.chunk.row_starts) is range and len(keys) >= _FEW:  # each has one row
+            layout = []
+            columns = []
+            for output in run.outputs:
+                size = output.row_bytes
+                shape = (1, *output.shape) if is_batched else output.shape
+                layout.append((output.name, output.dtype, shape, size))
+                rows = output.data[run.row * size : (run.row + len(keys)) * size]
+                columns.append(cut(rows, size, len(keys)))
+            self._cache.insert_alike(keys, tuple(layout), columns)
+            return
+        row = run.row
+        for key, member in zip(keys, members, strict=True):
+            end = row + member.request.rows
+            outputs = [
+                InferTensor(
+                    output.name,
+                    output.dtype,
+                    (end - row, *output.shape) if is_batched else output.shape,
+                    output.data[row * output.row_bytes : end * output.row_bytes],
+                )
+                for output in run.outputs
+            ]
+            self._cache.insert(key, outputs)
+            row = end

@@ -7,14 +7,19 @@ and what to count.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 import msgspec
 
 from pytriton.dtypes import BY_NUMBER, DataType
 from pytriton.messages import InferTensor, ParameterValue
+
+# Of each output of a response: its name, datatype and shape, and the number of its bytes.
+Layout = tuple[tuple[str, DataType, tuple[int, ...], int], ...]
 
 # The memory overhead of an entry's Python objects; a test measures it.
 _ENTRY_BYTES = 250
@@ -86,6 +91,23 @@ class ResponseCache:
         self._use_again(key)
         return _unpacked(entry)
 
+    def lookup_all(self, keys: Sequence[bytes]) -> list[CachedResponse | None]:
+        """Returns for each key what `lookup` returns."""
+        entries = list(map(self._entries.get, keys))
+        missing = entries.count(None)
+        self.misses += missing
+        if missing == len(keys):
+            return [None] * missing
+        self.hits += len(keys) - missing
+        found: list[CachedResponse | None] = []
+        for key, entry in zip(keys, entries, strict=True):
+            if entry is None:
+                found.append(None)
+            else:
+                self._use_again(key)
+                found.append(_unpacked(entry))
+        return found
+
     def insert(
         self,
         key: bytes,
@@ -93,7 +115,37 @@ class ResponseCache:
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> bool:
         """Store a copy of a response; returns False if it alone would exceed the limit."""
-        entry = self._packer.pack(outputs, parameters)
+        return self._put(key, self._packer.pack(outputs, parameters))
+
+    def insert_alike(
+        self, keys: Sequence[bytes], layout: Layout, columns: Sequence[Iterable[bytes]]
+    ) -> None:
+        """Store responses that differ only in the bytes of their outputs: 0.3 us for each.
+
+        Args:
+            keys: The keys of the responses.
+            layout: The outputs of each.
+            columns: For each output, its bytes in each of the responses.
+        """
+        count, entries = len(keys), self._entries
+        head = _plain_head(layout)
+        new_entries = list(map(b"".join, zip(repeat(head), *columns)))
+        by_key = dict(zip(keys, new_entries, strict=True))
+        cost_bytes = _ENTRY_BYTES + (len(keys[0]) + len(new_entries[0])) * 3 // 2
+        if (
+            cost_bytes > self.byte_limit
+            or len(by_key) < count
+            or len(set(map(len, keys))) > 1
+            or not entries.keys().isdisjoint(keys)
+        ):
+            for key, entry in zip(keys, new_entries, strict=True):
+                self._put(key, entry)
+            return
+        entries.update(by_key)
+        self._uses.extend(keys)
+        self._evict(self.byte_size + cost_bytes * count)
+
+    def _put(self, key: bytes, entry: bytes) -> bool:
         entries, byte_limit = self._entries, self.byte_limit
         # A third of the buffer that an encoder returns stays unused.
         cost_bytes = _ENTRY_BYTES + (len(key) + len(entry)) * 3 // 2
@@ -106,15 +158,23 @@ class ResponseCache:
             cost_bytes -= _ENTRY_BYTES + (len(key) + len(replaced)) * 3 // 2
             self._use_again(key)
         entries[key] = entry
-        size = self.byte_size + cost_bytes
+        self._evict(self.byte_size + cost_bytes)
+        return True
+
+    def _evict(self, size: int) -> None:
+        """Drop the least recently used entries until all that are left fit.
+
+        Args:
+            size: What all entries cost.
+        """
+        entries, uses, byte_limit = self._entries, self._uses, self.byte_limit
         while size > byte_limit:
-            old_key = self._uses.popleft()
+            old_key = uses.popleft()
             if self._later_uses and self._is_used_later(old_key):
                 continue
             size -= _ENTRY_BYTES + (len(old_key) + len(entries.pop(old_key))) * 3 // 2
             self.evictions += 1
         self.byte_size = size
-        return True
 
     def _use_again(self, key: bytes) -> None:
         """Make a key that has an entry the last one to be evicted."""
@@ -194,9 +254,8 @@ class _Packer:
     def _pack_new(
         self, outputs: Sequence[InferTensor], parameters: Mapping[str, ParameterValue] | None
     ) -> bytes:
-        tensors = [(t.name, t.dtype.number, t.shape, memoryview(t.data).nbytes) for t in outputs]
-        encoded = _encode((tensors, parameters or None))
-        head = _HEAD_SIZE.pack(len(encoded)) + encoded
+        layout = tuple((t.name, t.dtype, t.shape, memoryview(t.data).nbytes) for t in outputs)
+        head = _head(layout, parameters)
         entry = b"".join([head, *[tensor.data for tensor in outputs]])
         # Adding up large outputs would copy them more than once. The sizes of strings do not follow
         # from their shape.
@@ -208,6 +267,17 @@ class _Packer:
             self._head = head
             self._entry_size = len(entry)
         return entry
+
+
+def _head(layout: Layout, parameters: Mapping[str, ParameterValue] | None) -> bytes:
+    tensors = [(name, dtype.number, shape, size) for name, dtype, shape, size in layout]
+    encoded = _encode((tensors, parameters or None))
+    return _HEAD_SIZE.pack(len(encoded)) + encoded
+
+
+@functools.lru_cache(256)
+def _plain_head(layout: Layout) -> bytes:
+    return _head(layout, None)
 
 
 def _unpacked(entry: bytes) -> CachedResponse:

@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import functools
+import struct
 from hashlib import sha256
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytriton.messages import InferTensor
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.executor.columns import Chunk
+    from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest
 
 # The key holds the bytes of tensors up to this size, and the SHA-256 digest of larger ones. SHA-256
@@ -61,7 +70,8 @@ class CacheKeys:
             kind = (request.rows, request.batch_key, request.outputs)
             beginning = self._beginnings.get(kind)
             if beginning is None:
-                beginning = self._begin(kind, request)
+                sizes = [_size(tensor.data) for tensor in request.inputs.values()]
+                beginning = self._begin(kind, sizes)
             if beginning:
                 inputs = request.inputs
                 key = beginning
@@ -70,8 +80,30 @@ class CacheKeys:
                 return key
         return cache_key(request, self._spec.version, self._load_id)
 
-    def _begin(self, kind: tuple[Any, ...], request: InferRequest) -> bytes:
-        is_small = all(_size(tensor.data) <= EXACT_BYTES for tensor in request.inputs.values())
+    def member_keys(self, members: Sequence[Inference]) -> list[bytes]:
+        """Returns the keys of all members of a chunk: those that they would have alone."""
+        chunk, request = members[0].chunk, members[0].request
+        assert chunk is not None
+        if (
+            self._has_plain_inputs
+            and type(chunk.row_starts) is range  # each has one row
+            and [member.request for member in members].count(request) == len(members)
+            and not request.timeout_us  # chunks have nothing else that a key holds
+        ):
+            inputs = chunk.signature.inputs
+            kind = (request.rows, request.batch_key, request.outputs)
+            beginning = self._beginnings.get(kind)
+            if beginning is None:
+                beginning = self._begin(kind, [each.row_bytes for each in inputs])
+            if beginning:
+                count = len(members)
+                columns = [_pieces(chunk, index, count) for index in range(len(inputs))]
+                return list(map(b"".join, zip(repeat(beginning), *columns)))
+        is_batched = self._spec.max_batch_size > 0
+        return [self.key(_ordinary_request(member, is_batched=is_batched)) for member in members]
+
+    def _begin(self, kind: tuple[Any, ...], sizes: Iterable[int]) -> bytes:
+        is_small = all(size <= EXACT_BYTES for size in sizes)
         if len(self._beginnings) == _MAX_BEGINNINGS:
             self._beginnings.clear()
         # An array of four elements: never the beginning of what `cache_key` returns.
@@ -117,3 +149,35 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
 
 def _size(data: Any) -> int:
     return data.nbytes if type(data) is memoryview else len(data)
+
+
+def cut(column: Any, size: int, count: int) -> Iterable[bytes]:
+    """Returns `count` copies of parts of a buffer, all of one size; faster than slices."""
+    if not size:
+        return repeat(b"", count)
+    return chain.from_iterable(_parts_of(size)(column))
+
+
+@functools.lru_cache(64)
+def _parts_of(size: int) -> Callable[[Any], Iterator[tuple[bytes]]]:
+    return struct.Struct(f"{size}s").iter_unpack
+
+
+def _pieces(chunk: Chunk, column: int, count: int) -> Iterable[Any]:
+    """Returns the bytes of an input for each member of a chunk; each has one row."""
+    pieces = chunk.pieces(column, 0, count)
+    if len(pieces) == count:
+        return pieces
+    return cut(b"".join(pieces), chunk.signature.inputs[column].row_bytes, count)
+
+
+def _ordinary_request(member: Inference, *, is_batched: bool) -> InferRequest:
+    """Returns the request of a member as if it had come alone."""
+    chunk, request = member.chunk, member.request
+    assert chunk is not None
+    inputs = {}
+    for index, column in enumerate(chunk.signature.inputs):
+        data = b"".join(chunk.pieces(index, member.index, member.index + 1))
+        shape = (request.rows, *column.shape) if is_batched else column.shape
+        inputs[column.name] = InferTensor(column.name, column.dtype, shape, data)
+    return msgspec.structs.replace(request, inputs=inputs)

@@ -196,7 +196,9 @@ class Model:
     @property
     def takes_columns(self) -> bool:
         """See `ServedModel`."""
-        return self._cache is None and not self.spec.decoupled and not self.spec.iterative
+        if self._cache is not None and self._answers.is_ordered:
+            return False  # answers from the cache would overtake others of their chunk
+        return not self.spec.decoupled and not self.spec.iterative
 
     @property
     def prefers_columns(self) -> bool:
@@ -207,6 +209,12 @@ class Model:
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
         """See `ServedModel`."""
+        if self._cache is not None:
+            inferences, hits = self._cache.answer_members(inferences)
+            for inference, response in hits:
+                self._answers.pass_on_cached(inference, response)
+            if not inferences:
+                return
         refused = self._scheduler.add_all(inferences, now_ns)
         self.statistics.pending_count += len(inferences) - len(refused)
         if self._answers.is_ordered:

@@ -98,7 +98,7 @@ class ServedModel(InferenceOwner, Protocol):
 
     @property
     def takes_columns(self) -> bool:
-        """Whether `submit_chunk` may be used; not for decoupled, cached and iterative models."""
+        """Whether `submit_chunk` may be used; not for decoupled and iterative models."""
 
     @property
     def prefers_columns(self) -> bool:
@@ -107,7 +107,9 @@ class ServedModel(InferenceOwner, Protocol):
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
-        """Accept the members of a chunk; the chunk's sink hears of refusals before this returns.
+        """Accept the members of a chunk.
+
+        The chunk's sink hears of refusals and of cached responses before this returns.
 
         The requests were validated, and are not traced. `pytriton.executor.columns` says how such
         members are made.
