@@ -42,14 +42,14 @@ class GatheredChunk:
 
     __slots__ = (
         "_columns",
-        "_inputs",
         "_open_count",
-        "_received_ns",
         "_rows",
         "_version",
         "callers",
+        "inputs",
         "members",
         "model",
+        "received_ns",
         "row_starts",
         "signature",
         "sink",
@@ -66,28 +66,20 @@ class GatheredChunk:
         self.row_starts: Sequence[int] = ()
         self._rows = rows
         self._version = version
-        self._inputs: list[Sequence[Buffer]] = []  # of each member
+        self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
+        self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
-        self._received_ns = 0  # the sum of all
         self._open_count = 0
-
-    def add(self, inputs: Sequence[Buffer], caller: Any) -> int:
-        """Add a request; returns its index."""
-        self._inputs.append(inputs)
-        self._received_ns += monotonic_ns()
-        callers = self.callers
-        callers.append(caller)
-        return len(callers) - 1
 
     def submit(self, order: Sequence[int] | None, *, is_complete: bool) -> None:
         """Submit it to its model; for `order` see `Gatherer`."""
         count = self._open_count = len(self.callers)
-        columns = list(zip(*self._inputs, strict=True))
+        columns = list(zip(*self.inputs, strict=True))
         self._columns = columns if order is None else [columns[place] for place in order]
-        self._inputs = []
+        self.inputs = []
         rows = self._rows
         self.row_starts = range(0, (count + 1) * rows, rows)
-        received_ns = self._received_ns // count
+        received_ns = self.received_ns // count
         model = self.model
         request = shared_request(model.spec.name, self.signature, received_ns, rows=rows)
         request.model_version = self._version
@@ -205,15 +197,17 @@ class Gatherer:
         chunk = self._chunk
         if chunk is None or chunk.model is not model:
             chunk = self._begin(model)
-        index = chunk.add(inputs, caller)
-        count = index + 1
+        chunk.inputs.append(inputs)
+        chunk.received_ns += monotonic_ns()
+        chunk.callers.append(caller)
+        count = len(chunk.callers)
         if (
             count >= _ASK_FROM
             and not count % _ASK_EVERY
             and (count >= MAX_MEMBERS or model.is_start_due(count))
         ):
             self._submit(is_complete=False)
-        return chunk, index
+        return chunk, count - 1
 
     def cancel(self, chunk: GatheredChunk, index: int) -> None:
         """Cancel a request: nobody waits for its answer any more."""

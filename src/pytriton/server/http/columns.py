@@ -121,7 +121,8 @@ class ColumnRequests:
             return None
         gatherer = self._gatherer
         if not gatherer.is_alone(model):
-            return ColumnExchange(gatherer, *gatherer.add(model, inputs, connection))
+            chunk, index = gatherer.add(model, inputs, connection)
+            return ColumnExchange(gatherer, chunk, index)
         exchange = InferExchange(self._service, model, route.version, connection)
         tensors = {
             name: InferTensor(name, dtype, shape, data)

@@ -47,7 +47,7 @@ class RequestHead(msgspec.Struct):
     resolved: Any = None  # kept by the handler: how it answers requests with this head
 
 
-class HttpRequest(msgspec.Struct, eq=False):
+class HttpRequest(msgspec.Struct, eq=False, gc=False):
     """A complete request."""
 
     head: RequestHead
@@ -102,9 +102,18 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Process received bytes."""
-        if self.is_mid_request or not self._read_cached(data):
-            while data and not self.is_over:
-                data = self._parse(data)
+        if not self.is_mid_request:
+            # A complete request with a cached head is not parsed. Clients often repeat the same
+            # head. Reading a small request takes 13 us instead of 20 us.
+            end = data.find(b"\r\n\r\n") + 4
+            head = self._cached_heads.get(data[:end])
+            if head is not None and len(data) == end + head.content_length and not self.is_over:
+                if not head.keep_alive:
+                    self.is_over = True
+                self._sink.on_request(HttpRequest(head, data[end:]))
+                return
+        while data and not self.is_over:
+            data = self._parse(data)
 
     def get_buffer(self) -> memoryview:
         """Returns the memory for the rest of a large body."""
@@ -126,20 +135,6 @@ class RequestReader:
         self._body = b""
 
     # Parsing
-
-    def _read_cached(self, data: bytes) -> bool:
-        """Read a complete request with a cached head, without parsing it; returns whether it did.
-
-        Clients often repeat the same head. Reading a small request takes 13 us instead of 20 us.
-        """
-        end = data.find(b"\r\n\r\n") + 4
-        head = self._cached_heads.get(data[:end])
-        if head is None or len(data) != end + head.content_length or self.is_over:
-            return False
-        if not head.keep_alive:
-            self.is_over = True
-        self._sink.on_request(HttpRequest(head, data[end:]))
-        return True
 
     def _cache_head(self, data: bytes) -> None:
         """Cache the head of a request that only consists of it and a body of known length."""
