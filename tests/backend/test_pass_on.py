@@ -14,7 +14,14 @@ from pytriton.decorators.context import TritonContext
 from pytriton.dtypes import FP32
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.arena import Arena
-from pytriton.transport.frames import BatchResult, Execute, MemoryFrame, Responses, TensorRef
+from pytriton.transport.frames import (
+    BatchResult,
+    Execute,
+    MemoryFrame,
+    PartRef,
+    Responses,
+    TensorRef,
+)
 from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ def strided(x: Any) -> Any:
     return {"y": x[:, ::2]}
 
 
-def call(infer_func: Callable[..., Any]) -> tuple[TensorRef, Any]:
+def call(infer_func: Callable[..., Any], part_count: int = 1) -> tuple[TensorRef, Any]:
     """The output's place and its values, as the server sees them."""
     tensors = [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "xy"]
     model = BoundModel("m", infer_func, tensors[:1], tensors[1:], 1, ModelConfig(max_batch_size=8))
@@ -69,9 +76,15 @@ def call(infer_func: Callable[..., Any]) -> tuple[TensorRef, Any]:
     sockets, _ = model.open_instances(lambda: None)
     channel = MemoryChannel(sockets[0], Arena())
     payload = channel.payload()
-    block, offset = payload.add([VALUES.data.cast("B")], VALUES.nbytes)
-    shape = (1, VALUES.size)
-    ref = TensorRef("x", FP32.number, shape, offset, VALUES.nbytes, block)
+    parts = [
+        PartRef(*payload.add([part.data.cast("B")], part.nbytes), part.nbytes)
+        for part in np.split(VALUES, part_count)
+    ]
+    ref = TensorRef("x", FP32.number, (1, VALUES.size), 0, VALUES.nbytes)
+    if part_count == 1:
+        ref.block, ref.offset = parts[0].block, parts[0].offset
+    else:
+        ref.parts = parts
     channel.send(Execute(1, [1], [ref]), payload)
     received = channel.receive()
     while received is not None and isinstance(received.frame, MemoryFrame):
@@ -103,3 +116,11 @@ def test_input_that_could_change_is_copied(infer_func: Any) -> None:
 
     assert output.block > 0
     assert np.array_equal(values, VALUES[::2] if infer_func is strided else VALUES)
+
+
+@pytest.mark.parametrize("infer_func", [identity, first_input])
+def test_input_in_several_parts_is_one_array_to_the_function(infer_func: Any) -> None:
+    output, values = call(infer_func, part_count=4)
+
+    assert output.block > 0
+    assert np.array_equal(values, VALUES)

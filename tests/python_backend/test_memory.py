@@ -8,13 +8,22 @@ import threading
 import numpy as np
 import pytest
 
+from pytriton.dtypes import FP32
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.python_backend import mailbox
 from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.tensor_payload import add_tensor
 from pytriton.transport import idle_reader
 from pytriton.transport.arena import Arena
-from pytriton.transport.frames import BatchResult, MemoryFrame, ResponseItem, Responses
+from pytriton.transport.frames import (
+    BatchResult,
+    Execute,
+    MemoryFrame,
+    PartRef,
+    ResponseItem,
+    Responses,
+    TensorRef,
+)
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import Finalize
@@ -43,6 +52,16 @@ class TritonPythonModel:
 """
 
 
+NEGATE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", -each.inputs()[0].as_numpy())])
+            for each in requests
+        ]
+"""
+
+
 def lent(rig):
     return rig.channel.tracker.lent_count
 
@@ -53,6 +72,20 @@ def test_inputs_come_back_with_the_next_answers(worker):
         (outputs,) = rig.run({"x": LARGE})
         assert outputs["y"].item() == LARGE.size
     assert lent(rig) <= 2
+
+
+def test_model_gets_an_input_whose_parts_are_in_several_places(worker):
+    rig = worker(NEGATE)
+    rows = [LARGE, 2 * LARGE]
+    payload = rig.channel.payload()
+    parts = [PartRef(*payload.add((row.tobytes(),), row.nbytes), row.nbytes) for row in rows]
+    ref = TensorRef("x", FP32.number, (2, LARGE.size), 0, 2 * LARGE.nbytes, parts=parts)
+    rig.say(Execute(1, [1, 1], [ref]), payload)
+    answers = rig.answers(1, 2)
+
+    assert len({part.block for part in parts}) == 2
+    for row, answer in zip(rows, answers, strict=True):
+        assert np.array_equal(answer["y"], -row)
 
 
 def test_input_that_is_kept_comes_back_when_it_is_dropped(worker):

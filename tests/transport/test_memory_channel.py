@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
+from pytriton.dtypes import BYTES, FP32, encode_bytes
 from pytriton.errors import UnavailableError
 from pytriton.transport import arena
 from pytriton.transport.arena import Arena, find_unshared_remote_block
 from pytriton.transport.channel import Received
-from pytriton.transport.frames import Execute, MemoryFrame, TensorRef
+from pytriton.transport.frames import Execute, MemoryFrame, PartRef, TensorRef
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.transport.memory_channel import MemoryChannel
@@ -65,6 +65,59 @@ def test_channel_gives_writable_arrays(ends: Ends) -> None:
         array += 1
 
         assert array[-1] == 1
+
+
+def send_parts(
+    channel: MemoryChannel, parts: Sequence[bytes], shape: tuple[int, ...], dtype: int
+) -> None:
+    payload = channel.payload()
+    places = [payload.add([part], len(part)) for part in parts]
+    refs = [
+        PartRef(block, offset, len(part))
+        for (block, offset), part in zip(places, parts, strict=True)
+    ]
+    ref = TensorRef("x", dtype, shape, 0, sum(map(len, parts)), parts=refs)
+    channel.send(Execute(1, [1], [ref]), payload)
+
+
+def test_receiver_joins_a_tensor_whose_parts_are_in_several_places(ends: Ends) -> None:
+    left, right = ends
+    rows = [np.full((count, MIB // 4), count, np.float32) for count in (1, 3, 2)]
+    small = np.full((1, MIB // 4), 7, np.float32)[:, :0]
+    send_parts(left, [row.tobytes() for row in [*rows, small]], (6, MIB // 4), FP32.number)
+
+    array = receive_array(right)
+
+    assert np.array_equal(array, np.concatenate(rows))
+    assert array.flags.writeable
+    assert array.flags.c_contiguous
+
+
+def test_receiver_joins_parts_inside_the_message_and_in_blocks(ends: Ends) -> None:
+    left, right = ends
+    elements = [b"a", b"b" * MIB, b"c"]
+    send_parts(left, [encode_bytes([element]) for element in elements], (3,), BYTES.number)
+
+    assert receive_array(right).tolist() == elements
+
+
+def test_blocks_of_joined_parts_are_released_with_the_message(ends: Ends) -> None:
+    left, right = ends
+    send_parts(left, [bytes(MIB)] * 2, (2, MIB // 4), FP32.number)
+    array = receive_array(right)
+    right.send(MemoryFrame())
+    left.receive()
+
+    assert left.tracker.lent_count == 0
+    assert not array.any()
+
+
+def test_parts_of_another_size_than_their_tensor_are_refused(ends: Ends) -> None:
+    left, right = ends
+    left.send(Execute(1, [1], [TensorRef("x", FP32.number, (2,), 0, 8, parts=[PartRef(0, 0, 4)])]))
+
+    with pytest.raises(ValueError, match="expected parts of 8 bytes together"):
+        receive_array(right)
 
 
 def test_kept_array_never_changes(ends: Ends) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
 from pytriton.transport.frontend_frames import FrontEndFrame
-from pytriton.transport.refs import BlockRef, MemoryUpdate, SegmentRef, TensorRef
+from pytriton.transport.refs import BlockRef, MemoryUpdate, PartRef, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
     CancelCall,
@@ -41,6 +41,7 @@ __all__ = [
     "Frame",
     "MemoryFrame",
     "MemoryUpdate",
+    "PartRef",
     "RequestDetails",
     "ResponseItem",
     "Responses",

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytriton.dtypes import BY_NUMBER, BYTES, bytes_elements_to_array, decode_bytes
 from pytriton.transport.arena import Arena, Block, RemoteBlock, find_block
-from pytriton.transport.frames import INLINE_ALIGNMENT, Frame, TensorRef
+from pytriton.transport.frames import INLINE_ALIGNMENT, Frame, PartRef, TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,15 +118,13 @@ class Received:
 
     def buffer(self, ref: TensorRef) -> memoryview:
         """Returns the tensor's bytes; the view keeps their memory alive."""
-        source: Any = self._blocks[ref.block] if ref.block else self._message
-        start = ref.offset + (0 if ref.block else self._start)
-        return memoryview(source)[start : start + ref.size]
+        if ref.parts:
+            return self._join(ref.parts, ref.size).data
+        return self._view(ref)
 
     def column(self, ref: ColumnRef) -> memoryview:
         """Returns the bytes of a column; the view keeps their memory alive."""
-        source: Any = self._blocks[ref.block] if ref.block else self._message
-        start = ref.offset + (0 if ref.block else self._start)
-        return memoryview(source)[start : start + ref.size]
+        return self._view(ref)
 
     def array(self, ref: TensorRef) -> NDArray[Any]:
         """Returns the tensor as a writable array; for BYTES an object array of bytes elements."""
@@ -135,9 +133,28 @@ class Received:
             return bytes_elements_to_array(decode_bytes(self.buffer(ref)), ref.shape)
         if not ref.size:
             return np.empty(ref.shape, dtype.numpy)
+        if ref.parts:
+            return self._join(ref.parts, ref.size).view(dtype.numpy).reshape(ref.shape)
         if ref.block:
             flat = self._blocks[ref.block][ref.offset : ref.offset + ref.size].view(dtype.numpy)
             return flat.reshape(ref.shape)
         array: NDArray[Any]
         array = np.ndarray(ref.shape, dtype.numpy, self._message, self._start + ref.offset)
         return array
+
+    def _view(self, ref: TensorRef | PartRef | ColumnRef) -> memoryview:
+        source: Any = self._blocks[ref.block] if ref.block else self._message
+        start = ref.offset + (0 if ref.block else self._start)
+        return memoryview(source)[start : start + ref.size]
+
+    def _join(self, parts: Sequence[PartRef], size: int) -> NDArray[np.uint8]:
+        """Copies parts to one place; raises ValueError if they are not `size` bytes together."""
+        if sum([part.size for part in parts]) != size:
+            raise ValueError(f"expected parts of {size} bytes together, got {parts}")
+        joined = np.empty(size, np.uint8)
+        at = 0
+        for part in parts:
+            end = at + part.size
+            joined[at:end] = np.frombuffer(self._view(part), np.uint8)
+            at = end
+        return joined

@@ -6,6 +6,14 @@ from __future__ import annotations
 import msgspec
 
 
+class PartRef(msgspec.Struct, array_like=True, gc=False):
+    """A part of a tensor and where its bytes are; see `TensorRef`."""
+
+    block: int
+    offset: int
+    size: int
+
+
 class TensorRef(msgspec.Struct, array_like=True, gc=False):
     """A tensor and where its bytes are: at `offset` of the message's payload or of a block."""
 
@@ -16,6 +24,8 @@ class TensorRef(msgspec.Struct, array_like=True, gc=False):
     size: int
     block: int = 0  # 0: inside the message; negative: a block of the receiver's arena
     pieces: list[int] = []  # size of each request's part, for BYTES tensors that hold a whole batch
+    # If its bytes are not in one place: the receiver joins them, and `offset` and `block` are 0.
+    parts: list[PartRef] | None = None
 
 
 class BlockRef(msgspec.Struct, array_like=True, gc=False):
