@@ -380,23 +380,20 @@ def test_exiting_server_refuses():
     assert [client.answers()[0].status for client in clients] == [503, 503]
 
 
-def test_structures_beyond_the_limit_take_the_ordinary_way(monkeypatch):
-    monkeypatch.setattr("pytriton.server.http.columns.MAX_STRUCTURES", 1)
+def test_structures_beyond_the_limit_replace_others(monkeypatch):
+    monkeypatch.setattr("pytriton.server.http.columns.MAX_LEARNED", 2)
     scene = Scene()
-    scene.learn(scene.request(5, rows=2))
-    many = scene.request(5, rows=3)
-    for _ in range(2 * LEARNED_AFTER):
-        scene.send_together(scene.clients(1), [many])
-        scene.answer()
-    clients = scene.clients(4)
+    requests = [scene.request(5, rows=rows) for rows in range(1, 6)]
+    scene.learn(*requests)
+    learner = scene.service.api._learner
 
-    scene.send_together(clients, [many, many, *[scene.request(5, rows=2)] * 2])
-    columns = isinstance_count(clients)
+    learned = [structure for known in learner._models.values() for structure in known.learned]
+
+    assert [shape for ((_, _, shape), _) in learned] == [(5, 2)]
+    clients = scene.clients(5)
+    scene.send_together(clients, requests)
     scene.answer()
-
-    assert columns == 2
-    assert outputs(clients[0]) == doubled(5, rows=3)
-    assert outputs(clients[2]) == doubled(5, rows=2)
+    assert [outputs(client) for client in clients] == [doubled(5, rows) for rows in range(1, 6)]
 
 
 def test_statistics_count_columns():

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 4096
 LEARNED_AFTER = 16  # requests of a structure; making a pattern takes as long as 40 requests save
-MAX_STRUCTURES = 64  # of a model
+MAX_LEARNED = 512  # structures of all models; each takes 10 KiB
+MAX_COUNTED = 64  # structures of a model that are not learned yet
 MAX_MODELS = 256
 
 # A request with one of these headers is more than its JSON.
@@ -212,6 +213,7 @@ class ColumnLearner:
         self._service = service
         self._iterations = Iterations(loop)
         self._models: dict[tuple[str, int, str], _ModelStructures] = {}
+        self._learned_count = 0
 
     def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
         """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
@@ -224,24 +226,33 @@ class ColumnLearner:
             return learned
         counts = known.counts
         count = counts[structure] = counts.get(structure, 0) + 1
-        if len(counts) > MAX_STRUCTURES:  # clients send all kinds of requests
+        if len(counts) > MAX_COUNTED:  # clients send all kinds of requests
             counts.clear()
-        if count < LEARNED_AFTER or len(known.learned) >= MAX_STRUCTURES:
+        if count < LEARNED_AFTER:
             return None
         try:
             validate(request, model.spec)
         except ServerError:
             return None
+        if self._learned_count >= MAX_LEARNED:
+            self._forget_all()
+            known = self._structures(model.spec, request.model_version)
         learned = ColumnRequests(self._service, self._iterations, model.spec, request, structure)
         known.learned[structure] = learned
+        self._learned_count += 1
         return learned
+
+    def _forget_all(self) -> None:
+        """Begin anew, so that structures that were common once take no place for ever."""
+        self._models.clear()
+        self._learned_count = 0
 
     def _structures(self, spec: ModelSpec, version: str) -> _ModelStructures:
         key = (spec.name, spec.version, version)
         known = self._models.get(key)
         if known is None or known.spec is not spec:
             if len(self._models) >= MAX_MODELS:
-                self._models.clear()
+                self._forget_all()
             known = self._models[key] = _ModelStructures(spec)
         return known
 
