@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pytriton.server.grpc import connection
 from pytriton.server.options.server_options import Limits, ServerOptions
 from pytriton.wire.http2 import Limits as Http2Limits
 from pytriton.wire.http2 import frames
@@ -75,6 +76,30 @@ def test_connection_is_read_again_once_its_client_took_the_answers():
     assert client.transport.is_reading
     headers = [frame for frame in client.sent if frame.kind == frames.HEADERS]
     assert len(headers) == count
+
+
+@pytest.mark.parametrize("client_reads", [True, False])
+def test_client_that_sent_much_waits_until_others_were_served(monkeypatch, client_reads):
+    monkeypatch.setattr(connection, "_TURN_NS", -1)  # any work takes longer
+    client = GrpcClient()
+    client.transport.client_reads = client_reads
+    calls = refused_calls(client, 5000)
+
+    client.connection.data_received(calls)
+
+    assert len(calls) > 64 << 10
+    assert not client.transport.is_reading
+    client.loop.run()
+    assert client.transport.is_reading
+
+
+def test_client_that_sent_little_is_read_on(monkeypatch):
+    monkeypatch.setattr(connection, "_TURN_NS", -1)
+    client = GrpcClient()
+
+    client.connection.data_received(refused_calls(client, 10))
+
+    assert client.transport.is_reading
 
 
 def test_connection_is_read_on_while_data_waits_for_the_windows_of_its_client():

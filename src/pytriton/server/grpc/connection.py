@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import UNEXPECTED, ServerError
 from pytriton.server.api.status import GRPC_STATUS
@@ -35,40 +35,20 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer
     from pytriton.server.grpc.call import Call
-    from pytriton.server.grpc.call_work import CallWork
-    from pytriton.server.options.server_options import KeepaliveOptions
-    from pytriton.server.options.server_options import Limits as ServerLimits
-    from pytriton.server.process.connection_set import ConnectionSet
-    from pytriton.wire.grpc import CallHead
-    from pytriton.wire.http2 import Event, Limits
+    from pytriton.server.grpc.call_handler import CallHandler
+    from pytriton.wire.http2 import Event
 
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
 # The part of a large read that is parsed first: a message in it may get memory for the rest.
 _START_BYTES = 32 << 10
+# A client whose read of many calls took longer than this has to wait for the others.
+_TURN_NS = 5_000_000
 _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
 # The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
-
-
-class CallHandler(Protocol):
-    """The owner of connections, which opens their calls."""
-
-    connections: ConnectionSet[GrpcConnection]
-    http2_limits: Limits
-    keepalive: KeepaliveOptions
-    limits: ServerLimits
-    max_message_bytes: int
-    read_buffer: memoryview
-    work: CallWork
-
-    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
-        """Returns the call that a head requests; None if it was answered already."""
-
-    def flush_soon(self, connection: GrpcConnection) -> None:
-        """Call `connection.flush` in the next iteration of the event loop."""
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -124,6 +104,10 @@ class GrpcConnection(asyncio.Protocol):
             self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
             data = view[_START_BYTES:]
         self.handle(self.http2.receive(data, now_ns), now_ns)
+        if len(data) > _START_BYTES and _monotonic_ns() - now_ns > _TURN_NS:
+            # The transport would read on at once: let other clients be served before.
+            self._pause_reading()
+            self.flush_soon()
 
     def pause_writing(self) -> None:
         """Called by the transport when its write buffer is full."""
@@ -282,6 +266,8 @@ class GrpcConnection(asyncio.Protocol):
         if self._is_writing_paused:
             if self._is_output_full():
                 self._pause_reading()
+            else:
+                self._resume_reading()
             return
         while output := http2.take_output():
             self._write(output)
@@ -291,9 +277,8 @@ class GrpcConnection(asyncio.Protocol):
                 break
         if http2.should_close and not self._is_writing_paused:
             self.close()
-        elif self._is_reading_paused and not self._is_output_full():
-            self._is_reading_paused = False
-            self._transport.resume_reading()
+        elif not self._is_output_full():
+            self._resume_reading()
 
     def _is_output_full(self) -> bool:
         """Returns whether much output waits for the transport."""
@@ -301,10 +286,15 @@ class GrpcConnection(asyncio.Protocol):
         return self._is_writing_paused and self.http2.is_output_full
 
     def _pause_reading(self) -> None:
-        """Stop reading from a client that sends requests and does not read responses."""
-        if not self._is_reading_paused:
+        """Stop reading from a client, until the next `flush` at least."""
+        if not self._is_reading_paused and not self._is_closing:
             self._is_reading_paused = True
             self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
 
     def _write(self, output: list[Buffer]) -> None:
         if len(output) == 1:
