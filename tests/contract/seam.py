@@ -210,7 +210,7 @@ class Seam:
             )
             self.add_front_end()
             self.client = self.front_ends[0].client
-            self.tracer = RemoteTracing()
+            self.tracer = RemoteTracing(self.client.link.send)
 
     def add_front_end(self) -> JoinedFrontEnd:
         front_end = JoinedFrontEnd(self.shared, f"front end {len(self.front_ends)}")
