@@ -87,9 +87,7 @@ class Model:
         self._credit = ResponseCredit(loop)
         self._is_pump_due = False
         self._timer = EarliestTimer(loop, self._pump)
-        # The responses of a decoupled model may come in any order anyway.
-        is_ordered = spec.batcher is not None and spec.batcher.preserve_ordering
-        self._answers = Answers(self._credit, is_ordered=is_ordered and not spec.decoupled)
+        self._answers = Answers(self._credit, is_ordered=spec.is_ordered)
         self._on_idle: asyncio.Future[None] | None = None
         self._when_passed_on: dict[Inference, Callable[[], None]] = {}
 

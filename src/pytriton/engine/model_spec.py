@@ -65,3 +65,10 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     response_cache: bool = False
     iterative: bool = False  # the model may ask for another execution of a request
     labels: dict[str, tuple[str, ...]] = {}  # names of classes, by output
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether answers come in the order of requests."""
+        batcher = self.batcher
+        # The responses of a decoupled model may come in any order anyway.
+        return batcher is not None and batcher.preserve_ordering and not self.decoupled

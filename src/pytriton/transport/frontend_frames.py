@@ -140,6 +140,8 @@ class ChunkItem(msgspec.Struct, array_like=True):
     received_ns: int  # the mean of all
     columns: list[ColumnRef]
     rows: list[int] = []  # of each request; empty: one row each
+    priorities: list[int] = []  # of each request; empty: none has one
+    timeouts_us: list[int] = []  # of each request; empty: none has one
     model_version: str = ""  # as the clients wrote it
 
 

@@ -12,7 +12,6 @@ from pytriton.engine.delivery import deliver, deliver_run, refuse
 from pytriton.errors import CancelledError, error_from_code
 from pytriton.executor.base import Outcome
 from pytriton.executor.columns import OutputColumn, Run
-from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.transport.frontend_frames import (
     ChunkItem,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.executor.columns import Chunk, Signature
+    from pytriton.executor.inference import Inference
     from pytriton.messages import InferResponse
     from pytriton.server.frontend.remote_model import RemoteModel
     from pytriton.transport.channel import Payload, Received
@@ -99,6 +99,10 @@ class ChunkSender:
         )
         if chunk.row_starts[count] != count:
             item.rows = [member.request.rows for member in members]
+        requests = {member.request for member in members}  # usually all members share one
+        if any(each.priority or each.timeout_us for each in requests):
+            item.priorities = [member.request.priority for member in members]
+            item.timeouts_us = [member.request.timeout_us for member in members]
         return item, inline_bytes
 
     def _number_of(self, signature: Signature, model: RemoteModel) -> int:
@@ -192,16 +196,18 @@ class ChunkSender:
             (piece,) = chunk.pieces(position, index, index + 1)
             shape = (shared.rows, *column.shape) if is_batched else column.shape
             inputs[column.name] = InferTensor(column.name, column.dtype, shape, piece)
-        request = InferRequest(
+        member.request = InferRequest(
             shared.model_name,
             inputs,
             model_version=shared.model_version,
             outputs=shared.outputs,
+            priority=shared.priority,
+            timeout_us=shared.timeout_us,
             received_ns=shared.received_ns,
         )
-        member.is_over = True  # the new request takes its place
-        again = Inference(request, chunk.member_sink(index))
+        # The same handle, by which it can still be cancelled.
+        member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
         if member.is_cancelled:
-            refuse(again, CancelledError(""))
+            deliver(member, Outcome(0, None, CancelledError("")))
         else:
-            self._resubmit(again)
+            self._resubmit(member)

@@ -129,13 +129,17 @@ class CoreLink:
         if payload is None:
             payload = self._payload = self._channel.payload()
         refs = []
-        for tensor in request.inputs.values():
-            size = len(tensor.data)
-            block, offset = payload.add((tensor.data,), size)
-            refs.append(
-                TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
-            )
-            self._bytes += size if not block else 0
+        try:
+            for tensor in request.inputs.values():
+                size = len(tensor.data)
+                block, offset = payload.add((tensor.data,), size)
+                refs.append(
+                    TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
+                )
+                self._bytes += size if not block else 0
+        except ServerError:
+            self._flush_soon()  # which frees what was allocated for the other tensors
+            raise
         call = self._next_call
         self._next_call += 1
         inference.batch_id = call
@@ -168,6 +172,8 @@ class CoreLink:
 
     def submit_chunk(self, model: RemoteModel, members: Sequence[Inference]) -> None:
         """Send small requests at the end of this iteration of the event loop."""
+        if self._items and model.spec.is_ordered:
+            self._send_items()  # the core submits the chunks of a message first
         call = self._next_call
         self._next_call += 1
         payload = self._payload
@@ -176,6 +182,7 @@ class CoreLink:
         try:
             item, size = self._chunks.make_item(call, model, members, payload)
         except ServerError as error:  # there is no memory
+            self._flush_soon()
             for member in members:
                 refuse(member, error)
             return
@@ -232,8 +239,8 @@ class CoreLink:
         call = self._next_call
         self._next_call += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self._questions[call] = answer
         self.send(Question(call, method, arguments))
+        self._questions[call] = answer
         return answer
 
     def _on_question_reply(self, frame: QuestionReply) -> None:
@@ -257,6 +264,7 @@ class CoreLink:
         self._is_flush_due = False
         if self._items or self._chunk_items:
             self._send_items()
+        self._payload = None  # of a request for which there was not enough memory
         if self._cancelled or self._consumed or self._cancelled_members:
             cancelled, self._cancelled = self._cancelled, []
             consumed, self._consumed = self._consumed, {}
@@ -302,7 +310,10 @@ class CoreLink:
             self._on_chunk_reply(received, item)
             return
         inference = calls.pop(item.call, None) if item.is_final else calls.get(item.call)
-        if inference is None:
+        if inference is None:  # it ended here because a response could not be sent
+            if not item.is_final:
+                self._cancelled.append(item.call)
+                self._flush_soon()
             return
         if item.is_outdated:
             self._submit_again(inference)

@@ -42,13 +42,14 @@ def read_signature(frame: DefineSignature) -> Signature:
 class RemoteChunk:
     """One chunk of a front end; sends the answers of its members."""
 
-    __slots__ = ("_call", "_left", "_members", "_session")
+    __slots__ = ("_call", "_is_ordered", "_left", "_members", "_session")
 
     def __init__(self, session: FrontEndSession, call: int) -> None:
         self._session = session
         self._call = call
         self._members: list[Inference] = []
         self._left = 0
+        self._is_ordered = False
 
     def submit(
         self, received: Received, item: ChunkItem, signature: Signature, model: ServedModel
@@ -60,18 +61,10 @@ class RemoteChunk:
             row_starts = list(itertools.accumulate(rows, initial=0))
         columns = [received.column(ref) for ref in item.columns]
         chunk = JoinedChunk(signature, self, columns, row_starts)
-        name, received_ns = model.spec.name, item.received_ns
-        requests: InferRequest | list[InferRequest]
-        requests = shared_request(name, signature, received_ns)
-        requests.model_version = item.model_version
-        if rows:
-            by_rows = {
-                count: shared_request(name, signature, received_ns, rows=count)
-                for count in set(rows)
-            }
-            requests = [by_rows[count] for count in rows]
+        requests = _read_requests(item, signature, model.spec.name)
         self._members = members = make_members(chunk, model, requests)
         self._left = item.count
+        self._is_ordered = model.spec.is_ordered
         model.submit_chunk(members, time.monotonic_ns())
 
     def cancel(self, index: int) -> None:
@@ -91,7 +84,10 @@ class RemoteChunk:
         """Send the answers of neighbours."""
         starts = chunk.row_starts
         rows = starts[end] - starts[first]
-        self._session.outbox.add_rows(self._call, first, end, outputs, row, rows)
+        outbox = self._session.outbox
+        if self._is_ordered:
+            outbox.flush_items()  # a front end passes on the rows of a message first
+        outbox.add_rows(self._call, first, end, outputs, row, rows)
         self._count(end - first)
 
     def on_outcome(
@@ -116,3 +112,30 @@ class RemoteChunk:
         if not self._left:
             self._members = []  # they refer to this object
             self._session.end_chunk(self._call)
+
+
+def _read_requests(
+    item: ChunkItem, signature: Signature, model_name: str
+) -> InferRequest | list[InferRequest]:
+    """Returns the record of all members, or that of each; equal members share one."""
+
+    def read(rows: int = 1, priority: int = 0, timeout_us: int = 0) -> InferRequest:
+        request = shared_request(
+            model_name,
+            signature,
+            item.received_ns,
+            rows=rows,
+            priority=priority,
+            timeout_us=timeout_us,
+        )
+        request.model_version = item.model_version
+        return request
+
+    if not item.rows and not item.priorities:
+        return read()
+    ones, zeros = [1] * item.count, [0] * item.count
+    details = list(
+        zip(item.rows or ones, item.priorities or zeros, item.timeouts_us or zeros, strict=True)
+    )
+    requests = {each: read(*each) for each in set(details)}
+    return [requests[each] for each in details]

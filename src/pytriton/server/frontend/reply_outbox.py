@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from pytriton.errors import sendable_text
+from pytriton.errors import UNEXPECTED, InternalError, ServerError, sendable_text
 from pytriton.transport.frontend_frames import Replies, ReplyItem, RowsItem
 from pytriton.transport.refs import TensorRef
 
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from pytriton.errors import ServerError
     from pytriton.executor.columns import OutputColumn
     from pytriton.messages import InferResponse
     from pytriton.transport.channel import Payload
     from pytriton.transport.loop_channel import LoopChannel
+
+logger = logging.getLogger(__name__)
 
 # A message is sent before the end of the iteration if it has this number of replies or of bytes.
 _MAX_ITEMS = 128
@@ -122,7 +124,37 @@ class ReplyOutbox:
         rows, self._rows = self._rows, []
         payload, self._payload = self._payload, None
         self._bytes = 0
-        self._channel.send(Replies(items, rows), payload)
+        try:
+            self._channel.send(Replies(items, rows), payload)
+        except Exception as error:  # noqa: BLE001  for example no memory for a long message
+            self._send_failures(items, rows, error)
+
+    def flush_items(self) -> None:
+        """Send the gathered replies now if some are not rows."""
+        if self._items:
+            self.flush()
+
+    def _send_failures(
+        self, items: list[ReplyItem], rows: list[RowsItem], error: Exception
+    ) -> None:
+        """End the requests of a message that could not be sent."""
+        if not isinstance(error, ServerError):
+            logger.error("replies could not be sent", exc_info=error)
+            error = InternalError(UNEXPECTED)
+        text, code = sendable_text(error.message), int(error.code)
+        failures = [
+            item
+            if item.is_outdated
+            else ReplyItem(item.call, None, error=text, error_code=code, index=item.index)
+            for item in items
+        ]
+        failures += [
+            ReplyItem(item.call, None, error=text, error_code=code, index=index)
+            for item in rows
+            for index in range(item.first, item.end)
+        ]
+        for start in range(0, len(failures), _MAX_ITEMS):
+            self._channel.send(Replies(failures[start : start + _MAX_ITEMS]))
 
     def close(self) -> None:
         """Drop all replies: the front end has ended."""

@@ -326,7 +326,13 @@ class FrontEndSession:
         if isinstance(answer, Coroutine):
             self._shared.tasks.start(self._answer_later(frame, answer))
         else:
-            self.send(QuestionReply(frame.call, answer))
+            self._reply(frame, answer)
+
+    def _reply(self, frame: Question, value: Any) -> None:
+        try:
+            self.send(QuestionReply(frame.call, value))
+        except Exception as error:  # noqa: BLE001  for example no memory for a long index
+            self._reply_error(frame, error)
 
     def _ask(self, method: str, arguments: dict[str, Any]) -> Any:
         if method == "check_model":
@@ -343,7 +349,7 @@ class FrontEndSession:
         except Exception as error:  # noqa: BLE001  the front end gets it
             self._reply_error(frame, error)
         else:
-            self.send(QuestionReply(frame.call, value))
+            self._reply(frame, value)
 
     def _reply_error(self, frame: Question, error: Exception) -> None:
         if not isinstance(error, ServerError):
