@@ -74,7 +74,7 @@ def seam(request, monkeypatch):
     monkeypatch.setenv(PORTABLE_SETTING, "1" if is_portable else "0")
     made = Seam(is_remote=request.param != "direct")
     yield made
-    made.check_nothing_is_left()
+    made.until_nothing_is_left()
     made.close()
 
 

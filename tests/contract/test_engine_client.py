@@ -342,16 +342,12 @@ def test_sink_that_fails_gets_an_error_and_others_their_answers(seam):
             raise ValueError
 
     _, (instance,) = seam.doubling()
-    sink = Failing()
-    before = seam.infer()
-    inference = seam.client.infer(seam.infer().inference.request, sink)
-    after = seam.infer()
+    before, failing, after = seam.infer(), seam.infer(sink=Failing()), seam.infer()
     seam.run()
     instance.double()
     seam.run()
 
-    assert [error.message for error in sink.errors] == [UNEXPECTED]
-    assert inference.is_over
+    assert failing.error == UNEXPECTED
     assert before.values == after.values == doubled([1, 2])
 
 
