@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -258,7 +259,9 @@ class ColumnScene:
         values = values or [self._new_values(each) for each in rows]
         cells = [np.array(each, np.int32).tobytes() for each in values]
         kept = signature(outputs=wanted)
-        starts = range(len(rows) + 1) if set(rows) == {1} else [0, *accumulate(rows)]
+        starts: Sequence[int] = [0, *accumulate(rows)]
+        if len(set(rows)) == 1:
+            starts = range(0, starts[-1] + 1, rows[0])
         if joined:
             column = memoryview(b"".join(cells))
             chunk: Any = JoinedChunk(kept, self.ends, (column, column), starts)

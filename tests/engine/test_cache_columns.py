@@ -14,7 +14,7 @@ from pytriton.messages import InferTensor
 from tests.column_rig import NAMES, WIDTH, ColumnScene, values_of
 
 KINDS = pytest.mark.parametrize("joined", [True, False], ids=["joined", "pieces"])
-ROWS = pytest.mark.parametrize("rows", [[1], [1, 1, 1, 1], [2, 1, 3]], ids=str)
+ROWS = pytest.mark.parametrize("rows", [[1], [2], [1, 1, 1, 1], [2, 2, 2, 2], [2, 1, 3]], ids=str)
 
 
 @pytest.fixture

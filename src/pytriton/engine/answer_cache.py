@@ -115,15 +115,16 @@ class AnswerCache:
         """Store the responses of neighbours, which are rows of the batch's outputs."""
         keys = [member.cache_key for member in members]
         is_batched = self._spec.max_batch_size > 0
-        if type(run.chunk.row_starts) is range and len(keys) >= _FEW:  # each has one row
+        starts = run.chunk.row_starts
+        if type(starts) is range and len(keys) >= _FEW:  # all have the same number of rows
             layout = []
             columns = []
             for output in run.outputs:
-                size = output.row_bytes
-                shape = (1, *output.shape) if is_batched else output.shape
-                layout.append((output.name, output.dtype, shape, size))
-                rows = output.data[run.row * size : (run.row + len(keys)) * size]
-                columns.append(cut(rows, size, len(keys)))
+                row_bytes = output.row_bytes
+                shape = (starts.step, *output.shape) if is_batched else output.shape
+                layout.append((output.name, output.dtype, shape, starts.step * row_bytes))
+                data = output.data[run.row * row_bytes : (run.row + run.rows) * row_bytes]
+                columns.append(cut(data, starts.step * row_bytes, len(keys)))
             self._cache.insert_alike(keys, tuple(layout), columns)
             return
         row = run.row

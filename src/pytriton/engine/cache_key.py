@@ -86,7 +86,7 @@ class CacheKeys:
         assert chunk is not None
         if (
             self._has_plain_inputs
-            and type(chunk.row_starts) is range  # each has one row
+            and type(chunk.row_starts) is range  # all have the same number of rows
             and [member.request for member in members].count(request) == len(members)
             and not request.timeout_us  # chunks have nothing else that a key holds
         ):
@@ -94,10 +94,12 @@ class CacheKeys:
             kind = (request.rows, request.batch_key, request.outputs)
             beginning = self._beginnings.get(kind)
             if beginning is None:
-                beginning = self._begin(kind, [each.row_bytes for each in inputs])
+                beginning = self._begin(kind, [request.rows * each.row_bytes for each in inputs])
             if beginning:
                 count = len(members)
-                columns = [_pieces(chunk, index, count) for index in range(len(inputs))]
+                columns = [
+                    _pieces(chunk, index, count, request.rows) for index in range(len(inputs))
+                ]
                 return list(map(b"".join, zip(repeat(beginning), *columns)))
         is_batched = self._spec.max_batch_size > 0
         return [self.key(_ordinary_request(member, is_batched=is_batched)) for member in members]
@@ -163,12 +165,12 @@ def _parts_of(size: int) -> Callable[[Any], Iterator[tuple[bytes]]]:
     return struct.Struct(f"{size}s").iter_unpack
 
 
-def _pieces(chunk: Chunk, column: int, count: int) -> Iterable[Any]:
-    """Returns the bytes of an input for each member of a chunk; each has one row."""
+def _pieces(chunk: Chunk, column: int, count: int, rows: int) -> Iterable[Any]:
+    """Returns the bytes of an input for each member of a chunk; each has this number of rows."""
     pieces = chunk.pieces(column, 0, count)
     if len(pieces) == count:
         return pieces
-    return cut(b"".join(pieces), chunk.signature.inputs[column].row_bytes, count)
+    return cut(b"".join(pieces), rows * chunk.signature.inputs[column].row_bytes, count)
 
 
 def _ordinary_request(member: Inference, *, is_batched: bool) -> InferRequest:
