@@ -68,8 +68,9 @@ class Answers:
                 deliver(inference, outcome)
                 self._credit.on_taken(inference, outcome)
         for run in batch.answered:
-            self.running -= run.count
-            deliver_run(inferences[run.position : run.position + run.count], run)
+            count = run.end - run.first
+            self.running -= count
+            deliver_run(inferences[run.position : run.position + count], run)
 
     def pass_on_cached(self, inference: Inference, response: InferResponse) -> None:
         """Answer a request that no instance gets, after all earlier ones."""

@@ -134,12 +134,18 @@ class GreedyBatcher(RequestQueue):
         if first is None:
             return None
         batch = [first]
-        key = first.request.batch_key
-        room = self._max_rows - (first.request.rows or 1)
+        request = first.request
+        key = request.batch_key
+        rows = request.rows or 1
+        room = self._max_rows - rows
         for inference in waiting:
-            request = inference.request
-            room -= request.rows or 1
-            if room < 0 or request.batch_key != key:
+            if inference.request is not request:  # members of a chunk share theirs
+                request = inference.request
+                rows = request.rows or 1
+                if request.batch_key != key:
+                    break
+            room -= rows
+            if room < 0:
                 break
             batch.append(inference)
         self._drop_first(batch)

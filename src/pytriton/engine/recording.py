@@ -22,27 +22,38 @@ def record_answers(
 ) -> None:
     """Count requests with a final response; with the last one of a batch, count its execution."""
     inferences = batch.inferences
-    record = BatchRecord(0, batch.started_ns, times_ns[0], times_ns[1], now_ns)
+    succeeded = succeeded_rows = failed_rows = 0
+    received_ns = queued_ns = 0  # the sums of these times of the requests that succeeded
     for outcome in outcomes:
         inference = inferences[outcome.position]
-        rows = inference.request.rows or 1
-        record.rows += rows
+        request = inference.request
         if outcome.error is None:
-            record.succeeded += 1
-            record.succeeded_rows += rows
-            record.succeeded_ns += now_ns - inference.request.received_ns
-            record.queue_ns += batch.started_ns - inference.queued_ns
+            succeeded += 1
+            succeeded_rows += request.rows or 1
+            received_ns += request.received_ns
+            queued_ns += inference.queued_ns
         else:
+            failed_rows += request.rows or 1
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
-            statistics.record_failures(1, now_ns - inference.request.received_ns, reason)
+            statistics.record_failures(1, now_ns - request.received_ns, reason)
     for run in batch.answered:
-        first, count, rows = inferences[run.position], run.count, run.rows
-        record.rows += rows
-        record.succeeded += count
-        record.succeeded_rows += rows
-        record.succeeded_ns += count * (now_ns - first.request.received_ns)
-        record.queue_ns += count * (batch.started_ns - first.queued_ns)
-    if record.succeeded or not batch.open_positions:
+        first, count = inferences[run.position], run.end - run.first
+        succeeded += count
+        succeeded_rows += run.rows
+        received_ns += count * first.request.received_ns
+        queued_ns += count * first.queued_ns
+    if succeeded or not batch.open_positions:
+        record = BatchRecord(
+            succeeded_rows + failed_rows,
+            batch.started_ns,
+            times_ns[0],
+            times_ns[1],
+            now_ns,
+            succeeded,
+            succeeded_rows,
+            succeeded * now_ns - received_ns,
+            succeeded * batch.started_ns - queued_ns,
+        )
         statistics.record_batch(record, time.time_ns() // 1_000_000)
 
 

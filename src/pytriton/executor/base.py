@@ -32,6 +32,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     is_rescheduled: bool = False  # the model asked to execute at least one of the requests again
     rows: int = 0  # of all its requests
     runs: Sequence[Run] = ()  # those of its requests that are members of chunks
+    has_others: bool = True  # at least one of the requests is no member
     answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then
 
 

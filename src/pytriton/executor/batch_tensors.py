@@ -20,39 +20,30 @@ if TYPE_CHECKING:
     from pytriton.transport.payload import Buffer
 
 
-class BatchOutput:
-    """One output of a whole batch, from which the part of each request is sliced."""
-
-    __slots__ = ("_buffer", "_ends", "_name", "_row_bytes", "_tail", "dtype")
-
-    def __init__(self, received: Received, ref: TensorRef, requests: list[InferRequest]) -> None:
-        self.dtype = BY_NUMBER[ref.dtype]
-        self._name = ref.name
-        self._tail = ref.shape[1:]
-        self._buffer = received.buffer(ref)
-        self._row_bytes = ref.size // ref.shape[0] if ref.shape[0] else 0
-        self._ends: list[int] = []
-        if self.dtype is BYTES:
-            end = 0
-            for size in ref.pieces:
-                end += size
-                self._ends.append(end)
-            assert len(self._ends) == len(requests)
-
-    def slice(self, position: int, row: int, end: int) -> InferTensor:
-        """Returns the part of the request at `position`, which has the rows `row` to `end`."""
-        if self._ends:
-            start_byte = self._ends[position - 1] if position else 0
-            data = self._buffer[start_byte : self._ends[position]]
-        else:
-            row_bytes = self._row_bytes
-            data = self._buffer[row * row_bytes : end * row_bytes]
-        return InferTensor(self._name, self.dtype, (end - row, *self._tail), data)
-
-
 def make_tensor(received: Received, ref: TensorRef) -> InferTensor:
     """Returns a tensor of a received message; it keeps the memory of its bytes alive."""
     return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
+
+
+def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[InferTensor]:
+    """Returns the parts of an output of a whole batch; `rows` has those of each request."""
+    dtype, name, tail = BY_NUMBER[ref.dtype], ref.name, ref.shape[1:]
+    buffer = received.buffer(ref)
+    if dtype is BYTES:
+        sizes = ref.pieces
+        assert len(sizes) == len(rows)
+    else:
+        row_bytes = ref.size // ref.shape[0] if ref.shape[0] else 0
+        sizes = [each * row_bytes for each in rows]
+    row_shape = (1, *tail)
+    tensors = []
+    start = 0
+    for each, size in zip(rows, sizes, strict=True):
+        end = start + size
+        shape = row_shape if each == 1 else (each, *tail)
+        tensors.append(InferTensor(name, dtype, shape, buffer[start:end]))
+        start = end
+    return tensors
 
 
 def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
@@ -65,18 +56,22 @@ def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
 
 
 def add_input(
-    payload: Payload, name: str, requests: list[InferRequest], *, batching: bool
+    payload: Payload, name: str, requests: list[InferRequest], rows: int, *, batching: bool
 ) -> TensorRef:
-    """Add one input of all requests, concatenated in order, to the payload of their batch."""
+    """Add one input of all requests, concatenated in order, to the payload of their batch.
+
+    `rows` is the number of all their rows.
+    """
     first = requests[0].inputs[name]
+    shape = first.shape
     if len(requests) == 1:
-        pieces, shape = [first.data], first.shape
+        pieces = [first.data]
+        size = len(first.data)
     else:
         pieces = [request.inputs[name].data for request in requests]
-        shape = first.shape
+        size = sum(map(len, pieces))
         if batching:
-            shape = (sum(request.rows for request in requests), *shape[1:])
-    size = sum(map(len, pieces))
+            shape = (rows, *shape[1:])
     block, offset = payload.add(pieces, size)
     return TensorRef(name, first.dtype.number, shape, offset, size, block)
 
@@ -84,14 +79,16 @@ def add_input(
 def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> list[TensorRef]:
     """Add all inputs of a batch with members of chunks."""
     refs = []
-    inferences, runs, total = batch.inferences, batch.runs, batch.rows
-    for index, column in enumerate(runs[0].chunk.signature.inputs):
-        if len(runs) == 1 and runs[0].count == len(inferences):
-            pieces = runs[0].chunk.pieces(index, runs[0].first, runs[0].end)
+    inferences, runs, rows = batch.inferences, batch.runs, batch.rows
+    run = runs[0]
+    is_one_run = len(runs) == 1 and not batch.has_others
+    for index, column in enumerate(run.chunk.signature.inputs):
+        if is_one_run:
+            pieces = run.chunk.pieces(index, run.first, run.end)
         else:
             pieces = _mixed_pieces(index, column.name, inferences, runs)
-        shape = (total, *column.shape) if batching else column.shape
-        size = total * column.row_bytes
+        shape = (rows, *column.shape) if batching else column.shape
+        size = rows * column.row_bytes
         block, offset = payload.add(pieces, size)
         refs.append(TensorRef(column.name, column.dtype.number, shape, offset, size, block))
     return refs

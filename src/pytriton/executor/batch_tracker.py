@@ -6,18 +6,19 @@ Every instance that communicates in frames has a tracker. The tracker itself doe
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pytriton.errors import error_from_code
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.batch_tensors import (
-    BatchOutput,
     add_columns,
     add_input,
     make_tensor,
     output_columns,
     request_details,
     requested_outputs,
+    split_output,
 )
 from pytriton.executor.columns import find_runs
 from pytriton.messages import InferResponse
@@ -122,9 +123,20 @@ class BatchTracker:
 
     def cancel_frame(self, inference: Inference) -> Cancel | None:
         """Returns the frame that cancels a request; None if its batch was answered."""
+        if inference.chunk is not None:
+            return self._cancel_member(inference)
         if inference.batch_id not in self.running:
             return None
         return Cancel(inference.batch_id, inference.position)
+
+    def _cancel_member(self, inference: Inference) -> Cancel | None:
+        # Members do not know their batch and position: that saves 0.1 us for each.
+        chunk, index = inference.chunk, inference.index
+        for batch in self.running.values():
+            for run in batch.runs:
+                if run.chunk is chunk and run.first <= index < run.end:
+                    return Cancel(batch.id, run.position + index - run.first)
+        return None
 
     def credit_frame(self, inference: Inference, count: int) -> Credit | None:
         """Returns the frame that grants more responses; None if the batch was answered."""
@@ -134,24 +146,36 @@ class BatchTracker:
 
     def _make_frame(self, batch: RunningBatch, payload: Payload) -> Execute:
         labels = self._labels
-        batch_id = batch.id
         inferences = batch.inferences
         requests = [inference.request for inference in inferences]
         rows = [request.rows for request in requests]
         batch.rows = sum(rows)
-        batch.runs = find_runs(inferences)
-        if batch.runs:
-            frame = Execute(batch_id, rows, add_columns(payload, batch, batching=labels.batching))
-            frame.outputs = requested_outputs(batch.runs)
+        batch.runs = runs = find_runs(inferences)
+        if runs:
+            batch.has_others = sum([run.end - run.first for run in runs]) < len(inferences)
+            frame = Execute(batch.id, rows, add_columns(payload, batch, batching=labels.batching))
+            frame.outputs = requested_outputs(runs)
         else:
-            frame = Execute(batch_id, rows, self._add_inputs(requests, payload))
-        instance = self._instance
-        for position, inference in enumerate(inferences):
+            frame = Execute(batch.id, rows, self._add_inputs(requests, batch.rows, payload))
+        if batch.has_others:
+            self._describe_others(batch, frame)
+        else:
+            instance = self._instance
+            for inference in inferences:
+                inference.instance = instance
+        if labels.is_model_file:
+            frame.details = request_details(requests)
+        return frame
+
+    def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
+        """Add what requests have that are no members of chunks: ids, parameters, traces."""
+        instance, batch_id = self._instance, batch.id
+        for position, inference in enumerate(batch.inferences):
             inference.instance = instance
-            inference.batch_id = batch_id
-            inference.position = position
             if inference.chunk is not None:
                 continue
+            inference.batch_id = batch_id
+            inference.position = position
             request = inference.request
             if request.parameters:
                 frame.parameters[position] = request.parameters
@@ -161,17 +185,16 @@ class BatchTracker:
                 frame.ids[position] = request.id
             if inference.trace is not None:
                 batch.is_traced = True
-                context = inference.trace.context(is_model_file=labels.is_model_file)
+                context = inference.trace.context(is_model_file=self._labels.is_model_file)
                 frame.traces[position] = context
-        if labels.is_model_file:
-            frame.details = request_details(requests)
-        return frame
 
-    def _add_inputs(self, requests: list[InferRequest], payload: Payload) -> list[TensorRef]:
+    def _add_inputs(
+        self, requests: list[InferRequest], rows: int, payload: Payload
+    ) -> list[TensorRef]:
         batching = self._labels.batching
         first_inputs = requests[0].inputs
         return [
-            add_input(payload, name, requests, batching=batching)
+            add_input(payload, name, requests, rows, batching=batching)
             for name in self._labels.input_names
             if name in first_inputs
         ]
@@ -211,9 +234,7 @@ class BatchTracker:
             self._check_closed(frame.batch)
             return
         if batch.runs and self._answer_runs(received, frame, batch):
-            outcomes = []
-            if sum([run.count for run in batch.runs]) < len(batch.inferences):
-                outcomes = self._split_others(received, frame, batch)
+            outcomes = self._split_others(received, frame, batch) if batch.has_others else []
         elif len(batch.inferences) == 1:
             # There is nothing to split; skipping that saves 4 microseconds for a single request.
             outputs = [make_tensor(received, ref) for ref in frame.outputs]
@@ -226,15 +247,13 @@ class BatchTracker:
 
     def _split(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
         requests = [inference.request for inference in batch.inferences]
-        batch_outputs = [BatchOutput(received, ref, requests) for ref in frame.outputs]
-        outcomes = []
-        row = 0
-        for position, request in enumerate(requests):
-            end = row + request.rows
-            outputs = [batch_output.slice(position, row, end) for batch_output in batch_outputs]
-            outcomes.append(Outcome(position, self._response(request, outputs)))
-            row = end
-        return outcomes
+        rows = [request.rows for request in requests]
+        outputs = [split_output(received, ref, rows) for ref in frame.outputs]
+        parts = zip(*outputs, strict=True) if outputs else repeat((), len(rows))
+        return [
+            Outcome(position, self._response(request, list(tensors)))
+            for position, (request, tensors) in enumerate(zip(requests, parts, strict=True))
+        ]
 
     def _answer_runs(self, received: Received, frame: BatchResult, batch: RunningBatch) -> bool:
         """Answer the members of chunks by columns; returns False if that is not possible."""

@@ -312,6 +312,8 @@ def find_runs(inferences: Sequence[Inference]) -> list[Run]:
     first = inferences[0]
     chunk = first.chunk
     count = len(inferences)
+    if count == 1:
+        return [] if chunk is None else [Run(chunk, first.index, first.index + 1, 0, 0)]
     chunks = [inference.chunk for inference in inferences]
     if chunks.count(chunk) == count:
         # All requests are of one chunk, or none is of any: the usual cases.
@@ -320,9 +322,13 @@ def find_runs(inferences: Sequence[Inference]) -> list[Run]:
         start = first.index
         if [inference.index for inference in inferences] == list(range(start, start + count)):
             return [Run(chunk, start, start + count, 0, 0)]
+    return _find_mixed_runs(inferences)
+
+
+def _find_mixed_runs(inferences: Sequence[Inference]) -> list[Run]:
     runs: list[Run] = []
     row = 0
-    chunk = None
+    chunk: Chunk | None = None
     index = -1  # of the member that would continue the last run
     for position, inference in enumerate(inferences):
         if inference.chunk is not chunk or inference.index != index:
