@@ -42,12 +42,13 @@ class StartPolicy:
     that and is better off with the larger batch.
     """
 
-    __slots__ = ("_batch_ns", "_gathers", "_request_ns")
+    __slots__ = ("_batch_ns", "_gathers", "_max_batch_size", "_request_ns")
 
     def __init__(self, spec: ModelSpec) -> None:
         self._gathers = spec.decoupled and spec.batcher is not None and spec.max_batch_size > 1
         self._request_ns = 0
         self._batch_ns = 0  # of the last batch; 0: none yet
+        self._max_batch_size = spec.max_batch_size if spec.batcher is not None else 1
 
     def learn(self, count: int, work_ns: int) -> None:
         """Learn from how long a batch of `count` requests took."""
@@ -62,11 +63,10 @@ class StartPolicy:
             waiting_count: The number of waiting requests.
             running_count: The number of requests that instances execute.
         """
-        return (
-            running_count > 0
-            and waiting_count < _FEW_REQUESTS
-            and 0 < self._batch_ns < _QUICK_BATCH_NS
-        )
+        if not running_count or not 0 < self._batch_ns < _QUICK_BATCH_NS:
+            return False
+        # As many as are executed: half of the clients' requests then wait while half are executed.
+        return waiting_count < min(max(_FEW_REQUESTS, running_count), self._max_batch_size)
 
     def decide(self, waiting_count: int, free: Iterable[Instance]) -> Start:
         """Decide, given the number of waiting requests and the instance that is next."""

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quick model with several instances gathers requests while one of them executes others."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton import dtypes
+from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.engine.start_policy import StartPolicy
+
+QUICK_NS = 20_000
+SLOW_NS = 5_000_000
+
+
+def policy(max_batch_size: int = 64, *, work_ns: int = QUICK_NS, batches: bool = True):
+    tensor = TensorSpec(name="x", dtype=dtypes.FP32, dims=(1,), shape=(-1, 1))
+    spec = ModelSpec(
+        name="m",
+        version=1,
+        platform="",
+        max_batch_size=max_batch_size,
+        inputs={"x": tensor},
+        outputs={"y": tensor},
+        required_inputs=frozenset({"x"}),
+        batcher=BatcherSpec() if batches else None,
+    )
+    made = StartPolicy(spec)
+    if work_ns:
+        made.learn(4, work_ns)
+    return made
+
+
+@pytest.mark.parametrize(
+    "waiting, running, gathers",
+    [
+        (1, 0, False),  # nothing is executed: there is no answer to wait for
+        (1, 1, True),
+        (15, 1, True),
+        (16, 1, False),
+        (31, 32, True),
+        (32, 32, False),
+        (63, 500, True),
+        (64, 500, False),  # a full batch
+    ],
+)
+def test_quick_model_waits_for_as_many_requests_as_are_executed(waiting, running, gathers):
+    assert policy().gathers_more(waiting, running) is gathers
+
+
+@pytest.mark.parametrize("work_ns", [0, SLOW_NS])
+def test_slow_or_unknown_model_uses_every_instance_at_once(work_ns):
+    assert not policy(work_ns=work_ns).gathers_more(1, 1)
+
+
+def test_model_that_became_slow_uses_every_instance_at_once():
+    changed = policy()
+    changed.learn(1, SLOW_NS)
+
+    assert not changed.gathers_more(1, 1)
+
+
+def test_model_without_batching_does_not_wait():
+    assert not policy(batches=False).gathers_more(1, 1)
