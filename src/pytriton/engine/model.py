@@ -17,6 +17,7 @@ from pytriton.engine.answers import Answers
 from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
 from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
+from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import Dispatch, make_scheduler
@@ -37,11 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 
 
-def _do_nothing() -> None:
-    """Report no change: the model is not registered yet."""
-
-
-class Model:
+class Model(ModelStatus):
     """A model version with a queue and instances. Used on the event loop's thread only.
 
     Args:
@@ -66,18 +63,14 @@ class Model:
         body_memory: Callable[[int, int], memoryview | None] | None = None,
         supervisor: InstanceSupervisor | None = None,
     ) -> None:
+        super().__init__(supervisor)
         self.spec = spec
         self.is_bound = is_bound
         self.config_json = config_json
-        self.on_changed: Callable[[], None] = _do_nothing  # the engine's, once it has the model
-        self._missing_instances = 0  # those that died and will be replaced
         self.statistics = ModelStatistics()
-        self.state = ModelState.LOADING
-        self.reason = ""
         self.instances: list[Instance] = []
         self._loop = loop
         self._body_memory = body_memory
-        self._supervisor = supervisor
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
@@ -92,42 +85,6 @@ class Model:
         self._when_passed_on: dict[Inference, Callable[[], None]] = {}
 
     # Lifecycle
-
-    def become(self, state: ModelState, reason: str = "") -> None:
-        """Change the state; a transition that the table does not allow is a bug."""
-        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
-        self.state = state
-        self.reason = reason
-        self.on_changed()
-
-    @property
-    def missing_instances(self) -> int:
-        """The number of instances that have ended and will be replaced."""
-        return self._missing_instances
-
-    @missing_instances.setter
-    def missing_instances(self, count: int) -> None:
-        self._missing_instances = count
-        self.on_changed()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it serves with all its instances; it accepts requests with fewer, too."""
-        return self.state is ModelState.READY and not self.missing_instances
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """Whether it was unloaded on purpose, so that readiness does not wait for it."""
-        return self.state is ModelState.UNLOADING or self.reason == UNLOADED
-
-    @property
-    def has_ready_check(self) -> bool:
-        """Whether readiness also depends on `check_ready`."""
-        return self._supervisor is not None and self._supervisor.has_ready_check
-
-    async def check_ready(self) -> bool:
-        """Returns the result of the model's own readiness check; True if it has none."""
-        return self._supervisor is None or await self._supervisor.check_ready()
 
     @property
     def is_busy(self) -> bool:

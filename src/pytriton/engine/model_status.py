@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model version serves: its state, the instances that are missing, its ready check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.engine.served_model import InstanceSupervisor
+
+
+def _do_nothing() -> None:
+    """Report no change: the model is not registered yet."""
+
+
+class ModelStatus:
+    """The part of a model version that the registry and readiness look at.
+
+    Args:
+        supervisor: Replaces instances that died; without one, they are not replaced.
+    """
+
+    def __init__(self, supervisor: InstanceSupervisor | None) -> None:
+        self.on_changed: Callable[[], None] = _do_nothing  # the engine's, once it has the model
+        self.state = ModelState.LOADING
+        self.reason = ""
+        self._missing_instances = 0  # those that died and will be replaced
+        self._supervisor = supervisor
+
+    def become(self, state: ModelState, reason: str = "") -> None:
+        """Change the state; a transition that the table does not allow is a bug."""
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+        self.reason = reason
+        self.on_changed()
+
+    @property
+    def missing_instances(self) -> int:
+        """The number of instances that have ended and will be replaced."""
+        return self._missing_instances
+
+    @missing_instances.setter
+    def missing_instances(self, count: int) -> None:
+        self._missing_instances = count
+        self.on_changed()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves with all its instances; it accepts requests with fewer, too."""
+        return self.state is ModelState.READY and not self.missing_instances
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it was unloaded on purpose, so that readiness does not wait for it."""
+        return self.state is ModelState.UNLOADING or self.reason == UNLOADED
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether readiness also depends on `check_ready`."""
+        return self._supervisor is not None and self._supervisor.has_ready_check
+
+    async def check_ready(self) -> bool:
+        """Returns the result of the model's own readiness check; True if it has none."""
+        return self._supervisor is None or await self._supervisor.check_ready()
