@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
@@ -76,7 +77,7 @@ class Model(ModelStatus):
             self._cache = AnswerCache(cache, spec, self.statistics)
         self._scheduler = make_scheduler(spec)
         self._start_policy = StartPolicy(spec)
-        self._free: dict[Instance, None] = {}  # an ordered set: the longest idle one is first
+        self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._credit = ResponseCredit(loop)
         self._is_pump_due = False
         self._timer = EarliestTimer(loop, self._pump)
@@ -332,6 +333,8 @@ class Model(ModelStatus):
             self._pump_soon()
         if instance.free_slots:
             self._free[instance] = None
+            if self._start_policy.is_quick:  # its caches are still warm
+                self._free.move_to_end(instance, last=False)
             if self.statistics.pending_count:
                 self._pump()
         if passed_on or batch.answered:  # it is empty if the instance only reports that it is free

@@ -65,7 +65,8 @@ class Scheduler(Protocol):
 
         Args:
             now_ns: The time.
-            free: The instances that can take a batch, at least one; the longest idle one is first.
+            free: The instances that can take a batch, at least one; the one to prefer is first:
+                that which was idle for longest, or for a quick model that which was so last.
         """
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
@@ -91,7 +92,7 @@ def make_scheduler(spec: ModelSpec) -> Scheduler:
 
 
 class SharedQueue:
-    """One queue for all instances: the instance that was idle for longest takes the next batch.
+    """One queue for all instances: the first of the free instances takes the next batch.
 
     The batcher decides on the batches.
     """

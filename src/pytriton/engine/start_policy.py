@@ -56,6 +56,11 @@ class StartPolicy:
         if count >= _MIN_EARLY_REQUESTS:
             self._request_ns = work_ns // count
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether the last batch took less time than sending one."""
+        return 0 < self._batch_ns < _QUICK_BATCH_NS
+
     def gathers_more(self, waiting_count: int, running_count: int) -> bool:
         """Returns whether a batch should wait for the next answer, with which more will come.
 
@@ -63,7 +68,7 @@ class StartPolicy:
             waiting_count: The number of waiting requests.
             running_count: The number of requests that instances execute.
         """
-        if not running_count or not 0 < self._batch_ns < _QUICK_BATCH_NS:
+        if not running_count or not self.is_quick:
             return False
         # As many as are executed: half of the clients' requests then wait while half are executed.
         return waiting_count < min(max(_FEW_REQUESTS, running_count), self._max_batch_size)

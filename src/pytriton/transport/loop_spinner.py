@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SPIN_NS = 120_000  # a small bound function answers after 60 us, a small model.py after 100 us
-_SHORT_NS = 4_000  # an event that comes sooner was not worth waiting for: there is other work
+_SHORT_NS = 4_000
 _GAP_NS = 25_000  # a step takes 2 us; if one takes this long, another process got the core
 _MIN_PAUSE_NS = 1_000_000
 _MAX_PAUSE_NS = 1_000_000_000
@@ -79,11 +79,17 @@ class LoopSpinner:
         call_soon: Runs a callback in the next iteration of the loop.
         machine: The machine.
         cores: The number of cores that this process may use.
+        short_ns: An event that comes sooner was not worth waiting for, as there is other work.
     """
 
     def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], machine: Machine, cores: int
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        machine: Machine,
+        cores: int,
+        short_ns: int = _SHORT_NS,
     ) -> None:
+        self._short_ns = short_ns
         self._call_soon = call_soon
         self._machine = machine
         self._cores = cores
@@ -107,7 +113,7 @@ class LoopSpinner:
             end_ns = began_ns + SPIN_NS
             while now_ns < end_ns:
                 if machine.has_event():
-                    is_success = now_ns - began_ns >= _SHORT_NS
+                    is_success = now_ns - began_ns >= self._short_ns
                     break
                 last_ns, now_ns = now_ns, machine.now_ns()
                 if now_ns - last_ns > _GAP_NS:
@@ -136,11 +142,12 @@ class LinuxMachine:
         os.close(self._load_fd)
 
 
-def make_spinner(loop: asyncio.AbstractEventLoop) -> LoopSpinner | None:
+def make_spinner(loop: asyncio.AbstractEventLoop, short_ns: int = _SHORT_NS) -> LoopSpinner | None:
     """Returns a spinner for a loop; None where polling is not possible or not allowed."""
     epoll_of = getattr(loop, "_get_backend_id", None)  # uvloop's
     if _allowed_cores > 1 and epoll_of is not None:
         with contextlib.suppress(OSError):  # not on Linux
             load_fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-            return LoopSpinner(loop.call_soon, LinuxMachine(epoll_of(), load_fd), _allowed_cores)
+            machine = LinuxMachine(epoll_of(), load_fd)
+            return LoopSpinner(loop.call_soon, machine, _allowed_cores, short_ns)
     return None

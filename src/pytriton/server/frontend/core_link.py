@@ -28,6 +28,7 @@ from pytriton.transport.frontend_frames import (
     SubmitItem,
 )
 from pytriton.transport.loop_channel import LoopChannel
+from pytriton.transport.loop_spinner import SpinPolicy, make_spinner
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.refs import TensorRef
@@ -81,6 +82,9 @@ class CoreLink:
             on_lost=on_lost,
         )
         self._channel.reads_ahead = True
+        # The core pays for waking a process that sleeps, more than for anything else that it does.
+        self._spinner = make_spinner(loop, short_ns=0)
+        self._spin_policy = SpinPolicy()
         self._next_call = 1
         self._calls: dict[int, Inference] = {}
         self._questions: dict[int, asyncio.Future[Any]] = {}
@@ -276,6 +280,8 @@ class CoreLink:
         chunks, self._chunk_items = self._chunk_items, []
         payload, self._payload = self._payload, None
         self._bytes = 0
+        if self._spinner is not None:
+            self._spinner.spin_soon(self._spin_policy)
         frame = Submit(items, chunks)
         try:
             self._channel.send(frame, payload)
@@ -295,6 +301,8 @@ class CoreLink:
     def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, Replies):
+            if self._spinner is not None and (self._calls or len(self._chunks)):
+                self._spinner.spin_soon(self._spin_policy)
             for rows in frame.rows:
                 self._chunks.on_rows(received, rows)
             for item in frame.items:

@@ -19,6 +19,7 @@ from pytriton.server.frontend.logs import set_up_logging
 from pytriton.server.frontend.remote_client import RemoteClient
 from pytriton.server.frontend.remote_trace import RemoteTracing
 from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.process.cores import usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.transport.frontend_frames import (
@@ -27,6 +28,7 @@ from pytriton.transport.frontend_frames import (
     ConnectionsEnded,
     EndConnections,
 )
+from pytriton.transport.loop_spinner import allow_spinning
 
 if TYPE_CHECKING:
     from pytriton.server.process.client_opener import ClientOpener
@@ -44,6 +46,7 @@ def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
         signal.signal(number, signal.SIG_IGN)  # they reach a whole group; the core decides
     for descriptor in (channel_descriptor, clients_descriptor):
         os.set_inheritable(descriptor, False)
+    allow_spinning(usable_cores())
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     channel = socket.socket(fileno=channel_descriptor)
