@@ -25,13 +25,17 @@ def pass_client(link: socket.socket, protocol: Protocol, client: socket.socket) 
     return True
 
 
-def receive_clients(link: socket.socket) -> Iterator[tuple[Protocol, socket.socket]]:
-    """Yields the clients that wait, up to a limit; ends early if the core has closed the link."""
+def receive_clients(link: socket.socket) -> Iterator[tuple[Protocol, socket.socket | None]]:
+    """Yields the clients that wait, up to a limit; ends early if the core has closed the link.
+
+    A client is None if this process had no free descriptor for it; the system has closed it then.
+    """
     for _ in range(_MAX_CLIENTS):
         try:
             letter, descriptors, _, _ = socket.recv_fds(link, 1, 1)
         except (BlockingIOError, ConnectionResetError):
             return
-        if not descriptors:
+        if not letter:
             return
-        yield _PROTOCOLS[letter], socket.socket(fileno=descriptors[0])
+        client = socket.socket(fileno=descriptors[0]) if descriptors else None
+        yield _PROTOCOLS[letter], client

@@ -49,6 +49,7 @@ RESTART_DELAYS_S = (0.0, 0.2, 1.0, 5.0)
 _STABLE_S = 10.0  # after this time a front end counts as started well
 _MAX_PER_ITERATION = 256
 _MAX_WAITING_CLIENTS = 4096  # while no front end can take them
+_RETRY_S = 0.01
 _END_S = 1.0  # in addition to the timeout of connections
 
 
@@ -109,6 +110,7 @@ class FrontEndPool:
         self._waiting: deque[tuple[Protocol, socket.socket]] = deque()
         self._tasks = BackgroundTasks(loop)
         self._is_open = True
+        self._is_retry_due = False
         self._first_ready: asyncio.Future[None] = loop.create_future()
 
     async def start(self) -> None:
@@ -210,10 +212,9 @@ class FrontEndPool:
     def _on_ready(self, member: FrontEndMember) -> None:
         member.is_ready = True
         logger.debug("%s serves clients in process %d", member.name, member.worker.pid)
-        waiting, self._waiting = self._waiting, deque()
-        for protocol, client in waiting:
-            self.pass_client(protocol, client)
-        if not self._first_ready.done() and all(each.is_ready for each in self._members.values()):
+        self._pass_waiting()
+        ready_count = sum(each.is_ready for each in self._members.values())
+        if not self._first_ready.done() and ready_count == self._options.frontend_processes:
             self._first_ready.set_result(None)
 
     def _on_lost(self, member: FrontEndMember, error: Exception) -> None:
@@ -275,12 +276,14 @@ class FrontEndPool:
                 return
         if len(self._waiting) < _MAX_WAITING_CLIENTS:
             self._waiting.append((protocol, client))
-            if ready:  # their sockets are full
-                self._loop.call_later(0.01, self._pass_waiting)
+            if ready and not self._is_retry_due:  # their sockets are full
+                self._is_retry_due = True
+                self._loop.call_later(_RETRY_S, self._pass_waiting)
         else:
             client.close()
 
     def _pass_waiting(self) -> None:
+        self._is_retry_due = False
         waiting, self._waiting = self._waiting, deque()
         for protocol, client in waiting:
             self.pass_client(protocol, client)

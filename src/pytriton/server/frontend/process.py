@@ -136,7 +136,8 @@ class FrontEndProcess:
     def _on_clients(self) -> None:
         for protocol, client in receive_clients(self._clients):
             self._taken_count += 1
-            self._takers[protocol].take(client)
+            if client is not None:
+                self._takers[protocol].take(client)
             self._on_connections_changed()
 
     def _on_connections_changed(self) -> None:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model specifications as front ends get them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton import dtypes
+from pytriton.engine.model_spec import (
+    BatcherSpec,
+    ModelSpec,
+    QueuePolicySpec,
+    TensorSpec,
+    TimeoutAction,
+)
+from pytriton.server.frontend.model_records import as_batch_key, decode_spec, encode_spec
+from tests.fakes import model_spec
+
+TENSORS = {
+    dtype.name: TensorSpec(
+        name=dtype.name,
+        dtype=dtype,
+        dims=(-1, 3),
+        shape=(-1, -1, 3),
+        optional=dtype is dtypes.BYTES,
+        has_variable_dims=True,
+        label_filename="labels.txt",
+    )
+    for dtype in dtypes.BY_NUMBER.values()
+}
+POLICY = QueuePolicySpec(
+    timeout_action=TimeoutAction.DELAY,
+    default_timeout_us=7,
+    allow_timeout_override=True,
+    max_queue_size=9,
+)
+FULL = ModelSpec(
+    name="näme",
+    version=2**62,
+    platform="python",
+    max_batch_size=8,
+    inputs=TENSORS,
+    outputs=TENSORS,
+    required_inputs=frozenset({"FP32", "INT8"}),
+    batcher=BatcherSpec(
+        preferred_batch_sizes=(2, 4),
+        max_queue_delay_us=100,
+        preserve_ordering=True,
+        priority_levels=3,
+        default_priority_level=2,
+        default_queue_policy=POLICY,
+        queue_policies={1: POLICY, 3: QueuePolicySpec()},
+    ),
+    decoupled=True,
+    response_cache=True,
+    iterative=True,
+    labels={"FP32": ("cat", "dög")},
+)
+
+
+@pytest.mark.parametrize("spec", [FULL, model_spec(), model_spec(0, batches=False)])
+def test_specification_is_the_same_after_it_was_sent(spec):
+    again = decode_spec(encode_spec(spec))
+
+    assert again == spec
+    assert all(again.inputs[name].dtype is tensor.dtype for name, tensor in spec.inputs.items())
+
+
+@pytest.mark.parametrize(
+    "sent, key",
+    [
+        (None, None),
+        ([], ()),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+        ([["x", 1], None, 7], (("x", 1), None, 7)),
+    ],
+)
+def test_batch_key_is_made_of_tuples_again(sent, key):
+    assert as_batch_key(sent) == key
+    assert hash(as_batch_key(sent)) == hash(key)
