@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool of front ends: which one gets a client, and how one that ended is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import time
+
+import pytest
+
+from pytriton.engine.engine import Engine
+from pytriton.errors import InternalError, ServerError
+from pytriton.executor.python_process import StartedZygote
+from pytriton.executor.worker import Worker
+from pytriton.executor.zygote_launcher import ZygoteGoneError
+from pytriton.server.api.authorization import Protocol
+from pytriton.server.api.local_client import LocalClient
+from pytriton.server.frontend import pool as pool_module
+from pytriton.server.frontend.client_passing import receive_clients
+from pytriton.server.frontend.pool import FrontEndPool
+from pytriton.server.frontend.remote_client import RemoteClient
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.tracing.settings import TraceSettings
+from pytriton.transport.frontend_frames import (
+    Configure,
+    Connections,
+    ConnectionsEnded,
+    EndConnections,
+)
+from pytriton.transport.link import socket_pair
+from tests.contract.seam import Control
+from tests.server.control_fakes import SteppedLoop
+
+DEADLINE_S = 30.0
+
+
+class FakeFrontEnd:
+    """The other end of a forked process, in the test's own."""
+
+    def __init__(self, loop, spec, pid):
+        channel, theirs = socket_pair()
+        clients, self.clients = socket_pair()
+        self.clients.setblocking(False)
+        self.frames = []
+        self.kills = 0
+        self.worker = Worker(
+            spec.instance_name, pid, (channel, clients), self._kill, loop.create_future()
+        )
+        self.client = RemoteClient(
+            theirs,
+            loop,
+            on_exiting=lambda: None,
+            on_frame=self.frames.append,
+            on_lost=lambda error: None,
+        )
+        self._is_closed = False
+
+    def start(self):
+        self.client.link.start()
+
+    def report(self, http=0, grpc=0, opening=0, taken=0):
+        self.client.link.send(Connections(http, grpc, opening, taken))
+
+    def received(self):
+        """The clients that it was given since the last time."""
+        clients = list(receive_clients(self.clients))
+        for _, client in clients:
+            client.close()
+        return [protocol for protocol, _ in clients]
+
+    def die(self, reason="killed by SIGKILL (9)"):
+        if not self._is_closed:
+            self._is_closed = True
+            self.client.link.close()
+            self.clients.close()
+            if not self.worker.exited.done():
+                self.worker.exited.set_result(reason)
+
+    def _kill(self):
+        self.kills += 1
+        self.die()
+
+
+class FakeZygote:
+    """Forks front ends that the test plays."""
+
+    def __init__(self, loop, start_process=None):
+        self.is_open = True
+        self.is_silent = False  # new front ends read nothing until they are started
+        self.failures: list[Exception] = []
+        self.forked: list[FakeFrontEnd] = []
+        self.times: list[float] = []
+        self._loop = loop
+
+    def start(self):
+        pass
+
+    async def fork(self, spec):
+        await asyncio.sleep(0)
+        if not self.is_open:
+            raise ZygoteGoneError
+        if self.failures:
+            raise self.failures.pop(0)
+        front_end = FakeFrontEnd(self._loop, spec, 1000 + len(self.forked))
+        self.forked.append(front_end)
+        self.times.append(time.monotonic())
+        if not self.is_silent:
+            front_end.start()
+        return front_end.worker
+
+    async def close(self):
+        self.is_open = False
+
+
+class Scene:
+    def __init__(self, count, monkeypatch):
+        self.loop = SteppedLoop()
+        engine = Engine()
+        client = LocalClient(engine, Control(), TraceSettings.read([]))
+        options = ServerOptions(frontend_processes=count)
+        ours, self._theirs = socket.socketpair()
+        self._ours = ours
+        started = StartedZygote(None, ours)
+        self.pool = FrontEndPool(engine, client, None, options, self.loop, started)
+        self.zygotes = [FakeZygote(self.loop)]
+        self.pool._zygote = self.zygotes[0]
+        monkeypatch.setattr(pool_module, "Zygote", self._new_zygote)
+        self._clients = []
+
+    def _new_zygote(self, loop, start_process):
+        self.zygotes.append(FakeZygote(loop))
+        return self.zygotes[-1]
+
+    @property
+    def front_ends(self):
+        return [each for zygote in self.zygotes for each in zygote.forked]
+
+    def start(self):
+        self.loop.run_until_complete(asyncio.wait_for(self.pool.start(), DEADLINE_S))
+        return self.front_ends
+
+    def connect(self, protocol=Protocol.HTTP):
+        """Accept a client, and pass it on."""
+        far, near = socket.socketpair()
+        self._clients.append(far)
+        self.pool.taker(protocol).take(near)
+        return far
+
+    def until(self, condition):
+        async def wait():
+            end = time.monotonic() + DEADLINE_S
+            while not condition():
+                assert time.monotonic() < end
+                await asyncio.sleep(0.002)
+
+        self.loop.run_until_complete(wait())
+
+    def run(self):
+        self.loop.run()
+
+    def close(self):
+        self.loop.run_until_complete(self.pool.close())
+        for each in self.front_ends:
+            each.die()
+        for each in (*self._clients, self._ours, self._theirs):
+            each.close()
+        self.loop.run()
+        self.loop.close()
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    made = []
+
+    def make(count=2):
+        made.append(Scene(count, monkeypatch))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_start_ends_when_all_front_ends_have_the_registry(scene):
+    one = scene(3)
+    one.zygotes[0].is_silent = True
+    starting = one.loop.create_task(one.pool.start())
+    states = []
+    one.run()
+    for front_end in one.front_ends:
+        states.append(starting.done())
+        front_end.start()
+        one.run()
+        one.run()
+
+    assert states == [False] * 3
+    assert starting.done()
+    assert [type(each.frames[0]) for each in one.front_ends] == [Configure] * 3
+    assert one.pool.pids == [1000, 1001, 1002]
+
+
+def test_client_goes_to_the_front_end_with_the_fewest_connections(scene):
+    one = scene()
+    first, second = one.start()
+    first.report(http=2, grpc=1)
+    second.report(opening=1)
+    one.run()
+    for _ in range(4):
+        one.connect(Protocol.GRPC)
+
+    # One has 3 connections, two are given to the other, then they take turns.
+    assert [len(first.received()), len(second.received())] == [1, 3]
+    assert one.pool.connection_counts == (2, 1)
+
+
+def test_clients_that_a_front_end_has_not_taken_yet_count(scene):
+    one = scene()
+    first, second = one.start()
+    for _ in range(6):
+        one.connect()
+    assert (len(first.received()), len(second.received())) == (3, 3)
+    first.report(http=0, taken=1)  # one was taken and has disconnected, two are on their way
+    second.report(http=3, taken=3)
+    one.run()
+    one.connect()
+
+    assert (len(first.received()), len(second.received())) == (1, 0)
+
+
+def test_clients_wait_until_a_front_end_is_ready(scene):
+    one = scene(1)
+    (front_end,) = one.start()
+    one.zygotes[0].is_silent = True
+    front_end.die()
+    one.run()
+    far = one.connect(Protocol.GRPC)
+    one.until(lambda: len(one.front_ends) == 2)
+    new = one.front_ends[1]
+    assert new.received() == []
+    new.start()
+    one.run()
+
+    assert new.received() == [Protocol.GRPC]
+    far.setblocking(False)
+    assert far.recv(1) == b""  # the test has closed the only other end
+
+
+def test_full_front_ends_get_the_waiting_clients_later_and_each_once(scene):
+    one = scene(1)
+    (front_end,) = one.start()
+    for _ in range(1500):
+        one.connect()
+    taken = []
+
+    def read():
+        taken.extend(front_end.received())
+        return len(taken) == 1500
+
+    one.until(read)
+    one.run()
+
+    assert front_end.received() == []
+    assert not one.pool._waiting
+    timers = [each for each in one.loop._scheduled if not each.cancelled()]
+    assert len(timers) <= 3
+
+
+def test_front_end_that_ended_is_replaced_and_the_other_stays(scene, caplog):
+    one = scene()
+    first, second = one.start()
+    first.report(http=5)
+    one.run()
+    first.die()
+    one.until(lambda: len(one.front_ends) == 3)
+    one.run()
+    new = one.front_ends[2]
+
+    assert new.worker.instance_name == "front end 0"
+    assert one.pool.connection_counts == (0, 0)
+    assert "front end 0 (process 1000) killed by SIGKILL (9)" in caplog.text
+    assert (first.worker.fork_socket.fileno(), second.kills) == (-1, 0)
+    one.connect()
+    one.connect()
+    assert (len(new.received()), len(second.received())) == (1, 1)
+
+
+def test_front_end_that_ends_again_and_again_is_restarted_more_slowly(scene, monkeypatch):
+    monkeypatch.setattr(pool_module, "RESTART_DELAYS_S", (0.0, 0.01, 0.05, 0.2))
+    one = scene(1)
+    one.start()
+    for count in range(1, 6):
+        one.until(lambda count=count: len(one.front_ends) == count)
+        one.run()
+        one.front_ends[-1].die()
+    one.until(lambda: len(one.front_ends) == 6)
+    times = one.zygotes[0].times
+
+    delays = [after - before for before, after in itertools.pairwise(times)]
+    expected = (0.01, 0.05, 0.2, 0.2, 0.2)
+    assert all(delay >= least for delay, least in zip(delays, expected, strict=True))
+    assert one.pool._failures == {0: 5}
+
+
+def test_front_end_that_lived_long_is_restarted_at_once(scene, monkeypatch):
+    monkeypatch.setattr(pool_module, "_STABLE_S", 0.0)
+    one = scene(1)
+    one.start()
+    one.front_ends[0].die()
+    one.until(lambda: len(one.front_ends) == 2)
+
+    assert one.pool._failures == {0: 0}
+
+
+def test_front_end_that_cannot_be_forked_is_tried_again(scene, monkeypatch, caplog):
+    monkeypatch.setattr(pool_module, "RESTART_DELAYS_S", (0.0, 0.01))
+    one = scene(1)
+    one.start()
+    one.zygotes[0].failures = [InternalError("no process"), InternalError("no process")]
+    one.front_ends[0].die()
+    one.until(lambda: len(one.front_ends) == 2)
+
+    assert caplog.text.count("front end 0 could not be started again: no process") == 2
+
+
+def test_new_zygote_is_started_when_the_old_one_has_ended(scene):
+    one = scene()
+    first, second = one.start()
+    one.zygotes[0].is_open = False
+    first.die()
+    second.die()
+    one.until(lambda: len(one.front_ends) == 4)
+    one.run()
+
+    assert len(one.zygotes) == 2
+    assert len(one.zygotes[1].forked) == 2
+    one.connect()
+    one.connect()
+    assert [each.received() for each in one.zygotes[1].forked] == [[Protocol.HTTP]] * 2
+
+
+def test_start_fails_if_a_front_end_ends_at_once(scene):
+    one = scene()
+    one.zygotes[0].is_silent = True
+    starting = one.loop.create_task(one.pool.start())
+    one.run()
+    one.front_ends[0].die()
+    one.run()
+
+    with pytest.raises(ServerError, match="front end 0 could not start: its process ended"):
+        starting.result()
+
+
+def test_all_connections_end_before_the_processes(scene):
+    one = scene()
+    front_ends = one.start()
+    ending = one.loop.create_task(one.pool.end_connections(5.0))
+    one.run()
+    assert [each.frames[-1] for each in front_ends] == [EndConnections(5.0)] * 2
+    assert [each.kills for each in front_ends] == [0, 0]
+    for each in front_ends:
+        assert not ending.done()
+        each.client.link.send(ConnectionsEnded())
+        one.run()
+    one.until(ending.done)
+
+    assert [each.kills for each in front_ends] == [1, 1]
+    assert one.pool.pids == []
+
+
+def test_end_does_not_wait_for_a_front_end_that_died(scene):
+    one = scene()
+    first, second = one.start()
+    ending = one.loop.create_task(one.pool.end_connections(60.0))
+    one.run()
+    first.die()
+    second.client.link.send(ConnectionsEnded())
+    one.until(ending.done)
+    one.run()
+
+    assert len(one.front_ends) == 2
+
+
+def test_clients_that_come_at_the_end_are_closed(scene):
+    one = scene(1)
+    one.start()
+    one.front_ends[0].die()
+    one.run()
+    far = one.connect()
+    one.loop.run_until_complete(one.pool.close())
+    far.setblocking(False)
+
+    assert far.recv(1) == b""
