@@ -191,6 +191,8 @@ class RequestQueue:
 
     def next_deadline_ns(self) -> int:
         """Returns the time at which to call `expire`; 0: never."""
+        if not self._has_timeouts:
+            return 0
         return self._rejected[0].deadline_ns if self._rejected else self._deadlines.earliest_ns()
 
     def take_all(self) -> list[Inference]:

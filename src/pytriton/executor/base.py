@@ -30,7 +30,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     open_positions: set[int]  # positions of the requests that wait for their final response
     is_traced: bool = False  # at least one of the requests is traced
     is_rescheduled: bool = False  # the model asked to execute at least one of the requests again
-    rows: int = 0  # of all its requests
+    rows: int = 0  # of all its requests, if there are runs
     runs: Sequence[Run] = ()  # those of its requests that are members of chunks
     has_others: bool = True  # at least one of the requests is no member
     answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then

@@ -149,14 +149,16 @@ class BatchTracker:
         inferences = batch.inferences
         requests = [inference.request for inference in inferences]
         rows = [request.rows for request in requests]
-        batch.rows = sum(rows)
-        batch.runs = runs = find_runs(inferences)
+        runs = find_runs(inferences)
         if runs:
+            batch.rows = sum(rows)
+            batch.runs = runs
             batch.has_others = sum([run.end - run.first for run in runs]) < len(inferences)
             frame = Execute(batch.id, rows, add_columns(payload, batch, batching=labels.batching))
-            frame.outputs = requested_outputs(runs)
+            if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
+                frame.outputs = requested_outputs(runs)
         else:
-            frame = Execute(batch.id, rows, self._add_inputs(requests, batch.rows, payload))
+            frame = Execute(batch.id, rows, self._add_inputs(requests, rows, payload))
         if batch.has_others:
             self._describe_others(batch, frame)
         else:
@@ -189,12 +191,13 @@ class BatchTracker:
                 frame.traces[position] = context
 
     def _add_inputs(
-        self, requests: list[InferRequest], rows: int, payload: Payload
+        self, requests: list[InferRequest], rows: list[int], payload: Payload
     ) -> list[TensorRef]:
+        row_count = sum(rows)
         batching = self._labels.batching
         first_inputs = requests[0].inputs
         return [
-            add_input(payload, name, requests, rows, batching=batching)
+            add_input(payload, name, requests, row_count, batching=batching)
             for name in self._labels.input_names
             if name in first_inputs
         ]
