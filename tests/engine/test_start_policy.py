@@ -36,15 +36,13 @@ def policy(max_batch_size: int = 64, *, work_ns: int = QUICK_NS, batches: bool =
     [
         (1, 0, False),  # nothing is executed: there is no answer to wait for
         (1, 1, True),
-        (15, 1, True),
-        (16, 1, False),
-        (31, 32, True),
-        (32, 32, False),
+        (63, 1, True),
+        (64, 1, False),  # a full batch
         (63, 500, True),
-        (64, 500, False),  # a full batch
+        (64, 500, False),
     ],
 )
-def test_quick_model_waits_for_as_many_requests_as_are_executed(waiting, running, gathers):
+def test_quick_model_waits_for_an_answer_or_a_full_batch(waiting, running, gathers):
     assert policy().gathers_more(waiting, running) is gathers
 
 

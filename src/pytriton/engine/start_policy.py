@@ -19,10 +19,9 @@ _MIN_EARLY_REQUESTS = 16
 _MIN_EARLY_WORK_NS = 100_000
 _MAX_EARLY_WORK_NS = 1_000_000
 
-# A second instance of a model whose batches are this quick gains nothing while few requests wait:
-# sending a batch takes longer than executing it.
+# A second instance of a model whose batches are this quick gains nothing while less than a full
+# batch waits: sending a batch and reading its answer takes longer than executing it.
 _QUICK_BATCH_NS = 100_000
-_FEW_REQUESTS = 16
 
 
 class Start(enum.Enum):
@@ -70,8 +69,7 @@ class StartPolicy:
         """
         if not running_count or not self.is_quick:
             return False
-        # As many as are executed: half of the clients' requests then wait while half are executed.
-        return waiting_count < min(max(_FEW_REQUESTS, running_count), self._max_batch_size)
+        return waiting_count < self._max_batch_size
 
     def decide(self, waiting_count: int, free: Iterable[Instance]) -> Start:
         """Decide, given the number of waiting requests and the instance that is next."""
