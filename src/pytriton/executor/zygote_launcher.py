@@ -79,6 +79,8 @@ class Zygote:
             InternalError: The zygote could not fork.
             ZygoteGoneError: The zygote ended.
         """
+        if not self._is_open:
+            raise ZygoteGoneError
         channel, worker_channel = socket_pair()
         fork_socket, worker_fork_socket = socket_pair()
         pending = _Pending(

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound functions whose clients are served by processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from pytriton.client import DecoupledModelClient, ModelClient
+from pytriton.exceptions import PyTritonRuntimeError
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
+from tests.e2e.conftest import new_ports
+from tests.e2e.grpc_infer import GrpcCaller
+from tests.e2e.http_client import call, infer, infer_json
+from tests.e2e.load import ConstantLoad
+from tests.e2e.scripts import SERVE
+from tests.e2e.waiting import DEADLINE_S, eventually
+
+X = Tensor(name="x", dtype=np.float32, shape=(-1,))
+Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
+TWO = {"frontend_processes": 2}
+CONNECTIONS = 6  # enough that both front ends have some
+
+
+def plus_one(requests):
+    return [{"y": request["x"] + 1} for request in requests]
+
+
+def count(requests):
+    (request,) = requests
+    for number in range(int(request["x"][0])):
+        yield [{"y": np.array([number], np.float32)}]
+
+
+def is_alive(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def answers(connection):
+    """Whether a connection is still served."""
+    try:
+        connection.request("GET", "/v2/health/live")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+class Served:
+    """A running server with two front ends."""
+
+    def __init__(self, triton, ports):
+        self.triton = triton
+        self.ports = ports
+        self.port = ports["http_port"]
+        self.grpc_port = ports["grpc_port"]
+
+    def bind(self, name="Model", function=plus_one, **config):
+        self.triton.bind(name, function, [X], [Y], config=ModelConfig(**config))
+
+    @property
+    def core(self):
+        (core,) = [
+            each
+            for each in psutil.Process().children()
+            if any(child.laddr.port == self.port for child in each.net_connections())
+        ]
+        return core
+
+    def front_ends(self):
+        return [
+            process
+            for zygote in self.core.children()
+            for process in zygote.children()
+            if process.status() != psutil.STATUS_ZOMBIE
+        ]
+
+    @contextlib.contextmanager
+    def connections(self):
+        made = [
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+            for _ in range(CONNECTIONS)
+        ]
+        for each in made:
+            each.connect()
+        yield made
+        for each in made:
+            each.close()
+
+
+@contextlib.contextmanager
+def serving(security_config=None, **settings):
+    ports = new_ports()
+    config = TritonConfig(**{**ports, **TWO, **settings})
+    with Triton(config=config, security_config=security_config) as triton:
+        yield Served(triton, ports)
+
+
+@pytest.fixture
+def served():
+    with serving() as made:
+        yield made
+
+
+def test_clients_of_both_protocols_are_served_by_two_processes(served):
+    served.bind(max_batch_size=64)
+    with served.connections():
+        assert len(served.front_ends()) == 2
+        assert eventually(
+            lambda: all(
+                sum(each.laddr.port == served.port for each in process.net_connections())
+                == CONNECTIONS // 2
+                for process in served.front_ends()
+            )
+        )
+    x = np.arange(5, dtype=np.float32)[None]
+    assert infer(served.port, "Model", {"x": x})["y"].tolist() == (x + 1).tolist()
+    assert infer_json(served.port, "Model", {"x": x}).json["outputs"][0]["data"] == [1, 2, 3, 4, 5]
+    with GrpcCaller(served.grpc_port) as caller:
+        assert caller.infer("Model", {"x": x})["y"].tolist() == (x + 1).tolist()
+
+
+def test_many_clients_at_once_get_their_own_answers(served):
+    served.bind(max_batch_size=64)
+    wrong = []
+
+    def ask(number):
+        with ModelClient(f"localhost:{served.port}", "Model") as client:
+            for step in range(40):
+                value = 1000.0 * number + step
+                answer = client.infer_sample(np.array([value], np.float32))["y"]
+                if answer.tolist() != [value + 1]:
+                    wrong.append((value, answer))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert wrong == []
+    (stats,) = served_statistics(served)
+    assert stats["inference_count"] == 320
+
+
+def served_statistics(served):
+    token = {"triton-access-token": served.triton.get_access_token() or ""}
+    return call(served.port, "/v2/models/Model/stats", headers=token).json["model_stats"]
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 20_000_000])
+def test_tensors_of_any_size_pass(served, size):
+    served.bind(max_batch_size=4)
+    x = np.arange(size, dtype=np.float32)[None]
+    with GrpcCaller(served.grpc_port) as caller:
+        over_grpc = caller.infer("Model", {"x": x})["y"]
+    over_http = infer(served.port, "Model", {"x": x})["y"]
+
+    assert (over_grpc == x + 1).all()
+    assert (over_http == x + 1).all()
+
+
+def test_streams_of_decoupled_models_are_whole(served):
+    served.bind(function=count, decoupled=True, batching=False)
+    address = f"grpc://localhost:{served.grpc_port}"
+    with DecoupledModelClient(address, "Model") as client:
+        for length in (0, 1, 64, 1000):
+            answers = client.infer_sample(np.array([length], np.float32))
+            assert [each["y"].item() for each in answers] == list(range(length))
+
+
+def test_second_server_on_the_port_is_refused(served):
+    served.bind()
+    for name in ("http_port", "grpc_port"):
+        second = Triton(config=TritonConfig(**{**new_ports(), **TWO, name: served.ports[name]}))
+        with pytest.raises(PyTritonRuntimeError, match=f":{served.ports[name]}' already in use"):
+            second.run()
+        second.stop()
+
+    x = np.ones((1, 1), np.float32)
+    assert infer(served.port, "Model", {"x": x})["y"].tolist() == [[2]]
+
+
+def test_restricted_api_asks_for_its_token_in_every_process():
+    security = TritonSecurityConfig(access_token="secret", restricted_endpoints=["metadata"])
+    with serving(security) as served, served.connections() as connections:
+        statuses = []
+        for each in connections:
+            for headers in ({}, {"triton-access-token": "secret"}):
+                each.request("GET", "/v2", headers=headers)
+                answer = each.getresponse()
+                answer.read()
+                statuses.append(answer.status)
+
+    assert statuses == [403, 200] * CONNECTIONS
+
+
+def test_headers_are_forwarded_by_every_process():
+    seen = []
+
+    def note(requests):
+        seen.extend(request.parameters for request in requests)
+        return plus_one(requests)
+
+    with serving(http_header_forward_pattern="x-.*") as served:
+        served.bind(function=note)
+        body = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+        with served.connections() as connections:
+            for number, each in enumerate(connections):
+                headers = {"x-number": str(number), "other": "no"}
+                each.request("POST", "/v2/models/Model/infer", body, headers)
+                answer = each.getresponse()
+                assert answer.read()
+                assert answer.status == 200
+
+    numbers = [parameters["x-number"] for parameters in seen]
+    assert numbers == [str(number) for number in range(CONNECTIONS)]
+    assert not any("other" in parameters for parameters in seen)
+
+
+def test_model_that_another_process_binds_is_known_to_all_front_ends_at_once(served):
+    url, token = f"localhost:{served.port}", served.triton.get_access_token()
+    with RemoteTriton(url, access_token=token) as remote, served.connections() as connections:
+        for round_number in range(5):
+            name = f"Remote{round_number}"
+            remote.bind(name, plus_one, [X], [Y])
+            statuses = []
+            for each in connections:
+                each.request("GET", f"/v2/models/{name}/ready")
+                answer = each.getresponse()
+                answer.read()
+                statuses.append(answer.status)
+            assert statuses == [200] * CONNECTIONS
+            remote.unbind(name)
+
+
+def test_front_end_is_replaced_and_bound_functions_go_on(served):
+    served.bind(max_batch_size=64)
+    core = served.core
+    with served.connections() as connections, ConstantLoad(served.port, clients=1):
+        first = served.front_ends()[0]
+        first.kill()
+        assert eventually(lambda: first.pid not in {e.pid for e in served.front_ends()})
+        assert eventually(lambda: len(served.front_ends()) == 2)
+        kept = sum(answers(each) for each in connections)
+
+        assert 0 < kept < CONNECTIONS
+    assert served.core.pid == core.pid
+    x = np.ones((1, 1), np.float32)
+    assert infer(served.port, "Model", {"x": x})["y"].tolist() == [[2]]
+
+
+@pytest.mark.parametrize("victim", ["user", "server"])
+def test_everything_ends_when_one_of_the_processes_is_killed(start_script, victim):
+    script = start_script(
+        SERVE, quiet=True, environment={"PYTRITON_FRONTEND_PROCESSES": "2"}
+    ).await_ready()
+    with ConstantLoad(script.http_port) as load:
+        assert eventually(lambda: len(load.statuses) > 20)
+        # Titles of forked processes overwrite the mark in their environment, so they are kept here.
+        processes = psutil.Process(script.process.pid).children(recursive=True)
+        assert len(processes) == 4  # the server, a zygote and two front ends
+        os.kill(script.process.pid if victim == "user" else processes[0].pid, signal.SIGKILL)
+        left = script.await_gone()
+
+    assert left == {}
+    assert eventually(lambda: not any(is_alive(each) for each in processes))
