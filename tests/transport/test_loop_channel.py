@@ -239,3 +239,10 @@ def test_loop_does_not_poll_while_several_requests_run_together(spinner, rig):
     rig.until(lambda: rig.heard)
 
     assert spinner.policies == []
+
+
+def test_closed_channel_keeps_no_spinner(spinner, rig):
+    """A spinner has a descriptor, and whoever takes the messages may keep the channel."""
+    rig.near.close()
+
+    assert rig.near._spinner is None

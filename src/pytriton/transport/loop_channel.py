@@ -130,6 +130,7 @@ class LoopChannel:
             return
         self.stop_watching()
         self.is_open = False
+        self._spinner = None  # it has a descriptor, and this object may be kept longer
         self.channel.close()
         self._memory.remove(self)
 
