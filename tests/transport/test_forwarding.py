@@ -223,6 +223,22 @@ def test_segment_that_the_owner_drops_is_unmapped_by_all(trio):
     assert trio.mapped() == [0, 0, 0, 0]
 
 
+def test_middle_has_news_to_send_until_the_reader_knows_that_a_segment_is_gone(trio):
+    trio.send(1.0)
+    trio.forward(*take_all(trio.from_owner))
+    received = take_all(trio.reader)
+    has_news = [trio.to_reader.maps_memory]
+    received.clear()
+    trio.tell()
+    has_news.append(trio.to_reader.maps_memory)
+    trio.owner.drop_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+    trio.tell()
+
+    assert has_news == [True, True]
+    assert not trio.to_reader.maps_memory
+    assert not trio.reader.maps_memory
+
+
 def test_end_of_the_reader_lets_the_owner_never_reuse_what_it_may_read(trio):
     trio.send(7)
     (array,) = take_all(trio.from_owner)

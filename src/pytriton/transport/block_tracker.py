@@ -71,6 +71,11 @@ class BlockTracker:
         return len(self._mappings)
 
     @property
+    def forwarded_count(self) -> int:
+        """The number of segments of other processes that the peer has mapped."""
+        return len(self._forwarded)
+
+    @property
     def has_releases(self) -> bool:
         """Whether there are releases of the peer's blocks to send."""
         return bool(self._released or self._abandoned)

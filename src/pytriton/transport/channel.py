@@ -81,7 +81,7 @@ class Channel(Protocol):
 
     @property
     def maps_memory(self) -> bool:
-        """Whether memory of the peer is mapped here."""
+        """Whether memory of the peer is mapped here, or that of a third process there."""
 
     @property
     def has_memory_update(self) -> bool:

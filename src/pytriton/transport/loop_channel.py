@@ -66,7 +66,7 @@ class LoopChannel:
 
     @property
     def maps_memory(self) -> bool:
-        """Whether memory of the peer is mapped here."""
+        """Whether memory of the peer is mapped here, or that of a third process there."""
         return self.channel.maps_memory
 
     def start(self) -> None:

@@ -114,7 +114,8 @@ class MemoryChannel:
     @property
     def maps_memory(self) -> bool:
         """See `Channel`."""
-        return self.tracker.mapped_count > 0
+        tracker = self.tracker
+        return tracker.mapped_count > 0 or tracker.forwarded_count > 0
 
     @property
     def has_memory_update(self) -> bool:

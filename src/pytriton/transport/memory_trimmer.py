@@ -29,7 +29,7 @@ class MemoryUser(Protocol):
 
     @property
     def maps_memory(self) -> bool:
-        """Whether memory of the peer is mapped here."""
+        """Whether memory of the peer is mapped here, or that of a third process there."""
 
     def drop_segments(self, segments: Collection[int]) -> None:
         """Tell the peer now which segments were dropped, and send other updates about memory."""
