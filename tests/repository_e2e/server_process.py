@@ -119,6 +119,11 @@ class ServerProcess:
         """What else lives in its session, zombies included unless nobody of it is their parent."""
         return [each for pid in psutil.pids() if (each := self._member(pid)) is not None]
 
+    def model_processes(self) -> list[psutil.Process]:
+        """Its processes without those of front ends."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        return [each for each in children if "front end" not in " ".join(each.cmdline())]
+
     def _member(self, pid: int) -> psutil.Process | None:
         try:
             if pid == self.pid or os.getsid(pid) != self.pid:

@@ -123,7 +123,7 @@ def test_model_that_is_given_up_has_no_process(start_server):
 @pytest.mark.parametrize("ending", ["terminate", "kill"])
 def test_workers_that_nobody_forked_end_with_the_server(start_server, ending):
     server = start_server({"plain": model()}, environment={START_SETTING: "spawn"}).await_ready()
-    workers = psutil.Process(server.pid).children(recursive=True)
+    workers = server.model_processes()
     assert len(workers) == 1
 
     getattr(server.process, ending)()
@@ -172,7 +172,7 @@ def test_unpacked_environment_of_a_killed_server_is_removed_by_the_next(start_se
 
 def test_signal_leaves_no_process(start_server):
     server = start_server(repository()).await_ready()
-    assert len(server.descendants()) == 5  # a zygote, three workers, what one of them started
+    assert len(server.model_processes()) == 5  # a zygote, three workers, what one of them started
 
     assert server.end() == 0
 

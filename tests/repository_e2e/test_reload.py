@@ -78,7 +78,7 @@ class SteadyClients:
 def test_reloads_lose_no_request_and_leave_no_process(start_server):
     flags = ["--model-control-mode=explicit", "--load-model=m"]
     server = start_server({"m": numbered(0)}, flags=flags).await_ready()
-    process_count = len(server.descendants())
+    process_count = len(server.model_processes())
     descriptor_count = server.descriptor_count()
 
     with SteadyClients(server, "m") as clients:
@@ -100,7 +100,7 @@ def test_reloads_lose_no_request_and_leave_no_process(start_server):
 def test_loads_unloads_requests_and_lists_may_come_at_once(start_server):
     """Whatever the order, each is answered in words, and in the end the model can be loaded."""
     server = start_server({"m": numbered(1)}, flags=["--model-control-mode=explicit"]).await_ready()
-    process_count = len(server.descendants())
+    process_count = len(server.model_processes())
     actions = [
         lambda: server.load("m").status,
         lambda: server.unload("m").status,
@@ -123,7 +123,7 @@ def test_loads_unloads_requests_and_lists_may_come_at_once(start_server):
     assert server.infer("m") == [1.0]
     assert server.unload("m").status == 200
     assert eventually(lambda: server.workers() == []), server.workers()
-    assert len(server.descendants()) <= max(process_count, 1)
+    assert len(server.model_processes()) <= max(process_count, 1)
 
 
 def test_reload_that_fails_keeps_the_old_model_serving(start_server):

@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 import time
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -144,10 +145,22 @@ class LinuxMachine:
 
 def make_spinner(loop: asyncio.AbstractEventLoop, short_ns: int = _SHORT_NS) -> LoopSpinner | None:
     """Returns a spinner for a loop; None where polling is not possible or not allowed."""
+    machine = _machine_of(loop) if _allowed_cores > 1 else None
+    if machine is None:
+        return None
+    return LoopSpinner(loop.call_soon, machine, _allowed_cores, short_ns)
+
+
+# All channels of a loop share one: it has a file descriptor.
+_machines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LinuxMachine]
+_machines = weakref.WeakKeyDictionary()
+
+
+def _machine_of(loop: asyncio.AbstractEventLoop) -> LinuxMachine | None:
+    machine = _machines.get(loop)
     epoll_of = getattr(loop, "_get_backend_id", None)  # uvloop's
-    if _allowed_cores > 1 and epoll_of is not None:
+    if machine is None and epoll_of is not None:
         with contextlib.suppress(OSError):  # not on Linux
             load_fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-            machine = LinuxMachine(epoll_of(), load_fd)
-            return LoopSpinner(loop.call_soon, machine, _allowed_cores, short_ns)
-    return None
+            machine = _machines[loop] = LinuxMachine(epoll_of(), load_fd)
+    return machine
