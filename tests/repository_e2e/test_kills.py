@@ -130,7 +130,7 @@ def test_workers_that_nobody_forked_end_with_the_server(start_server, ending):
 
     server.exit_code()
     assert eventually(lambda: not any(map(is_alive, workers)))
-    assert is_gone(server)
+    assert eventually(lambda: is_gone(server))
 
 
 def packed_environment(path):

@@ -92,7 +92,7 @@ def test_reloads_lose_no_request_and_leave_no_process(start_server):
     assert clients.errors == []
     assert server.infer("m") == [RELOADS]
     assert len(set(clients.values)) > RELOADS / 2  # most of them served somebody
-    assert eventually(lambda: len(server.descendants()) == process_count)
+    assert eventually(lambda: len(server.model_processes()) == process_count)
     assert eventually(lambda: server.descriptor_count() <= descriptor_count)
     assert server.zombies() == []
 
