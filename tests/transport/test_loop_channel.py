@@ -76,6 +76,44 @@ def test_messages_come_in_order(rig, reads_ahead):
     assert [frame.batch for frame in rig.heard] == list(range(100))
 
 
+def test_loop_looks_for_a_second_message_less_often_while_there_is_none(rig):
+    rig.near.reads_ahead = True
+    receive = rig.near.channel.receive
+    missed = []
+
+    def count_misses():
+        received = receive()
+        if received is None:
+            missed.append(len(rig.heard))
+        return received
+
+    rig.near.channel.receive = count_misses
+    for batch in range(40):
+        rig.far.send(Cancel(batch, 0))
+        rig.until(lambda: len(rig.heard) > batch)  # noqa: B023  it is called in this iteration
+        rig.turn()
+
+    assert missed == [2, 5, 10, 19, 28, 37]
+
+
+def test_loop_reads_several_messages_at_once_when_they_come_together_again(rig):
+    rig.near.reads_ahead = True
+    for batch in range(40):
+        rig.far.send(Cancel(batch, 0))
+        rig.until(lambda: len(rig.heard) > batch)  # noqa: B023  it is called in this iteration
+    for batch in range(40, 80):
+        rig.far.send(Cancel(batch, 0))
+    readings = []
+    on_readable = rig.near._on_readable
+    rig.loop.remove_reader(rig.near.channel.fileno())
+    rig.loop.add_reader(
+        rig.near.channel.fileno(), lambda: (on_readable(), readings.append(len(rig.heard)))
+    )
+    rig.until(lambda: len(rig.heard) == 80)
+
+    assert len(readings) <= 16
+
+
 def test_sending_does_not_wait_and_the_rest_goes_when_there_is_room(rig):
     count = 0
     while not rig.near.channel.has_unsent:

@@ -9,6 +9,7 @@ record.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,6 +30,11 @@ from pytriton.transport.worker_frames import (
     ServiceCall,
     ServiceReply,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Buffer = bytes | bytearray | memoryview
 
 __all__ = [
     "INLINE_ALIGNMENT",
@@ -54,6 +60,7 @@ __all__ = [
 
 INLINE_ALIGNMENT = 16
 _LENGTH = struct.Struct("<I")
+_PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
 
 
 class RequestDetails(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -181,16 +188,16 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
 
-def encode_frame(frame: Frame) -> bytes:
-    """Returns the message up to the start of its payload."""
+def encode_frame(frame: Frame, inline: Sequence[Buffer] = ()) -> bytes:
+    """Returns the message with the bytes of its small tensors."""
     record = _encoder.encode(frame)
     length = len(record)
-    padding = -(4 + length) % INLINE_ALIGNMENT
-    return _LENGTH.pack(length) + record + bytes(padding)
+    padding = _PADDING[-(4 + length) % INLINE_ALIGNMENT]
+    return b"".join([_LENGTH.pack(length), record, padding, *inline])
 
 
-def decode_frame(message: memoryview) -> tuple[Frame, int]:
+def decode_frame(message: bytearray) -> tuple[Frame, int]:
     """Returns the record of a message, and the offset at which its payload begins."""
-    (length,) = _LENGTH.unpack_from(message)
-    frame = _decoder.decode(message[4 : 4 + length])
-    return frame, 4 + length + (-(4 + length) % INLINE_ALIGNMENT)
+    end = 4 + _LENGTH.unpack_from(message)[0]
+    frame = _decoder.decode(memoryview(message)[4:end])
+    return frame, end + (-end % INLINE_ALIGNMENT)

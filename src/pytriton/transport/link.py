@@ -94,18 +94,17 @@ class Link:
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one message, after those that are still queued."""
-        framed = self._framed(message)
         if not self._unsent and not descriptors:
             # Nearly always all data fits; not queueing it saves a microsecond.
             try:
-                sent = self.socket.send(framed)
+                sent = self.socket.send(message)
             except BlockingIOError:
                 sent = 0
-            if sent == len(framed):
+            if sent == len(message):
                 return
-            self._unsent.append((memoryview(framed)[sent:], ()))
+            self._unsent.append((memoryview(message)[sent:], ()))
         else:
-            self._unsent.append((memoryview(framed), descriptors))
+            self._unsent.append((memoryview(message), descriptors))
         self.flush()
 
     def flush(self) -> None:
@@ -158,9 +157,6 @@ class Link:
         for descriptor in self.take_descriptors(len(self._descriptors)):
             os.close(descriptor)
 
-    def _framed(self, message: bytes) -> bytes:
-        return message
-
     def _send(self, data: memoryview, descriptors: Sequence[int]) -> int:
         if not descriptors:
             return self.socket.send(data)
@@ -192,7 +188,7 @@ class StreamLink(Link):
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """See `Link.send`; there is no limit on the number of descriptors."""
-        data = memoryview(self._framed(message))
+        data = memoryview(_LENGTH.pack(len(message)) + message)
         while len(descriptors) > MAX_DESCRIPTORS:
             self._unsent.append((data[:1], descriptors[:MAX_DESCRIPTORS]))
             data, descriptors = data[1:], descriptors[MAX_DESCRIPTORS:]
@@ -226,9 +222,6 @@ class StreamLink(Link):
         message = received[4:end]
         del received[:end]
         return message
-
-    def _framed(self, message: bytes) -> bytes:
-        return _LENGTH.pack(len(message)) + message
 
 
 def make_link(sock: socket.socket) -> Link:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pytriton.transport.arena import Arena
     from pytriton.transport.frames import Frame
     from pytriton.transport.payload import Buffer
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 # A larger message is sent in a block; the rest of the limit is left for the memory update.
 _SPILL_BYTES = MAX_MESSAGE_BYTES - (32 << 10)
+_NO_BLOCKS: dict[int, NDArray[np.uint8]] = {}
 
 
 class MemoryChannel:
@@ -76,14 +80,14 @@ class MemoryChannel:
             return None
         if not message:
             raise EOFError
-        frame, start = decode_frame(memoryview(message))
+        frame, start = decode_frame(message)
         memory = frame.memory
         if memory is None:
-            return Received(frame, message, start, {})
+            return Received(frame, message, start, _NO_BLOCKS)
         blocks = self.tracker.apply_update(memory, self._take_segments(memory.segments))
         if isinstance(frame, Spill):
             message = bytearray(blocks[frame.block][: frame.size])
-            frame, start = decode_frame(memoryview(message))
+            frame, start = decode_frame(message)
             frame.memory = memory
         return Received(frame, message, start, blocks)
 
@@ -160,15 +164,16 @@ class MemoryChannel:
         )
 
     def _send(self, frame: Frame, payload: Payload | None) -> None:
-        payload = payload or self.payload()
+        if payload is None:
+            payload = self.payload()
         inline: Sequence[Buffer] = payload.inline
-        message = b"".join((encode_frame(frame), *inline))
+        message = encode_frame(frame, inline)
         if len(message) > _SPILL_BYTES:
             frame, inline = self._spill(message, payload), ()
-        descriptors: list[int] = []
+        descriptors: Sequence[int] = ()
         if payload.blocks or payload.returned_blocks or self.tracker.has_update:
             frame.memory, descriptors = self.tracker.make_update(payload)
-            message = b"".join((encode_frame(frame), *inline))
+            message = encode_frame(frame, inline)
         self.link.send(message, descriptors)
 
     def _spill(self, message: bytes, payload: Payload) -> Spill:

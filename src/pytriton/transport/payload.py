@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from pytriton.dtypes import BY_NUMBER, BYTES, bytes_elements_to_array, decode_bytes
@@ -12,7 +13,7 @@ from pytriton.transport.arena import Arena, Block, RemoteBlock, find_block
 from pytriton.transport.frames import INLINE_ALIGNMENT, Frame, PartRef, TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,37 +27,38 @@ INLINE_TOTAL_BYTES = 64 << 10
 _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
 
 
-class Payload:
+class Payload(msgspec.Struct, eq=False):
     """Collects the tensor bytes of one outgoing message.
 
-    Args:
+    Attributes:
         arena: The arena for large tensors; None if all tensors are sent inside the message.
         forwards: Whether tensors in blocks of other processes are forwarded instead of copied,
             because the receiver only reads them.
+        inline: The bytes of the tensors inside the message.
+        inline_size: Their number.
+        blocks: The blocks that the message refers to.
+        returned_blocks: The same, of blocks of the receiver.
     """
 
-    __slots__ = ("_arena", "_forwards", "_inline_size", "blocks", "inline", "returned_blocks")
-
-    def __init__(self, arena: Arena | None, *, forwards: bool = False) -> None:
-        self._arena = arena
-        self._forwards = forwards
-        self._inline_size = 0
-        self.inline: list[Buffer] = []
-        self.blocks: list[Block | RemoteBlock] = []
-        self.returned_blocks: list[RemoteBlock] = []
+    arena: Arena | None
+    forwards: bool = False
+    inline: list[Buffer] = []
+    inline_size: int = 0
+    blocks: list[Block | RemoteBlock] = []
+    returned_blocks: list[RemoteBlock] = []
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Add `pieces` as one tensor; returns its block (0: inside the message) and offset."""
-        arena = self._arena
+        arena = self.arena
         if arena is None or (
-            size <= INLINE_TENSOR_BYTES and self._inline_size + size <= INLINE_TOTAL_BYTES
+            size <= INLINE_TENSOR_BYTES and self.inline_size + size <= INLINE_TOTAL_BYTES
         ):
-            offset = self._inline_size
+            offset = self.inline_size
             padding = -size % INLINE_ALIGNMENT
             self.inline.extend(pieces)
             if padding:
                 self.inline.append(_PADDING[padding])
-            self._inline_size = offset + size + padding
+            self.inline_size = offset + size + padding
             return 0, offset
         if len(pieces) == 1 and (found := find_block(pieces[0])) is not None:
             block, offset = found
@@ -84,13 +86,13 @@ class Payload:
         The owner gets it back when nobody reads it any more, neither here nor in the receiver. The
         receiver may write to it, so the process that forwards a block must be its only reader.
         """
-        assert self._arena is not None, "there is no shared memory to refer to"
+        assert self.arena is not None, "there is no shared memory to refer to"
         return self._lend(block)
 
     def _may_lend(self, arena: Arena, block: Block | RemoteBlock) -> bool:
         if isinstance(block, Block):
             return arena.owns(block)
-        return self._forwards or block.is_unshared
+        return self.forwards or block.is_unshared
 
     def _lend(self, block: Block | RemoteBlock) -> int:
         if block not in self.blocks:
@@ -98,33 +100,34 @@ class Payload:
         return block.id
 
 
-class Received:
-    """A received message, and access to its tensors."""
+class Received(msgspec.Struct, eq=False):
+    """A received message, and access to its tensors.
 
-    __slots__ = ("_blocks", "_message", "_start", "frame")
+    Attributes:
+        frame: The record.
+        message: The whole message.
+        start: Where the bytes of its small tensors begin.
+        blocks: The blocks that it uses, by their ids.
+    """
 
-    def __init__(
-        self, frame: Frame, message: bytearray, start: int, blocks: dict[int, NDArray[np.uint8]]
-    ) -> None:
-        self.frame = frame
-        self._message = message
-        self._start = start
-        self._blocks = blocks
-
-    @property
-    def uses_blocks(self) -> bool:
-        """Whether any of its tensors are in shared memory."""
-        return bool(self._blocks)
+    frame: Frame
+    message: bytearray
+    start: int
+    blocks: Mapping[int, NDArray[np.uint8]]
 
     def buffer(self, ref: TensorRef) -> memoryview:
         """Returns the tensor's bytes; the view keeps their memory alive."""
         if ref.parts:
             return self._join(ref.parts, ref.size).data
-        return self._view(ref)
+        return self.column(ref, 0, ref.size)
 
-    def column(self, ref: ColumnRef) -> memoryview:
-        """Returns the bytes of a column; the view keeps their memory alive."""
-        return self._view(ref)
+    def column(self, ref: TensorRef | PartRef | ColumnRef, start: int, end: int) -> memoryview:
+        """Returns the bytes `start` to `end` of a column; the view keeps their memory alive."""
+        if ref.block:
+            at = ref.offset
+            return self.blocks[ref.block].data[at + start : at + end]
+        at = self.start + ref.offset
+        return memoryview(self.message)[at + start : at + end]
 
     def array(self, ref: TensorRef) -> NDArray[Any]:
         """Returns the tensor as a writable array; for BYTES an object array of bytes elements."""
@@ -136,16 +139,11 @@ class Received:
         if ref.parts:
             return self._join(ref.parts, ref.size).view(dtype.numpy).reshape(ref.shape)
         if ref.block:
-            flat = self._blocks[ref.block][ref.offset : ref.offset + ref.size].view(dtype.numpy)
+            flat = self.blocks[ref.block][ref.offset : ref.offset + ref.size].view(dtype.numpy)
             return flat.reshape(ref.shape)
         array: NDArray[Any]
-        array = np.ndarray(ref.shape, dtype.numpy, self._message, self._start + ref.offset)
+        array = np.ndarray(ref.shape, dtype.numpy, self.message, self.start + ref.offset)
         return array
-
-    def _view(self, ref: TensorRef | PartRef | ColumnRef) -> memoryview:
-        source: Any = self._blocks[ref.block] if ref.block else self._message
-        start = ref.offset + (0 if ref.block else self._start)
-        return memoryview(source)[start : start + ref.size]
 
     def _join(self, parts: Sequence[PartRef], size: int) -> NDArray[np.uint8]:
         """Copies parts to one place; raises ValueError if they are not `size` bytes together."""
@@ -155,6 +153,6 @@ class Received:
         at = 0
         for part in parts:
             end = at + part.size
-            joined[at:end] = np.frombuffer(self._view(part), np.uint8)
+            joined[at:end] = np.frombuffer(self.column(part, 0, part.size), np.uint8)
             at = end
         return joined
