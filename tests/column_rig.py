@@ -17,8 +17,6 @@ from pytriton.errors import InternalError
 from pytriton.executor.batch_tracker import BatchTracker, ModelLabels
 from pytriton.executor.columns import (
     InputColumn,
-    JoinedChunk,
-    PiecesChunk,
     Signature,
     make_members,
     shared_request,
@@ -34,6 +32,7 @@ from pytriton.transport.frames import (
     TensorRef,
 )
 from pytriton.transport.payload import Payload, Received
+from tests.chunks import JoinedChunk, PiecesChunk
 from tests.fakes import FakeClock, FakeLoop, RecordingSink, model_spec
 
 INT32 = dtypes.INT32

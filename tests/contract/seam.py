@@ -25,8 +25,6 @@ from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.executor.columns import (
     InputColumn,
-    JoinedChunk,
-    PiecesChunk,
     Signature,
     make_members,
     shared_request,
@@ -45,6 +43,7 @@ from pytriton.transport.frontend_frames import Configure
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
+from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor
 from tests.fakes import FakeInstance, RecordingSink

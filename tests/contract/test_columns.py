@@ -14,8 +14,6 @@ from pytriton import dtypes
 from pytriton.engine.answers import Answers
 from pytriton.executor.columns import (
     InputColumn,
-    JoinedChunk,
-    PiecesChunk,
     Signature,
     make_members,
     shared_request,
@@ -23,6 +21,7 @@ from pytriton.executor.columns import (
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
 from pytriton.model_config import Tensor
+from tests.chunks import JoinedChunk, PiecesChunk
 from tests.contract.benches import COUPLED, Bench, floats, to_arrays, to_tensor
 from tests.contract.worker_bench import WORKERS, WorkerBench
 from tests.fakes import RecordingSink
@@ -92,7 +91,7 @@ class Columns:
         else:
             chunk = PiecesChunk(signature, self.recorder, (cells,), starts)
         requests = [shared_request("m", signature, 0, rows=len(array)) for array in arrays]
-        batch = make_members(chunk, None, requests)
+        batch = list(make_members(chunk, None, requests))
         sinks = []
         for other in others:
             sinks.append(RecordingSink())

@@ -16,6 +16,7 @@ from pytriton.transport import arena
 from pytriton.transport.arena import Arena, find_unshared_remote_block
 from pytriton.transport.channel import Received
 from pytriton.transport.frames import Execute, MemoryFrame, PartRef, TensorRef
+from pytriton.transport.frontend_frames import ChunkItem, ColumnRef, Submit
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.transport.memory_channel import MemoryChannel
@@ -110,6 +111,23 @@ def test_blocks_of_joined_parts_are_released_with_the_message(ends: Ends) -> Non
 
     assert left.tracker.lent_count == 0
     assert not array.any()
+
+
+def test_column_that_is_kept_does_not_keep_other_blocks_of_its_message(ends: Ends) -> None:
+    left, right = ends
+    payload = left.payload()
+    columns = []
+    for value in b"ab":
+        data = bytes([value]) * MIB
+        block, offset = payload.add([data], MIB)
+        columns.append(ColumnRef(offset, MIB, block))
+    left.send(Submit([], [ChunkItem(1, 1, 2, 0, columns)]), payload)
+    kept = receive(right).restricted(columns[1:])
+    right.send(MemoryFrame())
+    left.receive()
+
+    assert left.tracker.lent_count == 1
+    assert kept.column(columns[1], MIB // 2, MIB) == b"b" * (MIB // 2)
 
 
 def test_parts_of_another_size_than_their_tensor_are_refused(ends: Ends) -> None:

@@ -80,13 +80,13 @@ def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> lis
     """Add all inputs of a batch with members of chunks."""
     refs = []
     inferences, runs, rows = batch.inferences, batch.runs, batch.rows
-    run = runs[0]
-    is_one_run = len(runs) == 1 and not batch.has_others
-    for index, column in enumerate(run.chunk.signature.inputs):
-        if is_one_run:
-            pieces = run.chunk.pieces(index, run.first, run.end)
-        else:
+    for index, column in enumerate(runs[0].chunk.signature.inputs):
+        if batch.has_others:
             pieces = _mixed_pieces(index, column.name, inferences, runs)
+        else:
+            pieces = []
+            for run in runs:
+                pieces += run.chunk.pieces(index, run.first, run.end)
         shape = (rows, *column.shape) if batching else column.shape
         size = rows * column.row_bytes
         block, offset = payload.add(pieces, size)

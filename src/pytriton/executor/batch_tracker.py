@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytriton.errors import ServerError
     from pytriton.executor.base import Instance, InstanceEvents
+    from pytriton.executor.columns import Run
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest, InferTensor
     from pytriton.transport.channel import Payload, Received
@@ -147,17 +148,15 @@ class BatchTracker:
     def _make_frame(self, batch: RunningBatch, payload: Payload) -> Execute:
         labels = self._labels
         inferences = batch.inferences
-        requests = [inference.request for inference in inferences]
-        rows = [request.rows for request in requests]
         runs = find_runs(inferences)
         if runs:
-            batch.rows = sum(rows)
-            batch.runs = runs
-            batch.has_others = sum([run.end - run.first for run in runs]) < len(inferences)
+            rows = self._add_runs(batch, runs)
             frame = Execute(batch.id, rows, add_columns(payload, batch, batching=labels.batching))
             if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
                 frame.outputs = requested_outputs(runs)
         else:
+            requests = [inference.request for inference in inferences]
+            rows = [request.rows for request in requests]
             frame = Execute(batch.id, rows, self._add_inputs(requests, rows, payload))
         if batch.has_others:
             self._describe_others(batch, frame)
@@ -166,8 +165,20 @@ class BatchTracker:
             for inference in inferences:
                 inference.instance = instance
         if labels.is_model_file:
-            frame.details = request_details(requests)
+            frame.details = request_details([inference.request for inference in inferences])
         return frame
+
+    def _add_runs(self, batch: RunningBatch, runs: list[Run]) -> list[int]:
+        """Add the runs to their batch; returns the number of rows of each request of the batch."""
+        rows: list[int] = []
+        for run in runs:
+            rows += run.rows_of_each()
+        batch.runs = runs
+        batch.has_others = len(rows) < len(batch.inferences)
+        if batch.has_others:
+            rows = [inference.request.rows for inference in batch.inferences]
+        batch.rows = sum(rows)
+        return rows
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
         """Add what requests have that are no members of chunks: ids, parameters, traces."""

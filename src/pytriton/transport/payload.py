@@ -121,6 +121,11 @@ class Received(msgspec.Struct, eq=False):
             return self._join(ref.parts, ref.size).data
         return self.column(ref, 0, ref.size)
 
+    def restricted(self, refs: Sequence[ColumnRef]) -> Received:
+        """Returns the message without blocks that these columns do not use, so as to free them."""
+        blocks = {ref.block: self.blocks[ref.block] for ref in refs if ref.block}
+        return Received(self.frame, self.message, self.start, blocks)
+
     def column(self, ref: TensorRef | PartRef | ColumnRef, start: int, end: int) -> memoryview:
         """Returns the bytes `start` to `end` of a column; the view keeps their memory alive."""
         if ref.block:

@@ -62,7 +62,7 @@ class GatheredChunk:
         self.sink = sink
         self.model = model
         self.callers: list[Any] = []  # whom the sink answers, by index
-        self.members: Sequence[Inference] = ()  # by index; once submitted, until all are answered
+        self.members: list[Inference] = []  # once submitted, until all are answered
         self.row_starts: Sequence[int] = ()
         self._rows = rows
         self._version = version
@@ -81,9 +81,10 @@ class GatheredChunk:
         self.row_starts = range(0, (count + 1) * rows, rows)
         received_ns = self.received_ns // count
         model = self.model
-        request = shared_request(model.spec.name, self.signature, received_ns, rows=rows)
-        request.model_version = self._version
-        members = self.members = make_members(self, model, request)
+        request = shared_request(
+            model.spec.name, self.signature, received_ns, rows=rows, version=self._version
+        )
+        members = make_members(self, model, request)
         model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
 
     def end(self, count: int) -> None:
@@ -94,7 +95,7 @@ class GatheredChunk:
         """
         self._open_count -= count
         if not self._open_count:
-            self.members = ()
+            self.members = []
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""

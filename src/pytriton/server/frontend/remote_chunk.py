@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytriton.dtypes import BY_NUMBER
 from pytriton.executor.columns import (
     InputColumn,
-    JoinedChunk,
+    MemberSink,
     Signature,
     make_members,
     shared_request,
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
     from pytriton.engine.served_model import ServedModel
     from pytriton.errors import ServerError
-    from pytriton.executor.columns import Chunk, OutputColumn
+    from pytriton.executor.columns import Buffer, ChunkSink, OutputColumn
     from pytriton.executor.inference import Inference
-    from pytriton.messages import InferRequest, InferResponse
-    from pytriton.server.frontend.session import FrontEndSession
+    from pytriton.messages import InferRequest, InferResponse, ResponseSink
+    from pytriton.server.frontend.reply_outbox import ReplyOutbox
     from pytriton.transport.channel import Received
-    from pytriton.transport.frontend_frames import ChunkItem, DefineSignature
+    from pytriton.transport.frontend_frames import ChunkItem, ColumnRef, DefineSignature
 
 
 def read_signature(frame: DefineSignature) -> Signature:
@@ -39,60 +41,100 @@ def read_signature(frame: DefineSignature) -> Signature:
     return Signature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
 
 
-class RemoteChunk:
-    """One chunk of a front end; sends the answers of its members."""
+class RemoteChunk(msgspec.Struct, eq=False):
+    """A chunk of a front end, whose columns stay in the message in which they came; see `Chunk`.
 
-    __slots__ = ("_call", "_is_ordered", "_left", "_members", "_session")
+    Attributes:
+        call: The number that the front end has given it.
+        received: The message.
+        columns: Where in the message the bytes of each input are.
+        open_count: The number of members that were not answered yet.
+        is_ordered: Whether its model preserves the order of requests.
+        members: Its members by index, until all of them are answered.
+    """
 
-    def __init__(self, session: FrontEndSession, call: int) -> None:
-        self._session = session
-        self._call = call
-        self._members: list[Inference] = []
-        self._left = 0
-        self._is_ordered = False
+    signature: Signature
+    sink: ChunkSink
+    row_starts: Sequence[int]
+    call: int
+    received: Received
+    columns: list[ColumnRef]
+    open_count: int
+    is_ordered: bool
+    members: list[Inference] = []
+
+    def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
+        """See `Chunk`."""
+        starts = self.row_starts
+        row_bytes = self.signature.inputs[column].row_bytes
+        start, stop = starts[first] * row_bytes, starts[end] * row_bytes
+        return [self.received.column(self.columns[column], start, stop)]
+
+    def member_sink(self, index: int) -> ResponseSink:
+        """See `Chunk`."""
+        return MemberSink(self, index)
+
+
+class RemoteChunks:
+    """The chunks of a front end that are not answered yet; sends the answers of their members."""
+
+    def __init__(self, outbox: ReplyOutbox) -> None:
+        self._outbox = outbox
+        self._chunks: dict[int, RemoteChunk] = {}
 
     def submit(
         self, received: Received, item: ChunkItem, signature: Signature, model: ServedModel
     ) -> None:
-        """Queue all requests of the chunk."""
-        rows = item.rows
-        row_starts: Sequence[int] = range(item.count + 1)
-        if rows:
-            row_starts = list(itertools.accumulate(rows, initial=0))
-        columns = [received.column(ref) for ref in item.columns]
-        chunk = JoinedChunk(signature, self, columns, row_starts)
-        requests = _read_requests(item, signature, model.spec.name)
-        self._members = members = make_members(chunk, model, requests)
-        self._left = item.count
-        self._is_ordered = model.spec.is_ordered
+        """Queue all requests of a chunk."""
+        call, count, spec = item.call, item.count, model.spec
+        row_starts: Sequence[int] = range(count + 1)
+        if item.rows:
+            row_starts = list(itertools.accumulate(item.rows, initial=0))
+        if received.blocks:
+            received = received.restricted(item.columns)
+        chunk = RemoteChunk(
+            signature, self, row_starts, call, received, item.columns, count, spec.is_ordered
+        )
+        requests = _read_requests(item, signature, spec.name)
+        members = make_members(chunk, model, requests)
+        self._chunks[call] = chunk
         model.submit_chunk(members, time.monotonic_ns())
 
-    def cancel(self, index: int) -> None:
-        """Cancel one request."""
-        self._members[index].cancel()
+    def cancel(self, call: int, index: int) -> None:
+        """Cancel one request, if its chunk was not answered yet."""
+        chunk = self._chunks.get(call)
+        if chunk is not None:
+            chunk.members[index].cancel()
 
     def cancel_all(self) -> None:
         """Cancel all requests: the front end has ended."""
-        for member in self._members:
-            member.cancel()
+        chunks, self._chunks = self._chunks, {}
+        for chunk in chunks.values():
+            for member in chunk.members:
+                member.cancel()
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __repr__(self) -> str:
+        return f"<RemoteChunks {len(self)} not answered>"
 
     # Answers
 
     def on_rows(
-        self, chunk: Chunk, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Send the answers of neighbours."""
         starts = chunk.row_starts
-        rows = starts[end] - starts[first]
-        outbox = self._session.outbox
-        if self._is_ordered:
+        outbox = self._outbox
+        if chunk.is_ordered:
             outbox.flush_items()  # a front end passes on the rows of a message first
-        outbox.add_rows(self._call, first, end, outputs, row, rows)
-        self._count(end - first)
+        outbox.add_rows(chunk.call, first, end, outputs, row, starts[end] - starts[first])
+        self._count(chunk, end - first)
 
     def on_outcome(
         self,
-        chunk: Chunk,
+        chunk: Any,
         index: int,
         response: InferResponse | None,
         error: ServerError | None,
@@ -100,42 +142,40 @@ class RemoteChunk:
         is_refused: bool,
     ) -> None:
         """Send the end of one request."""
-        outbox = self._session.outbox
         if error is not None:
-            outbox.add_error(self._call, error, is_refused=is_refused, index=index)
+            self._outbox.add_error(chunk.call, error, is_refused=is_refused, index=index)
         else:
-            outbox.add_response(self._call, response, is_final=True, index=index)
-        self._count(1)
+            self._outbox.add_response(chunk.call, response, is_final=True, index=index)
+        self._count(chunk, 1)
 
-    def _count(self, count: int) -> None:
-        self._left -= count
-        if not self._left:
-            self._members = []  # they refer to this object
-            self._session.end_chunk(self._call)
+    def _count(self, chunk: RemoteChunk, count: int) -> None:
+        chunk.open_count -= count
+        if not chunk.open_count:
+            chunk.members = []  # they refer to the chunk
+            self._chunks.pop(chunk.call, None)
 
 
 def _read_requests(
     item: ChunkItem, signature: Signature, model_name: str
 ) -> InferRequest | list[InferRequest]:
     """Returns the record of all members, or that of each; equal members share one."""
-
-    def read(rows: int = 1, priority: int = 0, timeout_us: int = 0) -> InferRequest:
-        request = shared_request(
-            model_name,
-            signature,
-            item.received_ns,
-            rows=rows,
-            priority=priority,
-            timeout_us=timeout_us,
-        )
-        request.model_version = item.model_version
-        return request
-
+    received_ns, version = item.received_ns, item.model_version
     if not item.rows and not item.priorities:
-        return read()
+        return shared_request(model_name, signature, received_ns, version=version)
     ones, zeros = [1] * item.count, [0] * item.count
     details = list(
         zip(item.rows or ones, item.priorities or zeros, item.timeouts_us or zeros, strict=True)
     )
-    requests = {each: read(*each) for each in set(details)}
+    requests = {
+        each: shared_request(
+            model_name,
+            signature,
+            received_ns,
+            rows=each[0],
+            priority=each[1],
+            timeout_us=each[2],
+            version=version,
+        )
+        for each in set(details)
+    }
     return [requests[each] for each in details]

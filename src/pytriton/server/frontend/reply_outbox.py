@@ -106,12 +106,14 @@ class ReplyOutbox:
             payload = self._payload = self._channel.payload()
         refs = []
         for column in outputs:
-            start, size = row * column.row_bytes, rows * column.row_bytes
+            row_bytes = column.row_bytes
+            start, size = row * row_bytes, rows * row_bytes
             block, offset = payload.add((column.data[start : start + size],), size)
             refs.append(
                 TensorRef(column.name, column.dtype.number, column.shape, offset, size, block)
             )
-            self._bytes += size if not block else 0
+            if not block:
+                self._bytes += size
         self._rows.append(RowsItem(call, first, end, refs))
         self._flush_when_due()
 

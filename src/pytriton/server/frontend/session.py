@@ -24,7 +24,7 @@ from pytriton.errors import (
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
 from pytriton.server.frontend.logs import log_entry
-from pytriton.server.frontend.remote_chunk import RemoteChunk, read_signature
+from pytriton.server.frontend.remote_chunk import RemoteChunks, read_signature
 from pytriton.server.frontend.remote_request import RefusedRequest, RemoteRequest, read_request
 from pytriton.server.frontend.reply_outbox import ReplyOutbox
 from pytriton.transport.frontend_frames import (
@@ -123,7 +123,6 @@ class FrontEndSession:
         self._on_event = on_event
         self._on_lost = on_lost
         self._requests: dict[int, RemoteRequest] = {}
-        self._chunks: dict[int, RemoteChunk] = {}
         self._signatures: dict[int, tuple[int, Signature]] = {}  # with the model's number
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             Submit: self._on_submit,
@@ -146,6 +145,7 @@ class FrontEndSession:
         )
         self._channel.reads_ahead = True
         self.outbox = ReplyOutbox(self._channel, shared.loop)
+        self._chunks = RemoteChunks(self.outbox)
 
     def start(self, first: Frame) -> None:
         """Send the first message and the registry, and start to read."""
@@ -179,9 +179,7 @@ class FrontEndSession:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.cancel()
-        chunks, self._chunks = self._chunks, {}
-        for chunk in chunks.values():
-            chunk.cancel_all()
+        self._chunks.cancel_all()
 
     @property
     def request_count(self) -> int:
@@ -290,12 +288,7 @@ class FrontEndSession:
             shared.registry.push()
             self.outbox.add_outdated(item.call)
             return
-        chunk = self._chunks[item.call] = RemoteChunk(self, item.call)
-        chunk.submit(received, item, signature, model)
-
-    def end_chunk(self, call: int) -> None:
-        """Forget a chunk whose requests have all been answered."""
-        self._chunks.pop(call, None)
+        self._chunks.submit(received, item, signature, model)
 
     def _on_flow(self, received: Received, frame: Flow) -> None:
         for call in frame.cancelled:
@@ -303,9 +296,7 @@ class FrontEndSession:
             if request is not None:
                 request.cancel()
         for call, index in frame.cancelled_members:
-            chunk = self._chunks.get(call)
-            if chunk is not None:
-                chunk.cancel(index)
+            self._chunks.cancel(call, index)
         for call, count in frame.consumed.items():
             request = self._requests.get(call)
             if request is not None:

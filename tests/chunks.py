@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunks of both kinds, for tests that submit members themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytriton.executor.columns import ChunkSink, MemberSink, Signature
+from pytriton.executor.inference import Inference
+from pytriton.messages import ResponseSink
+
+Buffer = bytes | bytearray | memoryview
+
+
+class JoinedChunk:
+    """A chunk whose columns are one buffer each, as in a message of another process.
+
+    Args:
+        signature: What its requests have in common.
+        sink: Receives the answers.
+        columns: The bytes of each input of the signature, all members joined.
+        row_starts: See `Chunk`. For members of one row each, and for models without a batch
+            dimension, it is `range(count + 1)`.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        sink: ChunkSink,
+        columns: Sequence[memoryview],
+        row_starts: Sequence[int],
+    ) -> None:
+        self.signature = signature
+        self.sink = sink
+        self._columns = columns
+        self.row_starts = row_starts
+        self.members: list[Inference] = []
+
+    def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
+        """See `Chunk`."""
+        starts = self.row_starts
+        row_bytes = self.signature.inputs[column].row_bytes
+        return [self._columns[column][starts[first] * row_bytes : starts[end] * row_bytes]]
+
+    def member_sink(self, index: int) -> ResponseSink:
+        """See `Chunk`."""
+        return MemberSink(self, index)
+
+    def __repr__(self) -> str:
+        return f"<JoinedChunk of {len(self.row_starts) - 1} requests>"
+
+
+class PiecesChunk:
+    """A chunk whose columns are lists with a buffer for each member, as requests of clients come.
+
+    Args:
+        signature: What its requests have in common.
+        sink: Receives the answers.
+        columns: For each input of the signature, the bytes of each member.
+        row_starts: See `JoinedChunk`.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        sink: ChunkSink,
+        columns: Sequence[list[Buffer]],
+        row_starts: Sequence[int],
+    ) -> None:
+        self.signature = signature
+        self.sink = sink
+        self._columns = columns
+        self.row_starts = row_starts
+        self.members: list[Inference] = []
+
+    def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
+        """See `Chunk`."""
+        return self._columns[column][first:end]
+
+    def member_sink(self, index: int) -> ResponseSink:
+        """See `Chunk`."""
+        return MemberSink(self, index)
+
+    def __repr__(self) -> str:
+        return f"<PiecesChunk of {len(self.row_starts) - 1} requests>"
