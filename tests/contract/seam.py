@@ -254,7 +254,7 @@ class Seam:
             inputs={each.name: tensor_spec(each) for each in bound.config.inputs},
             outputs={each.name: tensor_spec(each) for each in bound.config.outputs},
             required_inputs=frozenset(each.name for each in bound.config.inputs),
-            batcher=None,
+            batcher=BatcherSpec() if batching else None,
             decoupled=decoupled,
         )
         model = Model(spec, self.loop)

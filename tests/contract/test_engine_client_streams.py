@@ -266,3 +266,35 @@ def test_large_response_of_a_stream_is_read_after_others(seam):
     seam.until(read)
 
     assert kept == list(range(20))
+
+
+def test_large_tensors_of_one_batch_are_joined_by_the_instance(seam):
+    sizes = []
+
+    def count(requests):
+        sizes.append(len(requests))
+        return plus_one(requests)
+
+    seam.bind(count, FLOATS_IN, FLOATS_OUT)
+    inputs = [large_rows(seam, number) for number in range(4)]
+
+    calls = [seam.infer(inputs=each) for each in inputs]
+    seam.until(lambda: all(call.is_over for call in calls))
+
+    for number, call in enumerate(calls):
+        expected = np.full((1, LARGE // 4), number + 1, np.float32)
+        assert (to_arrays(call.response)["out"] == expected).all()
+    assert max(sizes) > 1
+    if seam.is_remote:
+        assert seam.memory.arena.reserved_bytes == 0, "the core has copied to the instance"
+
+
+def large_rows(seam, number: int):
+    """The input of a request with one large row, in the memory of the front end if it has one."""
+    data = np.full((1, LARGE // 4), number, np.float32)
+    memory = seam.client.lookup("m").body_memory(data.nbytes, 0)
+    tensor = to_tensor("in", data)
+    if memory is not None:
+        memory[:] = data.tobytes()
+        tensor.data = memory
+    return {"in": tensor}

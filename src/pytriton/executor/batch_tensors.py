@@ -46,6 +46,10 @@ def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[In
     return tensors
 
 
+# Inputs of front ends that are larger together are joined by the instance, not by the event loop.
+LARGE_BATCH_BYTES = 128 << 10
+
+
 def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
     """Returns the details that only a model.py gets, by position, without all-default ones."""
     return {
@@ -72,6 +76,8 @@ def add_input(
         size = sum(map(len, pieces))
         if batching:
             shape = (rows, *shape[1:])
+        if size > LARGE_BATCH_BYTES and (parts := payload.add_parts(pieces)) is not None:
+            return TensorRef(name, first.dtype.number, shape, 0, size, parts=parts)
     block, offset = payload.add(pieces, size)
     return TensorRef(name, first.dtype.number, shape, offset, size, block)
 

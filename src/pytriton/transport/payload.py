@@ -74,6 +74,27 @@ class Payload(msgspec.Struct, eq=False):
             at = end
         return copy.id, 0
 
+    def add_parts(self, pieces: Sequence[Buffer]) -> list[PartRef] | None:
+        """Refer to pieces of one tensor in blocks of other processes; the receiver joins them.
+
+        Returns None if `add` has to copy the pieces, because not all of them are in such blocks.
+        """
+        arena = self.arena
+        if arena is None:
+            return None
+        found = []
+        for piece in pieces:
+            place = find_block(piece)
+            if place is None or not isinstance(place[0], RemoteBlock):
+                return None
+            if not self._may_lend(arena, place[0]):
+                return None
+            found.append(place)
+        return [
+            PartRef(self._lend(block), offset, len(piece))
+            for (block, offset), piece in zip(found, pieces, strict=True)
+        ]
+
     def return_block(self, block: RemoteBlock) -> int:
         """Refer to a block of the receiver that contains the bytes; returns its negative id."""
         # Kept until the message is sent: the receiver must not get the release of the block before.
