@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine import answer_cache, earliest_timer, engine, model, recording
+from pytriton.engine import answer_cache, earliest_timer, engine, gathering, model, recording
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model import Model, ModelState
 from pytriton.executor.inference import Inference
@@ -74,7 +74,7 @@ class Scene:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    for module in (answer_cache, earliest_timer, engine, model, recording):
+    for module in (answer_cache, earliest_timer, engine, gathering, model, recording):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

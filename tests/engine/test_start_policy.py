@@ -60,3 +60,30 @@ def test_model_that_became_slow_uses_every_instance_at_once():
 
 def test_model_without_batching_does_not_wait():
     assert not policy(batches=False).gathers_more(1, 1)
+
+
+def test_requests_are_gathered_for_the_whole_time_after_each_batch(scene, monkeypatch):
+    monkeypatch.setattr(StartPolicy, "is_quick", True)
+    one = scene(max_batch_size=8, instances=2)
+    one.submit()
+    one.submit()  # gathered from now on
+    one.loop.advance(0.0009)
+    one.instances[0].finish()  # it gets the second request
+    one.submit()
+    one.loop.advance(0.0009)
+    assert [instance.sizes for instance in one.instances] == [[1, 1], []]
+
+    one.loop.advance(0.0001)
+
+    assert [instance.sizes for instance in one.instances] == [[1, 1], [1]]
+
+
+def test_stopped_model_starts_nothing_that_was_gathered(scene, monkeypatch):
+    monkeypatch.setattr(StartPolicy, "is_quick", True)
+    one = scene(max_batch_size=8, instances=2)
+    one.submit(2)
+    one.submit()
+    one.model.stop()
+    one.loop.advance(1)
+
+    one.check_all_answered()

@@ -17,12 +17,13 @@ from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.answers import Answers
 from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
 from pytriton.engine.earliest_timer import EarliestTimer
+from pytriton.engine.gathering import Gathering
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import Dispatch, make_scheduler
-from pytriton.engine.start_policy import GATHER_NS, Start, StartPolicy
+from pytriton.engine.start_policy import Start, StartPolicy
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
@@ -81,6 +82,7 @@ class Model(ModelStatus):
         self._credit = ResponseCredit(loop)
         self._is_pump_due = False
         self._timer = EarliestTimer(loop, self._pump)
+        self._gathering = Gathering(loop, self._pump)
         self._answers = Answers(self._credit, is_ordered=spec.is_ordered)
         self._on_idle: asyncio.Future[None] | None = None
         self._when_passed_on: dict[Inference, Callable[[], None]] = {}
@@ -122,6 +124,7 @@ class Model(ModelStatus):
             self.become(ModelState.UNAVAILABLE, UNLOADED)
         self.give_up(UNLOADED)
         self._timer.cancel()
+        self._gathering.stop()
 
     def __repr__(self) -> str:
         return (
@@ -145,7 +148,7 @@ class Model(ModelStatus):
         if self._answers.is_ordered:
             self._answers.take_tickets((inference,))
         if self._free:
-            self._start_soon(now_ns)
+            self._start_soon()
         elif inference.deadline_ns:
             self._timer.set(inference.deadline_ns)
 
@@ -182,7 +185,7 @@ class Model(ModelStatus):
         elif is_complete:
             self._pump_or_gather()
         else:
-            self._start_soon(now_ns)
+            self._start_soon()
         for inference, error in refused.items():
             refuse(inference, error)
 
@@ -196,7 +199,7 @@ class Model(ModelStatus):
         waiting = self.statistics.pending_count + count
         return bool(self._free) and self._start_policy.decide(waiting, self._free) is Start.NOW
 
-    def _start_soon(self, now_ns: int) -> None:
+    def _start_soon(self) -> None:
         """Form a batch of the waiting requests, as soon as the policy says."""
         start = self._start_policy.decide(self.statistics.pending_count, self._free)
         if start is Start.END_OF_ITERATION:
@@ -204,7 +207,7 @@ class Model(ModelStatus):
         elif start is Start.NOW:
             self._pump()
         else:
-            self._timer.set(now_ns + GATHER_NS)
+            self._gathering.begin()
 
     def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after a queued request was sent to an instance, unless it ends before."""
@@ -243,12 +246,13 @@ class Model(ModelStatus):
         waiting = self.statistics.pending_count
         if self._start_policy.gathers_more(waiting, self._answers.running):
             self._is_pump_due = False
-            self._timer.set(time.monotonic_ns() + GATHER_NS)  # or with the next answer, if earlier
+            self._gathering.begin()  # it ends with the next answer, if that is earlier
         else:
             self._pump()
 
     def _pump(self) -> None:
         self._is_pump_due = False
+        self._gathering.end()
         now_ns = time.monotonic_ns()
         scheduler = self._scheduler
         wake_ns = 0
@@ -264,9 +268,7 @@ class Model(ModelStatus):
                 error = UnavailableError("Request timeout expired")
                 self._refuse(inference, error, FailureReason.REJECTED)
             deadline_ns = scheduler.next_deadline_ns()
-            wake_ns = (
-                min(wake_ns, deadline_ns) if wake_ns and deadline_ns else wake_ns or deadline_ns
-            )
+            wake_ns = min(filter(None, (wake_ns, deadline_ns)), default=0)
         if wake_ns:
             self._timer.set(wake_ns)
 
@@ -393,7 +395,6 @@ class Model(ModelStatus):
 
     def _answer_from_cache(self, cache: AnswerCache, inference: Inference) -> bool:
         response = cache.answer(inference)
-        if response is None:
-            return False
-        self._answers.pass_on_cached(inference, response)
-        return True
+        if response is not None:
+            self._answers.pass_on_cached(inference, response)
+        return response is not None
