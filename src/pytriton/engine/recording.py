@@ -38,8 +38,9 @@ def record_answers(
             statistics.record_failures(1, now_ns - request.received_ns, reason)
     for run in batch.answered:
         first, count = inferences[run.position], run.end - run.first
+        starts = run.chunk.row_starts
         succeeded += count
-        succeeded_rows += run.rows
+        succeeded_rows += starts[run.end] - starts[run.first]
         received_ns += count * first.request.received_ns
         queued_ns += count * first.queued_ns
     if succeeded or not batch.open_positions:

@@ -65,10 +65,11 @@ class RemoteChunk(msgspec.Struct, eq=False):
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""
-        starts = self.row_starts
+        ref, starts = self.columns[column], self.row_starts
+        if end - first == len(starts) - 1:  # the usual case
+            return [self.received.column(ref, 0, ref.size)]
         row_bytes = self.signature.inputs[column].row_bytes
-        start, stop = starts[first] * row_bytes, starts[end] * row_bytes
-        return [self.received.column(self.columns[column], start, stop)]
+        return [self.received.column(ref, starts[first] * row_bytes, starts[end] * row_bytes)]
 
     def member_sink(self, index: int) -> ResponseSink:
         """See `Chunk`."""
