@@ -32,18 +32,24 @@ def policy(max_batch_size: int = 64, *, work_ns: int = QUICK_NS, batches: bool =
 
 
 @pytest.mark.parametrize(
-    "waiting, running, gathers",
+    "waiting, busy, gathers",
     [
         (1, 0, False),  # nothing is executed: there is no answer to wait for
         (1, 1, True),
         (63, 1, True),
         (64, 1, False),  # a full batch
-        (63, 500, True),
-        (64, 500, False),
+        (63, 8, True),
+        (64, 8, False),
     ],
 )
-def test_quick_model_waits_for_an_answer_or_a_full_batch(waiting, running, gathers):
-    assert policy().gathers_more(waiting, running) is gathers
+def test_quick_model_waits_for_an_answer_or_a_full_batch(waiting, busy, gathers):
+    assert policy().gathers_more(waiting, busy) is gathers
+
+
+def test_model_uses_as_many_instances_as_can_be_kept_busy():
+    longer = policy(work_ns=350_000)  # as long as sending three and a half batches
+
+    assert [longer.gathers_more(1, busy) for busy in range(6)] == [False] * 4 + [True] * 2
 
 
 @pytest.mark.parametrize("work_ns", [0, SLOW_NS])
@@ -62,9 +68,15 @@ def test_model_without_batching_does_not_wait():
     assert not policy(batches=False).gathers_more(1, 1)
 
 
+def quick(one, monkeypatch):
+    """Let a model count as quick, whatever its fake batches take."""
+    one.model._start_policy.learn(1, QUICK_NS)
+    monkeypatch.setattr(StartPolicy, "learn", lambda *_: None)
+    return one
+
+
 def test_requests_are_gathered_for_the_whole_time_after_each_batch(scene, monkeypatch):
-    monkeypatch.setattr(StartPolicy, "is_quick", True)
-    one = scene(max_batch_size=8, instances=2)
+    one = quick(scene(max_batch_size=8, instances=2), monkeypatch)
     one.submit()
     one.submit()  # gathered from now on
     one.loop.advance(0.0009)
@@ -79,8 +91,7 @@ def test_requests_are_gathered_for_the_whole_time_after_each_batch(scene, monkey
 
 
 def test_stopped_model_starts_nothing_that_was_gathered(scene, monkeypatch):
-    monkeypatch.setattr(StartPolicy, "is_quick", True)
-    one = scene(max_batch_size=8, instances=2)
+    one = quick(scene(max_batch_size=8, instances=2), monkeypatch)
     one.submit(2)
     one.submit()
     one.model.stop()

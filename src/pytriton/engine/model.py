@@ -244,7 +244,8 @@ class Model(ModelStatus):
 
     def _pump_or_gather(self) -> None:
         waiting = self.statistics.pending_count
-        if self._start_policy.gathers_more(waiting, self._answers.running):
+        busy_count = len(self.instances) - len(self._free)
+        if self._start_policy.gathers_more(waiting, busy_count):
             self._is_pump_due = False
             self._gathering.begin()  # it ends with the next answer, if that is earlier
         else:

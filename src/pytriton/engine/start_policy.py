@@ -19,8 +19,9 @@ _MIN_EARLY_REQUESTS = 16
 _MIN_EARLY_WORK_NS = 100_000
 _MAX_EARLY_WORK_NS = 1_000_000
 
-# A second instance of a model whose batches are this quick gains nothing while less than a full
-# batch waits: sending a batch and reading its answer takes longer than executing it.
+# Sending a batch and reading its answer takes about this long, so this process can keep as many
+# instances busy as a batch takes multiples of it. Another one gains nothing while less than a full
+# batch waits.
 _QUICK_BATCH_NS = 100_000
 
 
@@ -60,16 +61,16 @@ class StartPolicy:
         """Whether the last batch took less time than sending one."""
         return 0 < self._batch_ns < _QUICK_BATCH_NS
 
-    def gathers_more(self, waiting_count: int, running_count: int) -> bool:
+    def gathers_more(self, waiting_count: int, busy_count: int) -> bool:
         """Returns whether a batch should wait for the next answer, with which more will come.
 
         Args:
             waiting_count: The number of waiting requests.
-            running_count: The number of requests that instances execute.
+            busy_count: The number of instances that execute a batch.
         """
-        if not running_count or not self.is_quick:
+        if not self._batch_ns or waiting_count >= self._max_batch_size:
             return False
-        return waiting_count < self._max_batch_size
+        return busy_count > self._batch_ns // _QUICK_BATCH_NS
 
     def decide(self, waiting_count: int, free: Iterable[Instance]) -> Start:
         """Decide, given the number of waiting requests and the instance that is next."""
