@@ -19,13 +19,12 @@ from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import OpenPorts
 from pytriton.server.command.startup import log_ports
 from pytriton.server.core import Core
-from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.process_watch import ProcessWatch
-from pytriton.server.server import Server, authorizations
+from pytriton.server.server import Server, authorizations, prepare_front_ends
 from pytriton.transport.control import ControlLink, Done, Start
 from pytriton.transport.loop_spinner import allow_spinning
 
@@ -125,8 +124,7 @@ def main(
     except (PyTritonError, OSError) as error:
         link.send(_failure(error))
         return
-    # Before the event loop is there, as a fork should not copy it.
-    zygote = fork_zygote() if settings.frontend_processes else None
+    zygote = prepare_front_ends(settings)
     serving = _serve(link, settings, options.parent, partial(start_server, zygote=zygote))
     allow_spinning(usable_cores())
     new_event_loop().run_until_complete(serving)

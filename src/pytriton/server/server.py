@@ -14,6 +14,7 @@ from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.pool import FrontEndPool
+from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.metrics.api import MetricsApi
 from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.process.client_opener import ClientOpener
@@ -117,6 +118,14 @@ class Server:
         port: int = sock.getsockname()[1]
         logger.debug("%s is served at %s:%d", name, endpoint.address, port)
         return port
+
+
+def prepare_front_ends(options: ServerOptions) -> StartedZygote | None:
+    """Fork the process that forks front ends, if there will be any.
+
+    This has to be before there is an event loop or a thread, as a fork should not copy them.
+    """
+    return fork_zygote() if options.frontend_processes else None
 
 
 def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:

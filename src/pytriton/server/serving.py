@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from pytriton.engine.model import ModelState
 from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
-from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.repository_core import RepositoryCore, make_core
-from pytriton.server.server import Server, authorizations
+from pytriton.server.server import Server, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ async def build(
 
 def prepare(options: ServerOptions) -> Build:
     """Fork the process that forks front ends, before there is an event loop or a thread."""
-    return partial(build, zygote=fork_zygote() if options.frontend_processes else None)
+    return partial(build, zygote=prepare_front_ends(options))
 
 
 class RepositoryServing:
