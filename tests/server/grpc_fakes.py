@@ -18,6 +18,7 @@ from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
 from pytriton.server.api.local_client import LocalClient
+from pytriton.server.api.turns import Turns
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.options.server_options import ServerOptions
@@ -258,6 +259,8 @@ class GrpcClient:
             self.engine, control, traces, strict_readiness=options.strict_readiness
         )
         self.api = GrpcApi(self.client, options, self.loop)
+        # By the loop's clock, so that nothing waits for another turn on a busy machine.
+        self.api.work.turns = Turns(self.loop, self.loop.time)
         if background is not None:
             self.api.work.background = background
         self.transport = FakeTransport()
