@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,3 +69,23 @@ def test_completion_may_not_choose_another_scheduler():
 def test_completion_that_is_no_configuration_is_refused():
     with pytest.raises(InvalidArgumentError, match="nonsense"):
         completed_config(config(), '{"nonsense": 1}')
+
+
+def test_threads_parse_files_one_after_the_other(monkeypatch):
+    parse, is_busy, overlaps = ast.parse, threading.Lock(), []
+
+    def watched(source):
+        is_first = is_busy.acquire(blocking=False)
+        overlaps.append(not is_first)
+        time.sleep(0.001)  # others would come meanwhile
+        if is_first:
+            is_busy.release()
+        return parse(source)
+
+    source = "class TritonPythonModel:\n    pass\n"
+    with monkeypatch.context() as patched, ThreadPoolExecutor(8) as threads:
+        patched.setattr(ast, "parse", watched)
+        answers = list(threads.map(may_complete, [source] * 40))
+
+    assert answers == [False] * 40
+    assert overlaps == [False] * 40

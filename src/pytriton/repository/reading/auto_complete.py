@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from typing import Any
 
 import orjson
@@ -13,6 +14,8 @@ from pytriton.errors import InternalError
 
 FUNCTION = "auto_complete_config"
 _CLASS = "TritonPythonModel"
+# In Python 3.11, threads that parse at the same time may get a SystemError (CPython's gh-106905).
+_parsing = threading.Lock()
 
 
 def may_complete(source: str) -> bool:
@@ -24,7 +27,8 @@ def may_complete(source: str) -> bool:
     if FUNCTION in source:
         return True
     try:
-        tree = ast.parse(source)
+        with _parsing:
+            tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return True
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == _CLASS]
