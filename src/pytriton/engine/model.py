@@ -141,7 +141,8 @@ class Model(ModelStatus):
 
     def submit(self, inference: Inference, now_ns: int) -> None:
         """Queue a validated request; raises ServerError if it is refused."""
-        if self._cache is not None and self._answer_from_cache(self._cache, inference):
+        if self._cache is not None and (response := self._cache.answer(inference)) is not None:
+            self._answers.pass_on_cached(inference, response)
             return
         self._scheduler.add(inference, now_ns)
         self.statistics.pending_count += 1
@@ -393,9 +394,3 @@ class Model(ModelStatus):
     def _check_idle(self) -> None:
         if not self.is_busy and self._on_idle is not None and not self._on_idle.done():
             self._on_idle.set_result(None)
-
-    def _answer_from_cache(self, cache: AnswerCache, inference: Inference) -> bool:
-        response = cache.answer(inference)
-        if response is not None:
-            self._answers.pass_on_cached(inference, response)
-        return response is not None

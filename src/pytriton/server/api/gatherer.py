@@ -125,7 +125,7 @@ class Iterations:
 
     def _end(self) -> None:
         # A core that has not read the last message would only read this one later, too. More
-        # requests in one message cost it less: with 8 front ends, 1.7 times the throughput.
+        # requests in one message cost it less: 5 to 17 % more throughput at 64 connections.
         model = self._due[0].model
         if self._held_count < _MAX_HELD and model is not None and model.is_behind:
             self._held_count += 1
