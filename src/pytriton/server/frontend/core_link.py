@@ -82,8 +82,8 @@ class CoreLink:
             on_lost=on_lost,
         )
         self._channel.reads_ahead = True
-        # Waking a process that sleeps costs the core time: polling gave a quarter more requests with
-        # 4 front ends on 16 cores, a twentieth more with 8.
+        # Waking a process that sleeps costs the core time: polling gave a quarter more requests
+        # with 4 front ends on 16 cores, a twentieth more with 8.
         self._spinner = make_spinner(loop, short_ns=0)
         self._spin_policy = SpinPolicy()
         self._next_call = 1
