@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,33 +19,9 @@ from pytriton.wire.tensor_json import SMALL_ELEMENTS, struct_code
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytriton.dtypes import DataType
+    from pytriton.wire.output_column import Column
 
 _dumps = orjson.dumps
-
-
-class Column(Protocol):
-    """One output of a whole batch."""
-
-    @property
-    def name(self) -> str:
-        """The name of the output."""
-
-    @property
-    def dtype(self) -> DataType:
-        """Its datatype."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one row; the whole shape if the model has no batch dimension."""
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row."""
-
-    @property
-    def data(self) -> memoryview:
-        """The bytes of the batch."""
 
 
 class AnswerPattern:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from itertools import chain, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.wire.grpc.messages import message_prefix
@@ -19,35 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytriton.dtypes import Buffer, DataType
+    from pytriton.wire.output_column import Column
 
 Layout = tuple[bytes, ...]  # what comes before each tensor
 
 _RAW_TAG = b"\x3a"  # of raw tensors in a request
 _first = itemgetter(0)
-
-
-class Column(Protocol):
-    """One output of a whole batch."""
-
-    @property
-    def name(self) -> str:
-        """The name of the output."""
-
-    @property
-    def dtype(self) -> DataType:
-        """Its datatype."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one row; the whole shape if the model has no batch dimension."""
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row."""
-
-    @property
-    def data(self) -> memoryview:
-        """The bytes of the batch."""
 
 
 def layout_of(message: bytes, raw: Sequence[Buffer]) -> Layout | None:

@@ -7,19 +7,27 @@ end of the iteration, or as soon as the model would start a batch.
 
 from __future__ import annotations
 
+from math import prod
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from pytriton.executor.columns import MemberSink, Signature, make_members, shared_request
+from pytriton.executor.columns import (
+    InputColumn,
+    MemberSink,
+    Signature,
+    make_members,
+    shared_request,
+)
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.columns import Buffer, ChunkSink
     from pytriton.executor.inference import Inference
-    from pytriton.messages import ResponseSink
+    from pytriton.messages import InferRequest, InferTensor, ResponseSink
 
 MAX_MEMBERS = 256
 # How many requests are gathered before the model is asked whether it would start, and how many more
@@ -238,3 +246,32 @@ class Gatherer:
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
             chunk.submit(self._order, is_complete=is_complete)
+
+
+def gatherer_for(
+    iterations: Iterations,
+    spec: ModelSpec,
+    request: InferRequest,
+    names: Sequence[str],
+    sink: ChunkSink,
+) -> Gatherer:
+    """Returns the gatherer of requests like a valid one.
+
+    Args:
+        iterations: See `Gatherer`.
+        spec: The specification of the model.
+        request: The request; others have the same inputs, shapes and requested outputs.
+        names: The names of the inputs that `Gatherer.add` gets, in that order.
+        sink: See `Gatherer`.
+    """
+    sent = [name for name in spec.inputs if name in request.inputs]
+    is_batched = spec.max_batch_size > 0
+    columns = [_column(request.inputs[name], is_batched=is_batched) for name in sent]
+    signature = Signature(tuple(columns), request.outputs, request.batch_key)
+    order = [names.index(name) for name in sent]
+    return Gatherer(iterations, signature, request.rows, request.model_version, order, sink)
+
+
+def _column(tensor: InferTensor, *, is_batched: bool) -> InputColumn:
+    shape = tensor.shape[1:] if is_batched else tensor.shape
+    return InputColumn(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)

@@ -8,14 +8,12 @@ in anything but the bytes of their tensors take the ordinary way.
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pytriton import dtypes
 from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
-from pytriton.executor.columns import InputColumn, Signature
-from pytriton.server.api.gatherer import Gatherer, Iterations
+from pytriton.server.api.gatherer import Iterations, gatherer_for
 from pytriton.server.grpc.call import IDENTITY, Call
 from pytriton.wire.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.wire.http2.whole_responses import ResponseFrames
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.columns import OutputColumn
-    from pytriton.messages import InferRequest, InferResponse, InferTensor
-    from pytriton.server.api.gatherer import GatheredChunk
+    from pytriton.messages import InferRequest, InferResponse
+    from pytriton.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.server.grpc.call import CallConnection
     from pytriton.wire.grpc import CallHead
     from pytriton.wire.http2 import IncompleteInput
@@ -105,13 +103,7 @@ class ColumnRequests:
         self.pattern = RequestPattern(
             layout, [len(tensor.data) for tensor in request.inputs.values()]
         )
-        sent = [name for name in spec.inputs if name in request.inputs]
-        columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
-        signature = Signature(tuple(columns), request.outputs, request.batch_key)
-        order = [names.index(name) for name in sent]
-        self._gatherer = Gatherer(
-            iterations, signature, request.rows, request.model_version, order, self
-        )
+        self._gatherer = gatherer_for(iterations, spec, request, names, self)
         self._answers: ResponsePattern | None = None
         self._frames: ResponseFrames
 
@@ -227,8 +219,3 @@ class ColumnTable:
         self._by_size = {}
         for each in self._learned.values():
             self._by_size.setdefault(each.pattern.size, []).append(each)
-
-
-def _column(tensor: InferTensor, *, is_batched: bool) -> InputColumn:
-    shape = tensor.shape[1:] if is_batched else tensor.shape
-    return InputColumn(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)

@@ -8,14 +8,12 @@ differ in anything, even in a header that matters, take the ordinary way.
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
-from pytriton.executor.columns import InputColumn, Signature
 from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.server.api.gatherer import Gatherer, Iterations
+from pytriton.server.api.gatherer import Iterations, gatherer_for
 from pytriton.server.http.bodies import as_server_error
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.infer import InferExchange, respond_server_error
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.columns import OutputColumn
-    from pytriton.server.api.gatherer import GatheredChunk
+    from pytriton.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.infer import EngineService
     from pytriton.server.http.reader import HttpRequest, RequestHead
@@ -100,13 +98,7 @@ class ColumnRequests:
         self._structure = structure
         self._read = RequestPattern(structure).read
         names = [name for name, _, _ in structure]
-        sent = [name for name in spec.inputs if name in request.inputs]
-        columns = [_column(request.inputs[name], is_batched=bool(self._rows)) for name in sent]
-        signature = Signature(tuple(columns), None, request.batch_key)
-        order = [names.index(name) for name in sent]
-        self._gatherer = Gatherer(
-            iterations, signature, request.rows, request.model_version, order, self
-        )
+        self._gatherer = gatherer_for(iterations, spec, request, names, self)
         self._answers: AnswerPattern | None = None
 
     def take(
@@ -255,8 +247,3 @@ class ColumnLearner:
                 self._forget_all()
             known = self._models[key] = _ModelStructures(spec)
         return known
-
-
-def _column(tensor: InferTensor, *, is_batched: bool) -> InputColumn:
-    shape = tensor.shape[1:] if is_batched else tensor.shape
-    return InputColumn(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)
