@@ -18,10 +18,11 @@ from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHe
 from pytriton.server.http.states import TRANSITIONS, ConnectionState, Expectation, Refusal
 from pytriton.server.http.text import (
     CONTINUE,
+    JSON_RESPONSE,
     JSON_TYPE,
-    STATUS_LINES,
     error_body,
     refusal,
+    response_head,
     stream_head,
 )
 from pytriton.server.process.event_loop import has_unread, writer_of_parts
@@ -39,8 +40,6 @@ MAX_PIPELINED = 16
 # How long a refused client may continue to send. If the connection were closed at once, unread
 # bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
 LINGER_S = 5.0
-
-_JSON_OK = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (STATUS_LINES[200], JSON_TYPE)
 
 _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
 _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
@@ -211,13 +210,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             size += len(part)
         head = request.head
         closes = self._closes_after(head)
-        if closes:
-            headers += b"Connection: close\r\n"
-        elif head.is_http_10:
-            headers += b"Connection: keep-alive\r\n"
-        text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n" % (
-            STATUS_LINES[status], content_type, headers, size,
-        )  # fmt: skip
+        text = response_head(
+            status, content_type, headers, size, closes=closes, is_http_10=head.is_http_10
+        )
         if head.method == b"HEAD":
             self._transport.write(text)
         elif size <= LARGE_BODY_BYTES:
@@ -234,7 +229,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._closes_when_idle:
             self.respond(200, (body,))
         elif self._current is not None:
-            self._transport.write(_JSON_OK % (len(body), body))
+            self._transport.write(JSON_RESPONSE % (len(body), body))
             self._current = self._exchange = None
             self._was_used = True
             if self._waiting:

@@ -14,6 +14,11 @@ STATUS_LINES: dict[int, bytes] = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
     for status in http.HTTPStatus
 }
+# A response with JSON, without its length and its body, after which the connection is kept.
+JSON_RESPONSE = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (
+    STATUS_LINES[200],
+    JSON_TYPE,
+)
 
 
 def error_body(message: str) -> bytes:
@@ -30,6 +35,18 @@ def refusal(status: int, message: str) -> bytes:
         len(body),
         body,
     )
+
+
+def response_head(
+    status: int, content_type: bytes, headers: bytes, size: int, *, closes: bool, is_http_10: bool
+) -> bytes:
+    """Returns the head of a response with `size` bytes; `headers` are whole lines."""
+    if closes:
+        headers += b"Connection: close\r\n"
+    elif is_http_10:
+        headers += b"Connection: keep-alive\r\n"
+    text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
+    return text % (STATUS_LINES[status], content_type, headers, size)
 
 
 def stream_head(status: int, content_type: bytes, *, closes: bool, is_chunked: bool) -> bytes:
