@@ -10,6 +10,11 @@ from collections.abc import Iterator
 
 # Below the ports that systems give to outgoing connections, which could take one before it is used.
 _FIRST, _COUNT = 12_000, 20_000
+# Processes that test side by side have ports of their own: one that probes a port of another's
+# would make a test fail that expects its server to have freed it.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_SHARE = _COUNT // _WORKERS
 # Test runs side by side begin at different places, and none is given out twice soon.
 _offsets = itertools.count(os.getpid() * 7919)
 
@@ -29,11 +34,11 @@ def first_of_free_ports(count: int) -> int:
 
 
 def _candidates() -> Iterator[int]:
-    for offset in itertools.islice(_offsets, _COUNT):
-        port = _FIRST + offset % _COUNT
+    for offset in itertools.islice(_offsets, _SHARE):
+        port = _FIRST + _WORKER * _SHARE + offset % _SHARE
         if _is_free(port):
             yield port
-    raise RuntimeError(f"expected a free port among {_COUNT}, found none")
+    raise RuntimeError(f"expected a free port among {_SHARE}, found none")
 
 
 def _is_free(port: int) -> bool:
