@@ -50,6 +50,51 @@ class BatcherSpec(msgspec.Struct, frozen=True, kw_only=True):
     queue_policies: dict[int, QueuePolicySpec] = {}  # by level, if not the default
 
 
+class ControlKind(enum.IntEnum):
+    """What a control input tells a sequence model; the numbers are Triton's."""
+
+    START = 0
+    READY = 1
+    END = 2
+    CORRID = 3
+
+
+class ControlSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A control input: the server fills it in, clients do not see it."""
+
+    name: str
+    kind: ControlKind
+    dtype: DataType  # INT32, FP32 or BOOL; that of the correlation id for CORRID
+    false_true: tuple[float, float] = (0, 1)  # the values of a flag; unused for CORRID
+
+
+class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An implicit state: what a request leaves in an output is an input of the sequence's next."""
+
+    input_name: str
+    output_name: str
+    dtype: DataType
+    dims: tuple[int, ...]  # without the batch dimension; -1 is variable
+    initial: bytes | None = None  # the first request's state in the protocol's layout; None: zeros
+    initial_dims: tuple[int, ...] = ()  # the dims of `initial`, or of the zeros if it is None
+
+
+class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The sequence batcher's settings."""
+
+    idle_us: int = 1_000_000  # after this time without a request, a sequence ends
+    controls: tuple[ControlSpec, ...] = ()
+    states: tuple[StateSpec, ...] = ()
+    # Oldest strategy: at most so many sequences are batched at a time; None: direct strategy.
+    max_candidates: int | None = None
+    preferred_batch_sizes: tuple[int, ...] = ()  # oldest
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False  # oldest
+    minimum_slot_utilization: float = 0.0  # direct
+    max_queue_size: int = 0  # of the sequences that wait for a slot; 0: unlimited
+    generates_ids: bool = False  # a request without a correlation id starts a new sequence
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A model version as the engine serves it."""
 
@@ -64,6 +109,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     decoupled: bool = False
     response_cache: bool = False
     iterative: bool = False  # the model may ask for another execution of a request
+    sequence: SequenceSpec | None = None  # set if requests belong to sequences
     labels: dict[str, tuple[str, ...]] = {}  # names of classes, by output
 
     @property
