@@ -277,11 +277,17 @@ def test_spec_of_a_model_that_does_not_batch_shows_its_dims():
     assert spec.platform == "onnxruntime_onnx"
 
 
+def test_spec_of_an_ensemble_has_no_batcher():
+    spec = spec_from_config(normal('name: "e" platform: "ensemble" ensemble_scheduling { }'), 1)
+
+    assert spec.platform == "ensemble"
+    assert spec.batcher is None
+
+
 @pytest.mark.parametrize(
     "text,hint",
     [
         (f"{PYTHON} max_batch_size: 2 sequence_batching {{ }}", "sequence_batching"),
-        ('name: "m" platform: "ensemble" ensemble_scheduling { }', "ensemble_scheduling"),
         (
             (
                 f'{PYTHON} input [ {{ name: "x" data_type: TYPE_FP32 dims: [4] '

@@ -167,7 +167,7 @@ def spec_from_config(
     """
     scheduler = config.WhichOneof("scheduling_choice")
     iterative = scheduler == "sequence_batching" and config.sequence_batching.iterative_sequence
-    if scheduler in ("sequence_batching", "ensemble_scheduling") and not iterative:
+    if scheduler == "sequence_batching" and not iterative:
         raise UnsupportedError(
             f"model '{config.name}' asks for {scheduler}, this server supports dynamic_batching "
             "and sequences of one request (iterative_sequence)"
@@ -191,7 +191,7 @@ def spec_from_config(
 
 
 def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:
-    if scheduler is None:
+    if scheduler in (None, "ensemble_scheduling"):
         return None
     if scheduler == "dynamic_batching":
         return _batcher_spec(config.dynamic_batching)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of an ensemble and the tensors between them, read once from the configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pytriton.engine.ensemble.ensemble_rules import NEWEST
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: a model, and the tensors that it reads and writes."""
+
+    index: int
+    model_name: str
+    version: str  # as requests name it; empty: the newest
+    inputs: tuple[tuple[str, str], ...]  # an input of the model and the tensor that it reads
+    outputs: dict[str, str]  # the tensor that an output of the model writes
+    optional: frozenset[str]  # tensors that may be missing: all inputs that read them are optional
+    batches: bool  # whether the model has a batch dimension
+    decoupled: bool
+
+
+@dataclass(frozen=True)
+class EnsembleGraph:
+    """The steps of an ensemble, all checked by `ensemble_rules` and `step_rules`."""
+
+    name: str
+    batches: bool
+    steps: tuple[Step, ...]
+    inputs: frozenset[str]
+    outputs: tuple[str, ...]  # in the order of the configuration
+    max_inflight: int = 0  # requests of a step at a time, after a decoupled one; 0: any number
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """The steps that read each tensor."""
+        readers: dict[str, tuple[int, ...]] = {}
+        for step in self.steps:
+            for tensor in dict.fromkeys(tensor for _, tensor in step.inputs):
+                readers[tensor] = (*readers.get(tensor, ()), step.index)
+        return readers
+
+    @cached_property
+    def writers(self) -> dict[str, int]:
+        """The step that writes each tensor; inputs of the ensemble have none."""
+        return {
+            tensor: step.index
+            for step in self.steps
+            for tensor in step.outputs.values()
+            if tensor not in self.inputs
+        }
+
+    @cached_property
+    def decoupled(self) -> bool:
+        """Whether a step may send any number of responses, and so the ensemble."""
+        return any(step.decoupled for step in self.steps)
+
+    def needed_steps(self, outputs: Iterable[str]) -> frozenset[int]:
+        """Returns the steps without which these outputs cannot be written."""
+        needed: set[int] = set()
+        pending = list(outputs)
+        while pending:
+            index = self.writers.get(pending.pop())
+            if index is not None and index not in needed:
+                needed.add(index)
+                pending += [tensor for _, tensor in self.steps[index].inputs]
+        return frozenset(needed)
+
+
+def make_graph(config: Any, models: Mapping[str, Any]) -> EnsembleGraph:
+    """Read the graph of an ensemble.
+
+    Args:
+        config: The ModelConfig message of the ensemble, checked by `validate_ensemble` and
+            `validate_steps`.
+        models: The configurations of its composing models by name.
+    """
+    scheduling = config.ensemble_scheduling
+    return EnsembleGraph(
+        name=config.name,
+        batches=config.max_batch_size > 0,
+        steps=tuple(
+            _step(index, step, models[step.model_name])
+            for index, step in enumerate(scheduling.step)
+        ),
+        inputs=frozenset(tensor.name for tensor in config.input),
+        outputs=tuple(tensor.name for tensor in config.output),
+        max_inflight=scheduling.max_inflight_requests,
+    )
+
+
+def _step(index: int, step: Any, model: Any) -> Step:
+    optional = {tensor.name for tensor in model.input if tensor.optional}
+    required = {tensor for key, tensor in step.input_map.items() if key not in optional}
+    # In the model's order, which is that of its requests.
+    keys = [tensor.name for tensor in model.input if tensor.name in step.input_map]
+    return Step(
+        index=index,
+        model_name=step.model_name,
+        version="" if step.model_version == NEWEST else str(step.model_version),
+        inputs=tuple((key, step.input_map[key]) for key in keys),
+        outputs=dict(step.output_map),
+        optional=frozenset(step.input_map.values()) - required,
+        batches=model.max_batch_size > 0,
+        decoupled=model.model_transaction_policy.decoupled,
+    )
