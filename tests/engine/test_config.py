@@ -287,7 +287,6 @@ def test_spec_of_an_ensemble_has_no_batcher():
 @pytest.mark.parametrize(
     "text,hint",
     [
-        (f"{PYTHON} max_batch_size: 2 sequence_batching {{ }}", "sequence_batching"),
         (
             (
                 f'{PYTHON} input [ {{ name: "x" data_type: TYPE_FP32 dims: [4] '

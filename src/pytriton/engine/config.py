@@ -24,6 +24,7 @@ from pytriton.engine.model_spec import (
     TensorSpec,
     TimeoutAction,
 )
+from pytriton.engine.sequence.sequence_config import sequence_spec
 from pytriton.errors import InvalidArgumentError, UnsupportedError
 from pytriton.protos import model_config_pb2
 
@@ -149,7 +150,10 @@ def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int]) -> None:
 
 
 def spec_from_config(
-    config: Any, version: int, labels: Mapping[str, tuple[str, ...]] | None = None
+    config: Any,
+    version: int,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+    initial_states: Mapping[str, bytes] | None = None,
 ) -> ModelSpec:
     """Make the specification by which the engine serves a version of a model.
 
@@ -157,6 +161,7 @@ def spec_from_config(
         config: the normalised and validated message.
         version: the version that is loaded.
         labels: names of classes, by output.
+        initial_states: contents of the files of initial states, by the input of the state.
 
     Returns:
         The record that front ends and schedulers read.
@@ -164,14 +169,10 @@ def spec_from_config(
     Raises:
         UnsupportedError: if the configuration asks for a scheduler or a conversion that this
             server does not have.
+        InvalidArgumentError: if the file of an initial state or a parameter is wrong.
     """
     scheduler = config.WhichOneof("scheduling_choice")
-    iterative = scheduler == "sequence_batching" and config.sequence_batching.iterative_sequence
-    if scheduler == "sequence_batching" and not iterative:
-        raise UnsupportedError(
-            f"model '{config.name}' asks for {scheduler}, this server supports dynamic_batching "
-            "and sequences of one request (iterative_sequence)"
-        )
+    has_sequences = scheduler == "sequence_batching"
     batches = config.max_batch_size > 0
     inputs = _tensor_specs(config.name, config.input, batches=batches)
     return ModelSpec(
@@ -185,7 +186,8 @@ def spec_from_config(
         batcher=_scheduling(config, scheduler),
         decoupled=config.model_transaction_policy.decoupled,
         response_cache=config.response_cache.enable,
-        iterative=iterative,
+        iterative=has_sequences and config.sequence_batching.iterative_sequence,
+        sequence=sequence_spec(config, initial_states or {}) if has_sequences else None,
         labels=dict(labels or {}),
     )
 
@@ -195,6 +197,8 @@ def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:
         return None
     if scheduler == "dynamic_batching":
         return _batcher_spec(config.dynamic_batching)
+    if not config.sequence_batching.iterative_sequence:
+        return None
     # An iterative sequence has one request; each of its executions may share a batch with others.
     strategy = getattr(config.sequence_batching, _strategy(config.sequence_batching))
     return BatcherSpec(

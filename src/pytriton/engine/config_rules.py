@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytriton.dtypes import BY_NUMBER
+from pytriton.engine.sequence.sequence_rules import validate_sequence_batching, validate_states
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
 
@@ -37,6 +38,8 @@ def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
     """
     validate_model(config)
     validate_tensors(config)
+    if config.HasField("sequence_batching"):
+        validate_states(config)
     validate_instance_groups(config, gpu_ids)
 
 
@@ -49,6 +52,8 @@ def validate_model(config: Any) -> None:
         raise InvalidArgumentError(f"'max_batch_size' must be non-negative value for {config.name}")
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(config)
+    if config.HasField("sequence_batching"):
+        validate_sequence_batching(config)
     if config.response_cache.enable:
         _check_response_cache(config)
 

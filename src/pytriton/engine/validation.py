@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 from pytriton import dtypes
+from pytriton.engine.sequence.correlation_id import check_correlation_id
 from pytriton.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
             _refuse_size(request, tensor)
         if expected.has_variable_dims or has_optional:
             key.append(dims)
+    if spec.sequence is not None:
+        check_correlation_id(request, spec.sequence)
     if key:
         request.batch_key = tuple(key)
 

@@ -46,9 +46,12 @@ class ModelLabels:
         batching: Whether inputs have a batch dimension, along which requests are concatenated.
         is_model_file: Whether the model is a model.py. It gets more details of a request than a
             callable.
+        state_outputs: The outputs with the states of sequences, which are always returned.
     """
 
-    __slots__ = ("batching", "input_names", "is_model_file", "name", "version")
+    __slots__ = (
+        "batching", "input_names", "is_model_file", "name", "state_outputs", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,12 +61,20 @@ class ModelLabels:
         *,
         batching: bool,
         is_model_file: bool = False,
+        state_outputs: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.version = version
         self.input_names = tuple(input_names)
         self.batching = batching
         self.is_model_file = is_model_file
+        self.state_outputs = tuple(state_outputs)
+
+    def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the outputs that an instance returns to a request whose client wants these."""
+        if not self.state_outputs:
+            return wanted
+        return tuple(dict.fromkeys((*wanted, *self.state_outputs)))
 
 
 class BatchTracker:
@@ -193,7 +204,7 @@ class BatchTracker:
             if request.parameters:
                 frame.parameters[position] = request.parameters
             if request.outputs is not None:
-                frame.outputs[position] = list(request.outputs)
+                frame.outputs[position] = list(self._labels.returned_outputs(request.outputs))
             if request.id:
                 frame.ids[position] = request.id
             if inference.trace is not None:
@@ -295,9 +306,10 @@ class BatchTracker:
         ]
 
     def _response(self, request: InferRequest, outputs: list[InferTensor]) -> InferResponse:
-        if request.outputs is not None:
-            outputs = [output for output in outputs if output.name in request.outputs]
         labels = self._labels
+        if request.outputs is not None:
+            wanted = labels.returned_outputs(request.outputs)
+            outputs = [output for output in outputs if output.name in wanted]
         return InferResponse(labels.name, labels.version, request.id, outputs)
 
     def _handle_responses(self, received: Received, frame: Responses) -> None:

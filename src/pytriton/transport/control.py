@@ -34,6 +34,7 @@ class Bind(msgspec.Struct, tag="bind", array_like=True):
     config: dict[str, Any]  # Triton's ModelConfig
     version: int
     concurrency: list[int]  # of each instance: batches that it runs at the same time
+    initial_states: dict[str, bytes] = {}  # of its sequences, by the state's input
 
 
 class Unbind(msgspec.Struct, tag="unbind", array_like=True):

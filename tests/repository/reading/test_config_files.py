@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.engine.control import IndexEntry
 from pytriton.errors import ErrorCode, ServerError
-from pytriton.repository.reading.config_files import read_config, read_labels
+from pytriton.repository.reading.config_files import read_config, read_initial_states, read_labels
 from pytriton.repository.reading.layout import ModelPlace
 from tests.repository.scene import CODE, CONFIG, write_config, write_model
 
@@ -303,3 +303,34 @@ def test_directory_without_anything_to_run_says_so(scene, repository, files):
     (directory / "1" / "model.py").write_text(CODE)
     it.load()
     assert it.rows() == [IndexEntry("m", "1", "READY")]
+
+
+STATEFUL = """sequence_batching {{ state {{
+    input_name: "i" output_name: "o" data_type: TYPE_INT32 dims: [ 1 ]
+    initial_state {{ name: "zero" data_type: TYPE_INT32 dims: [ 1 ] data_file: "{}" }}
+}} }}"""
+
+
+def test_initial_states_are_read_from_their_folder(place):
+    folder = place.directory / "initial_state"
+    folder.mkdir()
+    (folder / "first").write_bytes(b"\1\0\0\0")
+    write_config(place.directory, CONFIG + STATEFUL.format("first"))
+
+    assert read_initial_states(place, read_config(place, "m")) == {"i": b"\1\0\0\0"}
+
+
+@pytest.mark.parametrize(
+    "name,problem",
+    [
+        ("missing", "failed to open text file for read {}/missing: No such file or directory"),
+        ("../config.pbtxt", "file '../config.pbtxt' is outside model directory {}"),
+    ],
+)
+def test_initial_states_that_cannot_be_read_are_refused(place, name, problem):
+    write_config(place.directory, CONFIG + STATEFUL.format(name))
+
+    with pytest.raises(ServerError) as caught:
+        read_initial_states(place, read_config(place, "m"))
+
+    assert caught.value.message == problem.format(place.directory / "initial_state")

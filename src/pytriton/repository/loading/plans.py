@@ -53,6 +53,7 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     config: Any  # the ModelConfig message, normalised; tensors are unchecked until auto-complete
     gpu_ids: tuple[int, ...] = ()  # available devices, to normalise `config` again
     labels: dict[str, tuple[str, ...]] = {}  # names of the classes, by output
+    initial_states: dict[str, bytes] = {}  # contents of their files, by the state's input
     instances: tuple[InstancePlan, ...]
     warmup: tuple[WarmupSample, ...] = ()
     load_timeout_s: float = 0.0  # also for each restart of an instance; 0: no limit

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytriton.engine.config import config_to_json, spec_from_config
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
+from pytriton.engine.sequence.sequence_inputs import added_input_names, state_output_names
 from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.executor.batch_tracker import ModelLabels
@@ -75,7 +76,7 @@ class PythonLoader:
         if self._completes_config and await asyncio.to_thread(_may_complete, model_path):
             config = await self._complete(plan, model_path, environment)
         validate_config(config, plan.gpu_ids)
-        spec = spec_from_config(config, plan.version, plan.labels)
+        spec = spec_from_config(config, plan.version, plan.labels, plan.initial_states)
         launch = _Launch(self, plan, spec, config_to_json(config), model_path, environment)
         version = PythonVersion(launch.make_model, launch.start, self._loop, plan.load_timeout_s)
         await self._start_all(version, plan)
@@ -211,9 +212,10 @@ class _Launch:
         self.labels = ModelLabels(
             spec.name,
             str(spec.version),
-            list(spec.inputs),
+            [*spec.inputs, *added_input_names(spec)],
             batching=spec.max_batch_size > 0,
             is_model_file=True,
+            state_outputs=state_output_names(spec),
         )
 
     def make_model(self, supervisor: InstanceSupervisor) -> Model:
@@ -240,7 +242,7 @@ class _Launch:
             self._model_path,
             str(spec.version),
             arguments,
-            list(spec.outputs),
+            list(dict.fromkeys((*spec.outputs, *state_output_names(spec)))),
             spec.decoupled,
             spec.max_batch_size > 0,
         )

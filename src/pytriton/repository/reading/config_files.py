@@ -23,6 +23,7 @@ from pytriton.repository.reading.layout import (
 PYTHON = "python"
 CONFIG_FILE = "config.pbtxt"
 CONFIG_DIRECTORY = "configs"
+INITIAL_STATE_DIRECTORY = "initial_state"
 
 # Backend and platform by the file that a version has, for configurations that name neither.
 _INFERRED = {
@@ -173,3 +174,22 @@ def read_labels(place: ModelPlace, config: Any) -> dict[str, tuple[str, ...]]:
                 raise _unreadable(path, error) from error
             labels[output.name] = tuple(text.splitlines())
     return labels
+
+
+def read_initial_states(place: ModelPlace, config: Any) -> dict[str, bytes]:
+    """Returns the contents of the files of initial states, by the input of the state.
+
+    Raises:
+        UnsupportedError: A file is outside of the model's directory.
+        InternalError: A file cannot be read.
+    """
+    contents = {}
+    for state in config.sequence_batching.state:
+        for initial in state.initial_state:
+            if initial.WhichOneof("state_data") == "data_file":
+                path = contained_file(place, initial.data_file, under=INITIAL_STATE_DIRECTORY)
+                try:
+                    contents[state.input_name] = path.read_bytes()
+                except OSError as error:
+                    raise _unreadable(path, error) from error
+    return contents

@@ -12,7 +12,7 @@ import msgspec
 from pytriton.engine.config_rules import validate_instance_groups
 from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
-from pytriton.repository.reading.config_files import read_config, read_labels
+from pytriton.repository.reading.config_files import read_config, read_initial_states, read_labels
 from pytriton.repository.reading.instances import plan_instances
 from pytriton.repository.reading.layout import (
     ModelPlace,
@@ -146,6 +146,7 @@ def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -
         config=config,
         gpu_ids=settings.gpu_ids,
         labels=read_labels(source.place, config),
+        initial_states=read_initial_states(source.place, config),
         instances=plan_instances(config, settings.visible_devices),
         warmup=build_warmup(source.place, config),
         load_timeout_s=load_timeout_s(config, settings.load_timeout_s),

@@ -18,6 +18,7 @@ from pytriton.engine.config import (
 )
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
+from pytriton.engine.sequence.sequence_inputs import added_input_names, state_output_names
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
@@ -160,7 +161,7 @@ class BinderSession:
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
         return Model(
-            spec_from_config(config, message.version),
+            spec_from_config(config, message.version, initial_states=message.initial_states),
             self._loop,
             self._cache,
             config_json=config_to_json(config),
@@ -177,7 +178,11 @@ class BinderSession:
     ) -> None:
         spec = model.spec
         labels = ModelLabels(
-            spec.name, str(spec.version), list(spec.inputs), batching=spec.max_batch_size > 0
+            spec.name,
+            str(spec.version),
+            [*spec.inputs, *added_input_names(spec)],
+            batching=spec.max_batch_size > 0,
+            state_outputs=state_output_names(spec),
         )
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = MemoryChannel(sock, memory.arena)
