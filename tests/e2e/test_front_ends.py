@@ -86,15 +86,13 @@ class Served:
 
     @contextlib.contextmanager
     def connections(self):
-        made = [
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
-            for _ in range(CONNECTIONS)
-        ]
-        for each in made:
-            each.connect()
-        yield made
-        for each in made:
-            each.close()
+        with contextlib.ExitStack() as stack:
+            made = []
+            for _ in range(CONNECTIONS):
+                each = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+                made.append(stack.enter_context(contextlib.closing(each)))
+                each.connect()
+            yield made
 
 
 @contextlib.contextmanager

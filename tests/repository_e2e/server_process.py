@@ -28,6 +28,13 @@ PORT_NAMES = ("http", "grpc", "metrics")
 COMMAND = (sys.executable, "-m", "pytriton.server")
 
 
+def _is_front_end(process: psutil.Process) -> bool:
+    try:
+        return "front end" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # also of a zombie, which counts until its parent has reaped it
+        return False
+
+
 class ServerProcess:
     """A started command. Everything that it starts stays in its session, and is found by that."""
 
@@ -122,7 +129,7 @@ class ServerProcess:
     def model_processes(self) -> list[psutil.Process]:
         """Its processes without those of front ends."""
         children = psutil.Process(self.pid).children(recursive=True)
-        return [each for each in children if "front end" not in " ".join(each.cmdline())]
+        return [each for each in children if not _is_front_end(each)]
 
     def _member(self, pid: int) -> psutil.Process | None:
         try:

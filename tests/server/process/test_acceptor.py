@@ -356,3 +356,19 @@ def test_keepalive_needs_no_times():
     names = types.SimpleNamespace(SOL_SOCKET=1, SO_KEEPALIVE=2, IPPROTO_TCP=6)
 
     assert keepalive_options(names) == [(1, 2, 1)]
+
+
+def test_client_counts_as_opening_until_it_has_a_protocol(loop):
+    counts = []
+
+    async def test(port):
+        port.opener.on_changed = lambda: counts.append((port.opener.opening_count, len(port.made)))
+        for _ in range(3):
+            port.connect()
+        port.acceptor.start()
+        await port.until(lambda: len(counts) == 3)
+
+    run(loop, test)
+
+    assert counts[-1] == (0, 3)
+    assert [opening for opening, _ in counts] == [2, 1, 0]

@@ -40,6 +40,7 @@ class FrontEnd:
         self._http = HttpApi(engine, options, loop, tracing)
         self._grpc = GrpcApi(engine, options, loop, tracing)
         self._openers: list[ClientOpener] = []
+        self._on_connections_changed = on_connections_changed
         if on_connections_changed is not None:
             self._http.connections.on_changed = on_connections_changed
             self._grpc.connections.on_changed = on_connections_changed
@@ -59,6 +60,7 @@ class FrontEnd:
             files = self._options.grpc_tls
             tls = tls_context(files) if files is not None else None
             opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
+        opener.on_changed = self._on_connections_changed
         self._openers.append(opener)
         return opener
 

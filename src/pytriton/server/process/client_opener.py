@@ -43,6 +43,7 @@ class ClientOpener:
         nodelay = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._options = [nodelay, *keepalive_options(socket)]
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
+        self.on_changed: Callable[[], None] | None = None  # called when `opening_count` has fallen
 
     @property
     def opening_count(self) -> int:
@@ -71,6 +72,8 @@ class ClientOpener:
 
     def _on_opened(self, task: asyncio.Task[Any]) -> None:
         sock = self._opening.pop(task)
+        if self.on_changed is not None:
+            self.on_changed()
         if task.cancelled():
             sock.close()
             return
