@@ -60,11 +60,15 @@ def make_batcher(spec: ModelSpec) -> Batcher:
     """Returns the batcher that a model's configuration asks for."""
     if spec.batcher is None:
         return FifoBatcher()
-    max_rows = max(spec.max_batch_size, 1)  # requests of a model without batching have one row
-    waits = spec.batcher.max_queue_delay_us > 0
-    if waits or set(spec.batcher.preferred_batch_sizes) - {max_rows}:
-        return DynamicBatcher(spec.batcher, max_rows)
-    return GreedyBatcher(spec.batcher, max_rows)
+    return make_dynamic_batcher(spec.batcher, spec.max_batch_size)
+
+
+def make_dynamic_batcher(spec: BatcherSpec, max_batch_size: int) -> Batcher:
+    """Returns the fastest batcher that does what the settings say."""
+    max_rows = max(max_batch_size, 1)  # requests of a model without batching have one row
+    if spec.max_queue_delay_us > 0 or set(spec.preferred_batch_sizes) - {max_rows}:
+        return DynamicBatcher(spec, max_rows)
+    return GreedyBatcher(spec, max_rows)
 
 
 class FifoBatcher:

@@ -22,19 +22,21 @@ from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
-from pytriton.engine.scheduler import Dispatch, make_scheduler
+from pytriton.engine.scheduler import make_scheduler
+from pytriton.engine.scheduling import Dispatch
 from pytriton.engine.start_policy import Start, StartPolicy
 from pytriton.engine.stats import FailureReason, ModelStatistics
-from pytriton.errors import CancelledError, ServerError, UnavailableError
-from pytriton.executor.base import Outcome
+from pytriton.errors import CancelledError, ServerError
+from pytriton.executor.base import Outcome, RunningBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.scheduling import Refusal
     from pytriton.engine.served_model import InstanceSupervisor
-    from pytriton.executor.base import Instance, RunningBatch
+    from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
@@ -103,6 +105,7 @@ class Model(ModelStatus):
         """Start to use an instance, which may replace one that died."""
         self.missing_instances = max(0, self.missing_instances - 1)
         self.instances.append(instance)
+        self._scheduler.add_instance(instance)
         if instance.free_slots:  # it may have ended already, which `start` reports
             self._free[instance] = None
         instance.start()
@@ -158,7 +161,8 @@ class Model(ModelStatus):
         """See `ServedModel`."""
         if self._cache is not None and self._answers.is_ordered:
             return False  # answers from the cache would overtake others of their chunk
-        return not self.spec.decoupled and not self.spec.iterative
+        spec = self.spec
+        return not spec.decoupled and not spec.iterative and spec.sequence is None
 
     @property
     def prefers_columns(self) -> bool:
@@ -221,10 +225,10 @@ class Model(ModelStatus):
         inference.is_cancelled = True
         if inference.trace is not None:
             inference.trace.on_cancelled()
-        if self._scheduler.remove(inference):
-            self._refuse(inference, CancelledError(""), FailureReason.CANCELED)
-            return
-        if inference.instance is not None:
+        removed = self._scheduler.remove(inference)
+        for each in removed:
+            self._refuse(each, CancelledError(""), FailureReason.CANCELED)
+        if not removed and inference.instance is not None:
             inference.instance.cancel(inference)
 
     def pause(self, inference: Inference) -> None:
@@ -263,27 +267,25 @@ class Model(ModelStatus):
             if not isinstance(decision, Dispatch):
                 wake_ns = decision or 0
                 break
-            self._dispatch(decision.instance, decision.inferences, now_ns)
+            self._dispatch(decision, now_ns)
         deadline_ns = scheduler.next_deadline_ns()
         if deadline_ns:
-            for inference in scheduler.expire(now_ns):
-                error = UnavailableError("Request timeout expired")
-                self._refuse(inference, error, FailureReason.REJECTED)
+            self._refuse_all(scheduler.expire(now_ns))
             deadline_ns = scheduler.next_deadline_ns()
             wake_ns = min(filter(None, (wake_ns, deadline_ns)), default=0)
         if wake_ns:
             self._timer.set(wake_ns)
 
-    def _dispatch(self, instance: Instance, inferences: list[Inference], now_ns: int) -> None:
-        self.statistics.pending_count -= len(inferences)
-        self._answers.running += len(inferences)
+    def _dispatch(self, dispatch: Dispatch, now_ns: int) -> None:
+        instance, inferences = dispatch.instance, dispatch.inferences
+        count = len(inferences) - dispatch.null_count
+        self.statistics.pending_count -= count
+        self._answers.running += count
         try:
             instance.execute(inferences, now_ns)
         except Exception as error:  # noqa: BLE001  the requests end with this error
-            self._answers.running -= len(inferences)
-            answer = dispatch_error(self.spec.name, error)
-            for inference in inferences:
-                self._refuse(inference, answer, FailureReason.OTHER, is_pending=False)
+            self._answers.running -= count
+            self._fail_dispatch(inferences, dispatch_error(self.spec.name, error), now_ns)
             return
         del self._free[instance]
         if instance.free_slots:
@@ -291,11 +293,22 @@ class Model(ModelStatus):
         if self._when_passed_on:
             self._notify_dispatched(inferences)
 
+    def _fail_dispatch(self, inferences: list[Inference], error: ServerError, now_ns: int) -> None:
+        batch = RunningBatch(0, inferences, now_ns, set())
+        outcomes = [Outcome(position, None, error) for position in range(len(inferences))]
+        for outcome in self._scheduler.finished(batch, outcomes, now_ns):
+            inference = inferences[outcome.position]
+            self._refuse(inference, error, FailureReason.OTHER, is_pending=False)
+
     def _notify_dispatched(self, inferences: list[Inference]) -> None:
         for inference in inferences:
             callback = self._when_passed_on.pop(inference, None)
             if callback is not None:
                 self._loop.call_soon(callback)
+
+    def _refuse_all(self, refusals: Iterable[Refusal]) -> None:
+        for refusal in refusals:
+            self._refuse(refusal.inference, refusal.error, refusal.reason)
 
     def _refuse(
         self,
@@ -330,7 +343,7 @@ class Model(ModelStatus):
             record_traces(batch, outcomes, times_ns)
         now_ns = time.monotonic_ns()
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
-        if len(passed_on) != len(outcomes):
+        if batch.is_rescheduled and len(passed_on) != len(outcomes):
             count = len(outcomes) - len(passed_on)  # those are queued again
             self._answers.running -= count
             self.statistics.pending_count += count
@@ -343,6 +356,10 @@ class Model(ModelStatus):
                 self._pump()
         if passed_on or batch.answered:  # it is empty if the instance only reports that it is free
             self._finish(batch, passed_on, times_ns, now_ns)
+        if self.spec.sequence is not None:  # its sequences may be idle now
+            deadline_ns = self._scheduler.next_deadline_ns()
+            if deadline_ns:
+                self._timer.set(deadline_ns)
 
     def _finish(
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
@@ -362,11 +379,13 @@ class Model(ModelStatus):
     def on_unavailable(self, instance: Instance) -> None:
         """Send an instance no more batches; its death will be reported later."""
         self._free.pop(instance, None)
+        self._refuse_all(self._scheduler.remove_instance(instance))
 
     def on_died(self, instance: Instance, reason: str) -> None:
         """Forget an instance that died. Its requests have failed already."""
         self.instances.remove(instance)
         self._free.pop(instance, None)
+        self._refuse_all(self._scheduler.remove_instance(instance))
         if self._supervisor is not None and self._supervisor.replaces(instance, reason):
             self.missing_instances += 1
             return

@@ -45,7 +45,7 @@ def record_answers(
         queued_ns += count * first.queued_ns
     if succeeded or not batch.open_positions:
         record = BatchRecord(
-            succeeded_rows + failed_rows,
+            succeeded_rows + failed_rows + batch.null_rows,
             batch.started_ns,
             times_ns[0],
             times_ns[1],

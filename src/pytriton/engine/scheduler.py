@@ -1,92 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which requests of a model run together, when, and on which instance.
 
-A scheduler only decides: it has no clock, no timers and no I/O. `Model` reports events to it and
-asks for decisions. To add a kind of scheduling, write a class with the methods of `Scheduler` and
-choose it in `make_scheduler`.
+To add a kind of scheduling, write a class with the methods of `Scheduler` and choose it in
+`make_scheduler`. The schedulers of sequences are in `pytriton.engine.sequence`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
-from typing import Protocol
-
-import msgspec
 
 from pytriton.engine.batcher import Batcher, make_batcher
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.engine.request_queue import add_each
-from pytriton.errors import CancelledError, InternalError, ServerError
+from pytriton.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch, Refusal, Scheduler
+from pytriton.engine.sequence.scheduler import make_sequence_scheduler
+from pytriton.engine.stats import FailureReason
+from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Instance, Outcome, RunningBatch
 from pytriton.executor.inference import Inference
 
 _SEQUENCE_START = 1
-_NOT_ITERATIVE = (
-    "Failed to release request: Request is released with "
-    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a "
-    "flag."
-)
-
-
-class Dispatch(msgspec.Struct, gc=False):
-    """Requests that left the queue, and the instance that executes them."""
-
-    instance: Instance
-    inferences: list[Inference]
-
-
-# The requests to run now, or the time in ns at which to call `next` again, or None: call it after
-# the next change.
-Decision = Dispatch | int | None
-
-
-class Scheduler(Protocol):
-    """The queue of a model, and the rule by which its requests go to instances."""
-
-    def add(self, inference: Inference, now_ns: int) -> None:
-        """Queue a request and set its `queued_ns` and `deadline_ns`.
-
-        Raises:
-            UnavailableError: The queue is full.
-        """
-
-    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
-        """Queue requests like `add`; returns those that were refused, each with its error."""
-
-    def remove(self, inference: Inference) -> bool:
-        """Remove a cancelled request; returns False if it is not in the queue."""
-
-    def expire(self, now_ns: int) -> list[Inference]:
-        """Remove the requests whose queue timeout is over; the caller rejects them."""
-
-    def next(self, now_ns: int, free: Collection[Instance]) -> Decision:
-        """Decide what happens now. The caller repeats the call until nothing is dispatched.
-
-        Args:
-            now_ns: The time.
-            free: The instances that can take a batch, at least one; the one to prefer is first:
-                that which was idle for longest, or for a quick model that which was so last.
-        """
-
-    def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
-        """Handle outcomes of a batch; returns those to pass on to the clients.
-
-        The requests of the others were queued again, because the model asked for that.
-        """
-
-    def next_deadline_ns(self) -> int:
-        """Returns the time at which to call `expire`; 0: never."""
-
-    def take_all(self) -> list[Inference]:
-        """Empty the queue of a model that will not run again; the caller answers the requests."""
-
-    def __len__(self) -> int:
-        """Returns the number of waiting requests."""
+_EXPIRED = "Request timeout expired"
 
 
 def make_scheduler(spec: ModelSpec) -> Scheduler:
     """Returns the scheduler that a model's configuration asks for."""
+    if spec.sequence is not None and not spec.iterative:
+        return make_sequence_scheduler(spec)
     batcher = make_batcher(spec)
     return IterativeScheduler(batcher) if spec.iterative else SharedQueue(batcher)
 
@@ -101,10 +42,26 @@ class SharedQueue:
         self._batcher = batcher
         self.add = batcher.add  # a method that calls it would cost 0.1 us more per request
         self.add_all = batcher.add_all
-        self.remove = batcher.remove
-        self.expire = batcher.expire
         self.next_deadline_ns = batcher.next_deadline_ns
         self.take_all = batcher.take_all
+
+    def add_instance(self, instance: Instance) -> None:
+        """Nothing to do: every instance executes any request."""
+
+    def remove_instance(self, instance: Instance) -> list[Refusal]:
+        """Nothing to do: other instances execute the waiting requests."""
+        return []
+
+    def remove(self, inference: Inference) -> Sequence[Inference]:
+        """Remove a cancelled request; no other depends on it."""
+        return (inference,) if self._batcher.remove(inference) else ()
+
+    def expire(self, now_ns: int) -> list[Refusal]:
+        """Remove the requests whose queue timeout is over."""
+        return [
+            Refusal(inference, UnavailableError(_EXPIRED), FailureReason.REJECTED)
+            for inference in self._batcher.expire(now_ns)
+        ]
 
     def next(self, now_ns: int, free: Collection[Instance]) -> Decision:
         """Give the next batch to the first free instance."""
@@ -118,7 +75,7 @@ class SharedQueue:
         if not batch.is_rescheduled:
             return outcomes
         return [
-            Outcome(outcome.position, None, InternalError(_NOT_ITERATIVE))
+            Outcome(outcome.position, None, InternalError(NOT_ITERATIVE))
             if outcome.is_rescheduled
             else outcome
             for outcome in outcomes
@@ -142,8 +99,10 @@ class IterativeScheduler:
         self._batcher = batcher
         self._queue = SharedQueue(batcher)
         self._sequence_ids = itertools.count(1)  # for requests without a correlation id
-        self.remove = batcher.remove
-        self.expire = batcher.expire
+        self.add_instance = self._queue.add_instance
+        self.remove_instance = self._queue.remove_instance
+        self.remove = self._queue.remove
+        self.expire = self._queue.expire
         self.next = self._queue.next
         self.next_deadline_ns = batcher.next_deadline_ns
         self.take_all = batcher.take_all

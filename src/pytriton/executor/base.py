@@ -33,6 +33,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     rows: int = 0  # of all its requests, if there are runs
     runs: Sequence[Run] = ()  # those of its requests that are members of chunks
     has_others: bool = True  # at least one of the requests is no member
+    null_rows: int = 0  # of the answers to null requests, which no client has sent
     answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then
 
 

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules requests that belong to sequences: in order, one at a time, on one instance.
+
+What is common to the strategies is here: the sequences that are known, the backlog of those that
+wait for a slot, the end of those that are idle. A strategy decides which slots run together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from pytriton.engine.request_queue import add_each
+from pytriton.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal
+from pytriton.engine.sequence.backlog import Backlog
+from pytriton.engine.sequence.direct import DirectSlots
+from pytriton.engine.sequence.live_sequence import LiveSequence, SequenceState
+from pytriton.engine.sequence.oldest import OldestSlots
+from pytriton.engine.sequence.opening import SequenceOpening
+from pytriton.engine.sequence.sequence_inputs import SequenceInputs
+from pytriton.engine.sequence.slots import FULL
+from pytriton.engine.stats import FailureReason
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
+from pytriton.executor.base import Outcome
+from pytriton.executor.inference import CLOSED_SINK, Inference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.scheduling import Decision
+    from pytriton.engine.sequence.slots import InstanceSlots
+    from pytriton.executor.base import Instance, RunningBatch
+    from pytriton.messages import InferRequest
+
+logger = logging.getLogger(__name__)
+
+# Flags of a request.
+START = 1
+END = 2
+
+_EXPIRED = "timeout of the corresponding sequence has been expired"
+
+_BACKLOG = SequenceState.BACKLOG
+_IDLE = SequenceState.IDLE
+_READY = SequenceState.READY
+_RUNNING = SequenceState.RUNNING
+_ENDED = SequenceState.ENDED
+
+
+def make_sequence_scheduler(spec: ModelSpec) -> SequenceScheduler:
+    """Returns the scheduler that the configuration of a sequence model asks for."""
+    assert spec.sequence is not None, f"model {spec.name} has no sequences"
+    settings = spec.sequence
+
+    def direct(instance: Instance) -> InstanceSlots:
+        slot_count = max(1, spec.max_batch_size)
+        # While a decoupled model answers some slots for long, the others go on.
+        return DirectSlots(instance, settings, slot_count, is_exclusive=not spec.decoupled)
+
+    def oldest(instance: Instance) -> InstanceSlots:
+        return OldestSlots(instance, settings, spec.max_batch_size)
+
+    make_slots = direct if settings.max_candidates is None else oldest
+    return SequenceScheduler(spec, SequenceInputs(spec), make_slots)
+
+
+class SequenceScheduler:
+    """Gives sequences slots of instances, and executes the requests of each one after the other.
+
+    Args:
+        spec: The model.
+        inputs: Adds what a model's requests need of their sequences.
+        make_slots: Makes the slots of a new instance.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        inputs: SequenceInputs,
+        make_slots: Callable[[Instance], InstanceSlots],
+    ) -> None:
+        assert spec.sequence is not None, f"model {spec.name} has no sequences"
+        self._name = spec.name
+        self._inputs = inputs
+        self._make_slots = make_slots
+        self._opening = SequenceOpening(spec.name, spec.sequence)
+        self._idle_ns = 1000 * spec.sequence.idle_us
+        self._slots: dict[Instance, InstanceSlots] = {}
+        self._open: dict[int | str, LiveSequence] = {}  # those that take more requests, by id
+        self._owners: dict[Inference, LiveSequence] = {}  # of waiting and running requests
+        self._backlog = Backlog()
+        # With the times at which they end, which are in order as all sequences may idle as long.
+        self._idle: OrderedDict[LiveSequence, int] = OrderedDict()
+        self._waiting_count = 0
+
+    # Instances
+
+    def add_instance(self, instance: Instance) -> None:
+        """Use the slots of another instance; `next` fills them from the backlog."""
+        self._slots[instance] = self._make_slots(instance)
+
+    def remove_instance(self, instance: Instance) -> list[Refusal]:
+        """End the sequences of an instance; returns their waiting requests."""
+        slots = self._slots.pop(instance, None)
+        refusals: list[Refusal] = []
+        for sequence in list(slots.sequences) if slots is not None else ():
+            error = UnavailableError(
+                f"sequence {sequence.id} of model '{self._name}' has ended because its instance "
+                f"'{instance.name}' is gone"
+            )
+            refusals += _refusals(self._abort(sequence), error, FailureReason.OTHER)
+        return refusals
+
+    # Requests
+
+    def add(self, inference: Inference, now_ns: int) -> None:
+        """Queue a request of a sequence that is known, or that it starts."""
+        request = inference.request
+        if request.rows > 1:
+            raise InvalidArgumentError(
+                f"inference request to model '{self._name}' must specify batch-size 1 due to "
+                "requirements of sequence batcher"
+            )
+        sequence = self._open.get(request.correlation_id)
+        if sequence is None:
+            sequence = self._begin(request)
+        elif request.flags & START:
+            self._warn_of_restart(sequence)
+        inference.queued_ns = now_ns
+        self._owners[inference] = sequence
+        sequence.waiting.append(inference)
+        self._waiting_count += 1
+        if request.flags & END:
+            self._close(sequence)
+        state = sequence.state
+        if state is _IDLE:
+            self._idle.pop(sequence, None)  # a new one is not there
+            self._make_ready(sequence)
+        elif state is _BACKLOG and request.timeout_us:
+            self._backlog.limit(sequence, inference, now_ns)
+
+    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
+        """Queue requests like `add`; returns those that were refused, each with its error."""
+        return add_each(self.add, inferences, now_ns)
+
+    def remove(self, inference: Inference) -> Sequence[Inference]:
+        """Remove a cancelled request and all that wait with it; its sequence has ended."""
+        sequence = self._owners.get(inference)
+        if sequence is None or sequence.running is inference:
+            return ()
+        return self._abort(sequence)
+
+    def expire(self, now_ns: int) -> list[Refusal]:
+        """End idle sequences, and those in the backlog whose timeout is over."""
+        self._end_idle(now_ns)
+        refusals: list[Refusal] = []
+        for inference in self._backlog.pop_expired(now_ns):
+            sequence = self._owners.get(inference)
+            if sequence is not None:  # not removed together with another one
+                error = UnavailableError(_EXPIRED)
+                refusals += _refusals(self._abort(sequence), error, FailureReason.REJECTED)
+        return refusals
+
+    def next_deadline_ns(self) -> int:
+        """Returns the time at which to call `expire`; 0: never."""
+        idle_ns = next(iter(self._idle.values())) if self._idle else 0
+        backlog_ns = self._backlog.earliest_ns()
+        return min(idle_ns, backlog_ns) if idle_ns and backlog_ns else idle_ns or backlog_ns
+
+    def take_all(self) -> list[Inference]:
+        """End all sequences, and return all waiting requests."""
+        removed: list[Inference] = []
+        for sequence in dict.fromkeys((*self._owners.values(), *self._open.values())):
+            removed += self._abort(sequence)
+        return sorted(removed, key=lambda inference: inference.queued_ns)
+
+    def __len__(self) -> int:
+        return self._waiting_count
+
+    def __repr__(self) -> str:
+        return (
+            f"<SequenceScheduler {self._waiting_count} waiting, {len(self._open)} open sequences, "
+            f"{len(self._backlog)} in the backlog, {len(self._idle)} idle>"
+        )
+
+    # Executions
+
+    def next(self, now_ns: int, free: Collection[Instance]) -> Decision:
+        """Fill free slots, then give a batch to the first instance that has one."""
+        if self._idle:
+            self._end_idle(now_ns)
+        if self._backlog:
+            self._fill_slots(free)
+        wake_ns = 0
+        for instance in free:
+            choice = self._slots[instance].next(now_ns)
+            if isinstance(choice, list):
+                return self._dispatch(instance, choice)
+            if choice and (not wake_ns or choice < wake_ns):
+                wake_ns = choice
+        return wake_ns or None
+
+    def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
+        """Keep the states in responses, and let sequences go on; drops answers to null requests."""
+        inferences = batch.inferences
+        passed_on = []
+        for outcome in outcomes:
+            sequence = self._owners.get(inferences[outcome.position])
+            if sequence is None:
+                batch.null_rows += 1
+                continue
+            error = self._keep_states(sequence, outcome)
+            passed_on.append(outcome if error is None else _failed(outcome, error))
+            if outcome.is_final:
+                del self._owners[inferences[outcome.position]]
+                self._go_on(sequence, now_ns)
+        return passed_on
+
+    def _dispatch(self, instance: Instance, choice: Sequence[Inference | None]) -> Dispatch:
+        inferences: list[Inference] = []
+        like = None
+        for inference in choice:
+            if inference is None:
+                continue
+            sequence = self._owners[inference]
+            sequence.waiting.popleft()
+            sequence.running = inference
+            sequence.state = _RUNNING
+            like = inference.request
+            flags = like.flags
+            self._inputs.add(
+                like, sequence.states, is_start=bool(flags & START), is_end=bool(flags & END)
+            )
+            inferences.append(inference)
+        self._waiting_count -= len(inferences)
+        null_count = len(choice) - len(inferences)
+        if null_count:
+            assert like is not None, "a batch has at least one request"
+            null = self._inputs.null_request(like)
+            inferences = [
+                Inference(null, CLOSED_SINK) if inference is None else inference
+                for inference in choice
+            ]
+        return Dispatch(instance, inferences, null_count)
+
+    def _keep_states(self, sequence: LiveSequence, outcome: Outcome) -> ServerError | None:
+        """Take the states out of a response; returns an error that replaces the response."""
+        if outcome.is_rescheduled:
+            return InternalError(NOT_ITERATIVE)
+        response = outcome.response
+        if response is None:
+            return None
+        try:
+            self._inputs.take(sequence.states, response)
+        except ServerError as error:
+            return error
+        if sequence.has_generated_id:
+            response.parameters = {**(response.parameters or {}), "sequence_id": sequence.id}
+        return None
+
+    def _go_on(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Do what follows on the last response to a request of a sequence."""
+        sequence.running = None
+        if sequence.waiting:
+            self._make_ready(sequence)
+        elif sequence.is_closed:
+            self._end(sequence)
+        else:
+            sequence.state = _IDLE
+            self._idle[sequence] = now_ns + self._idle_ns
+
+    # Sequences
+
+    def _begin(self, request: InferRequest) -> LiveSequence:
+        """Start the sequence of a request, in a slot or in the backlog."""
+        is_generated = self._opening.admit(request, self._open)
+        # The backlog is first.
+        slots = None if self._backlog else _best(self._slots.values())
+        if slots is None:
+            self._opening.check_backlog(request, len(self._backlog))
+        sequence = LiveSequence(request.correlation_id, self._inputs.new_states())
+        sequence.has_generated_id = is_generated
+        self._open[sequence.id] = sequence
+        if slots is None:
+            self._backlog.append(sequence)
+        else:
+            self._enter(sequence, slots)
+            sequence.state = _IDLE
+        return sequence
+
+    def _enter(self, sequence: LiveSequence, slots: InstanceSlots) -> None:
+        slots.take(sequence)
+        sequence.slots = slots
+
+    def _fill_slots(self, free: Iterable[Instance]) -> None:
+        """Give slots of free instances to sequences of the backlog.
+
+        Other instances are busy anyway; those that are ending must not get more sequences.
+        """
+        usable = [self._slots[instance] for instance in free if instance.free_slots]
+        while self._backlog:
+            slots = _best(usable)
+            if slots is None:
+                break
+            sequence = self._backlog.pop_first()
+            self._enter(sequence, slots)
+            self._make_ready(sequence)
+
+    def _make_ready(self, sequence: LiveSequence) -> None:
+        assert sequence.slots is not None, "it has no slot"
+        request = sequence.waiting[0].request
+        if request.flags & START:
+            sequence.states = self._inputs.new_states()
+        key = sequence.states.key
+        if key:  # states with other shapes cannot be in one batch
+            request.batch_key = (request.batch_key, key)
+        sequence.state = _READY
+        sequence.slots.add_ready(sequence)
+
+    def _end_idle(self, now_ns: int) -> None:
+        idle = self._idle
+        while idle:
+            sequence, end_ns = next(iter(idle.items()))
+            if now_ns < end_ns:
+                break
+            self._abort(sequence)
+
+    def _abort(self, sequence: LiveSequence) -> list[Inference]:
+        """End a sequence, or let it end with its running request; returns its waiting ones."""
+        self._close(sequence)
+        state = sequence.state
+        if state is _READY and sequence.slots is not None:
+            sequence.slots.remove_ready(sequence)
+        elif state is _BACKLOG:
+            self._backlog.remove(sequence)
+        removed = list(sequence.waiting)
+        sequence.waiting.clear()
+        self._waiting_count -= len(removed)
+        for inference in removed:
+            del self._owners[inference]
+        if state is not _RUNNING:
+            self._end(sequence)
+        return removed
+
+    def _close(self, sequence: LiveSequence) -> None:
+        """Take no more requests for a sequence; the next one of its id starts another."""
+        sequence.is_closed = True
+        if self._open.get(sequence.id) is sequence:
+            del self._open[sequence.id]
+
+    def _end(self, sequence: LiveSequence) -> None:
+        sequence.state = _ENDED
+        self._idle.pop(sequence, None)
+        slots, sequence.slots = sequence.slots, None
+        if slots is not None:
+            slots.release(sequence)
+
+    def _warn_of_restart(self, sequence: LiveSequence) -> None:
+        logger.warning(
+            "sequence %s for model '%s' has a conflict. The previous sequence did not end before "
+            "this sequence start. Previous sequence will be terminated early.",
+            sequence.id,
+            self._name,
+        )
+
+
+def _best(all_slots: Iterable[InstanceSlots]) -> InstanceSlots | None:
+    """Returns the slots with the best free one; None if all are occupied."""
+    best = None
+    best_rank = FULL
+    for slots in all_slots:
+        rank = slots.rank
+        if rank != FULL and (best is None or rank < best_rank):
+            best, best_rank = slots, rank
+    return best
+
+
+def _refusals(
+    inferences: Iterable[Inference], error: ServerError, reason: FailureReason
+) -> list[Refusal]:
+    return [Refusal(inference, error, reason) for inference in inferences]
+
+
+def _failed(outcome: Outcome, error: ServerError) -> Outcome:
+    return Outcome(outcome.position, None, error, outcome.is_final)
