@@ -145,3 +145,21 @@ def test_keys_stay_the_same_after_many_shapes():
 
     assert len(others) == len(shapes) > 1024
     assert keys.key(request(VARIABLE)) == first
+
+
+def test_ragged_inputs_of_the_same_bytes_together_have_different_keys():
+    inputs = {
+        name: msgspec.structs.replace(each, is_ragged=True)
+        for name, each in VARIABLE.inputs.items()
+    }
+    spec = msgspec.structs.replace(VARIABLE, inputs=inputs)
+    keys = CacheKeys(spec, 7)
+
+    def key(a: bytes, b: bytes) -> bytes:
+        tensors = {
+            name: InferTensor(name, spec.inputs[name].dtype, (1, len(data) // 4), data)
+            for name, data in (("a", a), ("b", b))
+        }
+        return keys.key(request(spec, inputs=tensors))
+
+    assert key(A + A, A) != key(A, A + A)

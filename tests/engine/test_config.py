@@ -18,8 +18,8 @@ from pytriton.engine.config import (
     spec_from_config,
     validate_config,
 )
-from pytriton.engine.model_spec import QueuePolicySpec, TimeoutAction
-from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.engine.model_spec import QueuePolicySpec, Reshape, TimeoutAction
+from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
 
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
@@ -284,24 +284,34 @@ def test_spec_of_an_ensemble_has_no_batcher():
     assert spec.batcher is None
 
 
-@pytest.mark.parametrize(
-    "text,hint",
-    [
-        (
-            (
-                f'{PYTHON} input [ {{ name: "x" data_type: TYPE_FP32 dims: [4] '
-                "reshape { shape: [2, 2] } } ]"
-            ),
-            "'x' of model 'm' asks for a reshape",
-        ),
-    ],
-)
-def test_spec_refuses_what_the_server_does_not_do(text, hint):
-    config = normal(text)
+def test_spec_says_how_tensors_are_reshaped():
+    config = normal(
+        f"{PYTHON} max_batch_size: 2 "
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [4] reshape { shape: [2, 2] } } ] '
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [1] reshape { shape: [] } }, '
+        '{ name: "z" data_type: TYPE_FP32 dims: [4] reshape { shape: [4] } }, '
+        '{ name: "plain" data_type: TYPE_FP32 dims: [4] } ]'
+    )
     validate_config(config)
+    spec = spec_from_config(config, version=1)
 
-    with pytest.raises(UnsupportedError, match=hint):
-        spec_from_config(config, version=1)
+    assert spec.inputs["x"].reshape == Reshape((4,), (2, 2))
+    assert spec.inputs["x"].shape == (-1, 4)
+    assert {name: each.reshape for name, each in spec.outputs.items()} == {
+        "y": Reshape((), (1,)),
+        "z": None,
+        "plain": None,
+    }
+
+
+@pytest.mark.parametrize("max_batch_size,is_ragged", [(2, True), (0, False)])
+def test_only_batches_are_ragged(max_batch_size, is_ragged):
+    config = normal(
+        f"{PYTHON} max_batch_size: {max_batch_size} "
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [-1] allow_ragged_batch: true } ] '
+    )
+
+    assert spec_from_config(config, version=1).inputs["x"].is_ragged is is_ragged
 
 
 @pytest.mark.parametrize(

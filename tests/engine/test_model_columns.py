@@ -7,9 +7,10 @@ import random
 
 import pytest
 
+from pytriton.dtypes import FP32
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model import Model
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
 from pytriton.errors import UNEXPECTED, InvalidArgumentError, UnavailableError
 from tests.column_rig import ColumnScene, random_details, values_of
 from tests.fakes import FakeLoop, model_spec
@@ -275,13 +276,15 @@ def test_batch_is_held_back_for_members_of_later_chunks(columns):
     assert [frame.rows for frame in scene.instance.frames] == [[1, 2, 1, 4]]
 
 
-def test_models_with_streams_sequences_or_ordered_caches_take_no_columns(clock):
+def test_models_with_streams_sequences_ragged_inputs_or_ordered_caches_take_no_columns(clock):
     def takes(cache=None, **spec):
         return Model(model_spec(**spec), FakeLoop(clock), cache).takes_columns
 
     assert takes()
     assert not takes(decoupled=True)
     assert not takes(iterative=True)
+    ragged = TensorSpec(name="x", dtype=FP32, dims=(-1,), shape=(-1, -1), is_ragged=True)
+    assert not takes(inputs={"x": ragged})
     assert takes(ResponseCache(1 << 20), response_cache=True)
     ordered = BatcherSpec(preserve_ordering=True)
     assert takes(batcher=ordered)

@@ -66,6 +66,29 @@ def test_requests_of_equal_variable_shapes_share_a_batch():
     assert hash(keys[0]) == hash(keys[1])
 
 
+def test_requests_with_other_shapes_of_a_ragged_input_share_a_batch():
+    spec = model_spec(
+        tensor_spec("any", dtypes.FP32, (-1,), batched=True, is_ragged=True),
+        tensor_spec("like", dtypes.FP32, (-1,), batched=True),
+        tensor_spec("may", dtypes.FP32, (-1,), batched=True, optional=True, is_ragged=True),
+        max_batch_size=4,
+    )
+    first, second, with_may, other_may, unlike = (
+        validated(spec, *[tensor(name, 1, size) for name, size in sizes.items()]).batch_key
+        for sizes in (
+            {"any": 1, "like": 2},
+            {"any": 3, "like": 2},
+            {"any": 3, "like": 2, "may": 1},
+            {"any": 3, "like": 2, "may": 2},
+            {"any": 1, "like": 3},
+        )
+    )
+
+    assert first == second
+    assert with_may == other_may
+    assert len({first, with_may, unlike}) == 3
+
+
 def test_order_of_inputs_makes_no_difference_to_the_batch():
     spec = model_spec(
         tensor_spec("a", dtypes.FP32, (-1,), batched=True),

@@ -82,7 +82,7 @@ class FakeLoader:
         self.on_load: Any = None
 
     async def load(self, plan: VersionPlan) -> FakeVersion:
-        check_python_model(plan.config)
+        check_python_model(plan.config, (plan.version_directory, plan.model_directory))
         self.asked.append((plan.name, plan.version))
         self.running[plan.name] += 1
         self.most_at_once = max(self.most_at_once, self.running.total())

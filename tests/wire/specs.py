@@ -10,7 +10,13 @@ from pytriton.messages import InferRequest, InferTensor
 
 
 def tensor_spec(
-    name: str, dtype: DataType, dims: tuple[int, ...], *, batched: bool, optional: bool = False
+    name: str,
+    dtype: DataType,
+    dims: tuple[int, ...],
+    *,
+    batched: bool,
+    optional: bool = False,
+    is_ragged: bool = False,
 ) -> TensorSpec:
     return TensorSpec(
         name=name,
@@ -19,6 +25,7 @@ def tensor_spec(
         shape=(-1, *dims) if batched else dims,
         optional=optional,
         has_variable_dims=-1 in dims,
+        is_ragged=is_ragged,
     )
 
 

@@ -49,10 +49,10 @@ class CacheKeys:
     def __init__(self, spec: ModelSpec, load_id: int) -> None:
         self._spec = spec
         self._load_id = load_id
-        # If none is optional and none has strings, then the number of rows and the batch key say
-        # how many bytes each input has, and nothing has to separate them.
+        # If none is optional or ragged and none has strings, then the number of rows and the batch
+        # key say how many bytes each input has, and nothing has to separate them.
         self._has_plain_inputs = bool(spec.inputs) and all(
-            each.dtype.itemsize and name in spec.required_inputs
+            each.dtype.itemsize and name in spec.required_inputs and not each.is_ragged
             for name, each in spec.inputs.items()
         )
         self._names = tuple(spec.inputs)

@@ -21,11 +21,12 @@ from pytriton.engine.model_spec import (
     BatcherSpec,
     ModelSpec,
     QueuePolicySpec,
+    Reshape,
     TensorSpec,
     TimeoutAction,
 )
 from pytriton.engine.sequence.sequence_config import sequence_spec
-from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
 
 __all__ = [
@@ -167,21 +168,19 @@ def spec_from_config(
         The record that front ends and schedulers read.
 
     Raises:
-        UnsupportedError: if the configuration asks for a scheduler or a conversion that this
-            server does not have.
         InvalidArgumentError: if the file of an initial state or a parameter is wrong.
     """
     scheduler = config.WhichOneof("scheduling_choice")
     has_sequences = scheduler == "sequence_batching"
     batches = config.max_batch_size > 0
-    inputs = _tensor_specs(config.name, config.input, batches=batches)
+    inputs = _tensor_specs(config.input, batches=batches, is_input=True)
     return ModelSpec(
         name=config.name,
         version=version,
         platform=config.platform or config.backend,
         max_batch_size=config.max_batch_size,
         inputs=inputs,
-        outputs=_tensor_specs(config.name, config.output, batches=batches),
+        outputs=_tensor_specs(config.output, batches=batches, is_input=False),
         required_inputs=frozenset(name for name, spec in inputs.items() if not spec.optional),
         batcher=_scheduling(config, scheduler),
         decoupled=config.model_transaction_policy.decoupled,
@@ -211,14 +210,11 @@ def _strategy(sequences: Any) -> str:
     return sequences.WhichOneof("strategy_choice") or "direct"
 
 
-def _tensor_specs(model: str, tensors: Iterable[Any], *, batches: bool) -> dict[str, TensorSpec]:
+def _tensor_specs(
+    tensors: Iterable[Any], *, batches: bool, is_input: bool
+) -> dict[str, TensorSpec]:
     specs = {}
     for tensor in tensors:
-        if tensor.HasField("reshape"):
-            raise UnsupportedError(
-                f"tensor '{tensor.name}' of model '{model}' asks for a reshape, "
-                "this server passes tensors on in the shape that clients send"
-            )
         dims = tuple(tensor.dims)
         specs[tensor.name] = TensorSpec(
             name=tensor.name,
@@ -228,8 +224,17 @@ def _tensor_specs(model: str, tensors: Iterable[Any], *, batches: bool) -> dict[
             optional=getattr(tensor, "optional", False),  # outputs have no such field
             has_variable_dims=-1 in dims,
             label_filename=getattr(tensor, "label_filename", ""),  # nor inputs this one
+            reshape=_reshape(tensor, is_input=is_input),
+            is_ragged=batches and getattr(tensor, "allow_ragged_batch", False),
         )
     return specs
+
+
+def _reshape(tensor: Any, *, is_input: bool) -> Reshape | None:
+    dims, shape = tuple(tensor.dims), tuple(tensor.reshape.shape)
+    if not tensor.HasField("reshape") or dims == shape:
+        return None
+    return Reshape(dims, shape) if is_input else Reshape(shape, dims)
 
 
 def _batcher_spec(batching: Any) -> BatcherSpec:

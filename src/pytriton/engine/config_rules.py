@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytriton.dtypes import BY_NUMBER
+from pytriton.engine.batch_io_rules import check_batch_tensors
 from pytriton.engine.sequence.sequence_rules import validate_sequence_batching, validate_states
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
@@ -59,11 +60,12 @@ def validate_model(config: Any) -> None:
 
 
 def validate_tensors(config: Any) -> None:
-    """Check inputs and outputs."""
+    """Check inputs and outputs, and what is computed from them."""
     for kind, tensors in (("input", config.input), ("output", config.output)):
         _check_unique_names(config, kind, tensors)
         for tensor in tensors:
             _check_tensor(config, kind, tensor)
+    check_batch_tensors(config)
 
 
 def validate_instance_groups(config: Any, gpu_ids: Sequence[int] = ()) -> None:

@@ -79,6 +79,7 @@ class Model(ModelStatus):
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
         self._scheduler = make_scheduler(spec)
+        self._has_ragged_inputs = any(each.is_ragged for each in spec.inputs.values())
         self._start_policy = StartPolicy(spec)
         self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._credit = ResponseCredit(loop)
@@ -162,7 +163,9 @@ class Model(ModelStatus):
         if self._cache is not None and self._answers.is_ordered:
             return False  # answers from the cache would overtake others of their chunk
         spec = self.spec
-        return not spec.decoupled and not spec.iterative and spec.sequence is None
+        if spec.decoupled or spec.iterative or spec.sequence is not None:
+            return False
+        return not self._has_ragged_inputs  # a batch of chunks has one shape for each input
 
     @property
     def prefers_columns(self) -> bool:

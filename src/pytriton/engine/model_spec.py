@@ -4,10 +4,33 @@
 from __future__ import annotations
 
 import enum
+from math import prod
 
 import msgspec
 
 from pytriton.dtypes import DataType
+
+
+class Reshape(msgspec.Struct, frozen=True):
+    """A conversion of shapes; both sides are without the batch dimension, and -1 is variable.
+
+    The variable dimensions keep their order.
+    """
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+    def convert(self, shape: tuple[int, ...], *, batching: bool) -> tuple[int, ...] | None:
+        """Returns the new shape, or None if it would have another number of elements."""
+        first = 1 if batching else 0
+        if len(shape) < first:
+            return None
+        converted = [*shape[:first]]
+        # A model may return another number of dimensions than it says.
+        sizes = zip(shape[first:], self.source, strict=False)
+        variable = iter([size for size, dim in sizes if dim == -1])
+        converted += [next(variable, -1) if dim == -1 else dim for dim in self.target]
+        return tuple(converted) if prod(converted) == prod(shape) else None
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +43,9 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     optional: bool = False
     has_variable_dims: bool = False
     label_filename: str = ""
+    # Of an input to the shape that the model gets, of an output from the one that it returns.
+    reshape: Reshape | None = None
+    is_ragged: bool = False  # requests with different shapes of this input may share a batch
 
 
 class TimeoutAction(enum.IntEnum):

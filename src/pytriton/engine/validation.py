@@ -69,7 +69,7 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
         elif len(tensor.data) != prod(shape) * dtype.itemsize:
             _refuse_size(request, tensor)
         if expected.has_variable_dims or has_optional:
-            key.append(dims)
+            key.append(expected.is_ragged or dims)
     if spec.sequence is not None:
         check_correlation_id(request, spec.sequence)
     if key:

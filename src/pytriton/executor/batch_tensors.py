@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from pytriton.dtypes import BY_NUMBER, BYTES
@@ -60,26 +61,44 @@ def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
 
 
 def add_input(
-    payload: Payload, name: str, requests: list[InferRequest], rows: int, *, batching: bool
+    payload: Payload,
+    name: str,
+    requests: list[InferRequest],
+    rows: int,
+    *,
+    batching: bool,
+    ragged: bool = False,
 ) -> TensorRef:
     """Add one input of all requests, concatenated in order, to the payload of their batch.
 
-    `rows` is the number of all their rows.
+    `rows` is the number of all their rows. Shapes of a `ragged` input may differ otherwise, too.
     """
     first = requests[0].inputs[name]
     shape = first.shape
+    shapes: list[tuple[int, ...]] = []
     if len(requests) == 1:
         pieces = [first.data]
         size = len(first.data)
     else:
         pieces = [request.inputs[name].data for request in requests]
         size = sum(map(len, pieces))
-        if batching:
+        if ragged:
+            shapes = _different_shapes(name, requests)
+        if shapes:
+            shape = (sum(map(prod, shapes)),)
+        elif batching:
             shape = (rows, *shape[1:])
         if size > LARGE_BATCH_BYTES and (parts := payload.add_parts(pieces)) is not None:
-            return TensorRef(name, first.dtype.number, shape, 0, size, parts=parts)
+            return TensorRef(name, first.dtype.number, shape, 0, size, parts=parts, shapes=shapes)
     block, offset = payload.add(pieces, size)
-    return TensorRef(name, first.dtype.number, shape, offset, size, block)
+    return TensorRef(name, first.dtype.number, shape, offset, size, block, shapes=shapes)
+
+
+def _different_shapes(name: str, requests: list[InferRequest]) -> list[tuple[int, ...]]:
+    """Returns the shape of an input for each request; none if they differ only in their rows."""
+    shapes = [request.inputs[name].shape for request in requests]
+    tail = shapes[0][1:]
+    return shapes if any(shape[1:] != tail for shape in shapes) else []
 
 
 def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> list[TensorRef]:

@@ -21,12 +21,14 @@ from pytriton.executor.batch_tensors import (
     split_output,
 )
 from pytriton.executor.columns import find_runs
+from pytriton.executor.reshape import reshape_inputs, reshape_outputs
 from pytriton.messages import InferResponse
 from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Execute, Responses
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from pytriton.engine.model_spec import Reshape
     from pytriton.errors import ServerError
     from pytriton.executor.base import Instance, InstanceEvents
     from pytriton.executor.columns import Run
@@ -47,10 +49,14 @@ class ModelLabels:
         is_model_file: Whether the model is a model.py. It gets more details of a request than a
             callable.
         state_outputs: The outputs with the states of sequences, which are always returned.
+        input_reshapes: For inputs that the model gets in another shape than clients send.
+        output_reshapes: The same for outputs.
+        ragged_inputs: The inputs whose shapes may differ in a batch.
     """
 
     __slots__ = (
-        "batching", "input_names", "is_model_file", "name", "state_outputs", "version",
+        "batching", "input_names", "input_reshapes", "is_model_file", "name", "output_reshapes",
+        "ragged_inputs", "state_outputs", "version",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +68,9 @@ class ModelLabels:
         batching: bool,
         is_model_file: bool = False,
         state_outputs: Sequence[str] = (),
+        input_reshapes: Mapping[str, Reshape] | None = None,
+        output_reshapes: Mapping[str, Reshape] | None = None,
+        ragged_inputs: Collection[str] = (),
     ) -> None:
         self.name = name
         self.version = version
@@ -69,6 +78,9 @@ class ModelLabels:
         self.batching = batching
         self.is_model_file = is_model_file
         self.state_outputs = tuple(state_outputs)
+        self.input_reshapes = input_reshapes
+        self.output_reshapes = output_reshapes
+        self.ragged_inputs = ragged_inputs
 
     def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the outputs that an instance returns to a request whose client wants these."""
@@ -175,6 +187,8 @@ class BatchTracker:
             instance = self._instance
             for inference in inferences:
                 inference.instance = instance
+        if labels.input_reshapes:
+            reshape_inputs(frame.inputs, labels.input_reshapes, batching=labels.batching)
         if labels.is_model_file:
             frame.details = request_details([inference.request for inference in inferences])
         return frame
@@ -216,10 +230,10 @@ class BatchTracker:
         self, requests: list[InferRequest], rows: list[int], payload: Payload
     ) -> list[TensorRef]:
         row_count = sum(rows)
-        batching = self._labels.batching
+        batching, ragged = self._labels.batching, self._labels.ragged_inputs
         first_inputs = requests[0].inputs
         return [
-            add_input(payload, name, requests, row_count, batching=batching)
+            add_input(payload, name, requests, row_count, batching=batching, ragged=name in ragged)
             for name in self._labels.input_names
             if name in first_inputs
         ]
@@ -258,6 +272,9 @@ class BatchTracker:
         if batch is None:
             self._check_closed(frame.batch)
             return
+        if (error := self._reshape(frame.outputs)) is not None:
+            self._fail(batch, error, (frame.started_ns, frame.finished_ns))
+            return
         if batch.runs and self._answer_runs(received, frame, batch):
             outcomes = self._split_others(received, frame, batch) if batch.has_others else []
         elif len(batch.inferences) == 1:
@@ -269,6 +286,12 @@ class BatchTracker:
         batch.open_positions.clear()
         times_ns = (frame.started_ns, frame.finished_ns)
         self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
+
+    def _reshape(self, outputs: list[TensorRef]) -> ServerError | None:
+        reshapes = self._labels.output_reshapes
+        if not reshapes:
+            return None
+        return reshape_outputs(outputs, reshapes, batching=self._labels.batching)
 
     def _split(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
         requests = [inference.request for inference in batch.inferences]
@@ -334,10 +357,11 @@ class BatchTracker:
             batch = self.running.get(item.batch)
             if batch is None or item.position not in batch.open_positions:
                 continue
-            response = error = None
+            response: InferResponse | None = None
+            error: ServerError | None = None
             if item.error is not None:
                 error = error_from_code(item.error_code, item.error)
-            elif item.outputs is not None:
+            elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
                 response = InferResponse(
                     labels.name,
                     labels.version,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pytriton.pb_utils.request import InferenceRequest
@@ -31,7 +32,13 @@ def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> lis
     if count == 1 or not runs.is_batching:
         tables = [arrays]
     elif arrays:
-        tables = zip(*[_cut(array, execute.rows) for array in arrays], strict=True)
+        tables = zip(
+            *[
+                _cut_ragged(array, ref.shapes) if ref.shapes else _cut(array, execute.rows)
+                for array, ref in zip(arrays, execute.inputs, strict=True)
+            ],
+            strict=True,
+        )
     else:
         tables = [[]] * count
     output_names = runs.output_names
@@ -68,4 +75,15 @@ def _cut(array: NDArray[Any], rows: list[int]) -> list[NDArray[Any]]:
     for count in rows:
         parts.append(array[at : at + count])
         at += count
+    return parts
+
+
+def _cut_ragged(array: NDArray[Any], shapes: list[tuple[int, ...]]) -> list[NDArray[Any]]:
+    """Split all elements of a batch into the tensor of each request."""
+    parts = []
+    at = 0
+    for shape in shapes:
+        end = at + prod(shape)
+        parts.append(array[at:end].reshape(shape))
+        at = end
     return parts

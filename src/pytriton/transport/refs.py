@@ -26,6 +26,8 @@ class TensorRef(msgspec.Struct, array_like=True, gc=False):
     pieces: list[int] = []  # size of each request's part, for BYTES tensors that hold a whole batch
     # If its bytes are not in one place: the receiver joins them, and `offset` and `block` are 0.
     parts: list[PartRef] | None = None
+    # The shape of each request's part, if they differ; `shape` then is the number of all elements.
+    shapes: list[tuple[int, ...]] = []
 
 
 class BlockRef(msgspec.Struct, array_like=True, gc=False):

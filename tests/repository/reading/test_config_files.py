@@ -255,6 +255,13 @@ BROKEN_VERSIONS = {
         CONFIG + parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe"),
         "Unsupported: Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe'",
     ),
+    "batching library": (
+        CONFIG + parameter("TRITON_BATCH_STRATEGY_PATH", "/x.so"),
+        (
+            "Unsupported: model 'm' asks for a batching library (TRITON_BATCH_STRATEGY_PATH), this "
+            "server does not load compiled batching strategies; remove the parameter"
+        ),
+    ),
     "unknown visibility": (
         CONFIG + parameter("VISIBLE_GPUS", "some"),
         (
@@ -282,6 +289,22 @@ def test_version_that_cannot_run_ends_with_a_reason_and_can_be_corrected(scene, 
     write_config(directory, CONFIG)
     it.load()
     assert it.rows() == [IndexEntry("m", "1", "READY")]
+
+
+@pytest.mark.parametrize("place", [".", "1"])
+def test_version_with_a_batching_library_ends_with_a_reason(scene, repository, place):
+    directory = write_model(repository, config=CONFIG)
+    library = directory / place / "batchstrategy.so"
+    library.touch()
+    it = scene()
+
+    error = it.refusal()
+
+    assert error.message == (
+        "load failed for model 'm': version 1 is at UNAVAILABLE state: Unsupported: model 'm' has "
+        f"a batching library '{library}', this server does not load compiled batching strategies; "
+        "remove the file;\n"
+    )
 
 
 @pytest.mark.parametrize("files", [(), ("1",)])

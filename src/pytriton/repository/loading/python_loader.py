@@ -28,10 +28,10 @@ from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pytriton.engine.cache import ResponseCache
-    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.model_spec import ModelSpec, Reshape, TensorSpec
     from pytriton.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.repository.services.model_services import ModelServices
 
@@ -69,7 +69,7 @@ class PythonLoader:
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
         """Load one version; if this raises an exception, none of its processes is left."""
-        check_python_model(plan.config)
+        check_python_model(plan.config, (plan.version_directory, plan.model_directory))
         model_path = _model_path(plan)
         environment = await self._environment(plan)
         config = plan.config
@@ -216,6 +216,9 @@ class _Launch:
             batching=spec.max_batch_size > 0,
             is_model_file=True,
             state_outputs=state_output_names(spec),
+            input_reshapes=_reshapes(spec.inputs),
+            output_reshapes=_reshapes(spec.outputs),
+            ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
         )
 
     def make_model(self, supervisor: InstanceSupervisor) -> Model:
@@ -246,6 +249,10 @@ class _Launch:
             spec.decoupled,
             spec.max_batch_size > 0,
         )
+
+
+def _reshapes(tensors: Mapping[str, TensorSpec]) -> dict[str, Reshape]:
+    return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
 
 
 async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ _INFERRED = {
 }
 _PLATFORMS = dict(reversed(_INFERRED.values()))  # by backend, if it needs a platform
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+# A compiled library that decides what is batched: a parameter with its path, or a file.
+_BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
+_BATCH_STRATEGY_FILE = "batchstrategy.so"
 
 
 def read_config(
@@ -139,11 +142,15 @@ def _infer_backend(config: Any, directory: Path) -> None:
     config.backend, config.platform = inferred
 
 
-def check_python_model(config: Any) -> None:
-    """Refuse a configuration that the Python backend cannot run.
+def check_python_model(config: Any, directories: Iterable[Path]) -> None:
+    """Refuse a model that the Python backend cannot run.
+
+    Args:
+        config: The configuration.
+        directories: The directories of the model and of the version.
 
     Raises:
-        UnsupportedError: It has a setting that is not supported.
+        UnsupportedError: It has a setting or a file that is not supported.
         InvalidArgumentError: Its code is outside of the version's directory.
     """
     if not is_inside(config.default_model_filename):
@@ -155,6 +162,19 @@ def check_python_model(config: Any) -> None:
         value = config.parameters[_FORCE_CPU].string_value
         if value not in ("yes", "no"):
             raise UnsupportedError(f"Incorrect value for {_FORCE_CPU}: {value}'")
+    # Without its library, a model would get other batches than it was made for.
+    if _BATCH_STRATEGY in config.parameters:
+        raise UnsupportedError(
+            f"model '{config.name}' asks for a batching library ({_BATCH_STRATEGY}), this server "
+            "does not load compiled batching strategies; remove the parameter"
+        )
+    for directory in directories:
+        path = directory / _BATCH_STRATEGY_FILE
+        if path.exists():
+            raise UnsupportedError(
+                f"model '{config.name}' has a batching library '{path}', this server does not load "
+                "compiled batching strategies; remove the file"
+            )
 
 
 def read_labels(place: ModelPlace, config: Any) -> dict[str, tuple[str, ...]]:
