@@ -74,7 +74,7 @@ class ServerLink:
         call = next(self._calls)
         try:
             self._send(
-                Bind(call, message, model.version, concurrency),
+                Bind(call, message, model.version, concurrency, model.initial_states()),
                 [sock.fileno() for sock in sockets],
             )
         finally:

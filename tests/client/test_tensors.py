@@ -80,6 +80,27 @@ def test_parameter_of_the_queue_has_to_be_a_number(value):
         tensors.split_parameters({"priority": value})
 
 
+def test_parameters_of_sequences_are_told_from_the_model_s():
+    sequence = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+
+    assert tensors.split_parameters({**sequence, "mine": "x"}) == ({"mine": "x"}, sequence)
+    assert tensors.split_parameters({"sequence_id": "a"}) == (None, {"sequence_id": "a"})
+
+
+@pytest.mark.parametrize(
+    "name,value,expected",
+    [
+        ("sequence_id", -1, "an integer of 0 or more"),
+        ("sequence_id", True, "an integer of 0 or more"),
+        ("sequence_start", 1, "a bool"),
+        ("sequence_end", "yes", "a bool"),
+    ],
+)
+def test_parameters_of_sequences_have_their_types(name, value, expected):
+    with pytest.raises(PyTritonClientValueError, match=f"expected {expected} for '{name}'"):
+        tensors.split_parameters({name: value})
+
+
 def test_batch_axis_comes_and_goes():
     batch = tensors.add_batch_axis({"a": ONE, "scalar": np.array(1)})
 

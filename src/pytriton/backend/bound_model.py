@@ -22,6 +22,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DeviceKind
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.sequence_message import initial_states
 from pytriton.model_config.tensor import Tensor, triton_datatype
 from pytriton.model_config.triton_model_config import (
     ResponseCache,
@@ -73,10 +74,11 @@ class BoundModel:
             outputs,
             config or ModelConfig(),
         )
+        self._inputs, self._outputs = _call_tensors(self.config)
         self._check_callables()
         self._validator = OutputValidator(
             model_name,
-            self.config.outputs or (),
+            self._outputs,
             self.config.batching,
             strict,
             unnamed=[
@@ -90,7 +92,7 @@ class BoundModel:
 
     def _check_callables(self) -> None:
         """Refuses callables that cannot accept requests; warns about a model without outputs."""
-        inputs, outputs = self.config.inputs or (), self.config.outputs or ()
+        inputs, outputs = self._inputs, self.config.outputs
         if not inputs and not outputs:
             return  # it cannot get useful requests
         required = [spec.name for spec in inputs if not spec.optional]
@@ -111,6 +113,10 @@ class BoundModel:
         config = dataclasses.replace(self.config, model_warmup=None)
         return ModelConfigGenerator(config).get_config()
 
+    def initial_states(self) -> dict[str, bytes]:
+        """Returns the initial states of its sequences, by input, in the protocol's layout."""
+        return initial_states(self.config.sequence)
+
     def prepare(self, context: TritonContext) -> None:
         """Set the context of the callables and warm them up."""
         for infer_func in self.infer_funcs:
@@ -119,7 +125,7 @@ class BoundModel:
         warmups, inputs = self.config.model_warmup or (), self.config.inputs or ()
         for infer_func in self.infer_funcs:
             call = functools.partial(call_to_completion, infer_func)
-            warm_up(self.name, warmups, call, inputs)
+            warm_up(self.name, warmups, call, inputs, self.config.sequence)
 
     def open_instances(
         self, on_unrecoverable: Callable[[], None]
@@ -172,11 +178,10 @@ class BoundModel:
         self._hosts = []
 
     def _call(self, index: int, infer_func: InferFunc) -> ModelCall:
-        outputs = self.config.outputs or ()
         return ModelCall(
             f"{self.name}_0_{index}",
             infer_func,
-            {spec.name: triton_datatype(spec.dtype) for spec in outputs},
+            {spec.name: triton_datatype(spec.dtype) for spec in self._outputs},
             self._validator,
             batching=self.config.batching,
         )
@@ -239,7 +244,29 @@ def _make_config(
         outputs=_named(outputs, "OUTPUT"),
         response_cache=ResponseCache(enable=True) if config.response_cache else None,
         model_warmup=config.model_warmup,
+        sequence=config.sequence,
     )
+
+
+def _call_tensors(config: TritonModelConfig) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Returns what callables get and return: also the controls and states of sequences."""
+    inputs, outputs = list(config.inputs or ()), list(config.outputs or ())
+    if config.sequence is None:
+        return inputs, outputs
+    inputs += [
+        TensorSpec(control.name, (1,), control.dtype) for control in config.sequence.controls
+    ]
+    for state in config.sequence.states:
+        inputs.append(TensorSpec(state.input_name, tuple(state.shape), state.dtype))
+        if all(state.output_name != spec.name for spec in outputs):
+            outputs.append(TensorSpec(state.output_name, tuple(state.shape), state.dtype))
+    names = [spec.name for spec in inputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise PyTritonValidationError(
+                f"Expected inputs, controls and states with different names, got {name!r} twice"
+            )
+    return inputs, outputs
 
 
 def _named(tensors: Sequence[Tensor], prefix: str) -> list[TensorSpec]:

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
+from pytriton.model_config.sequence_batcher import SequenceBatcher
+from pytriton.model_config.sequence_message import only_request_inputs
 from pytriton.proxy.types import Request
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ def warm_up(
     warmups: Sequence[ModelWarmup],
     call: Callable[[list[Request]], object],
     input_specs: Sequence[Any] = (),
+    sequence: SequenceBatcher | None = None,
 ) -> int:
     """Send one instance of a model its warm-up requests, one after the other.
 
@@ -31,11 +34,12 @@ def warm_up(
         call: executes a list of requests completely, like `call_to_completion`; the context of the
             callable is already set.
         input_specs: inputs of the model; if given, a warm-up with other inputs fails.
+        sequence: settings of sequences; each request is then a whole sequence.
 
     Returns:
         The number of requests that were answered.
     """
-    return sum(_answered(model_name, warmup, call, input_specs) for warmup in warmups)
+    return sum(_answered(model_name, warmup, call, input_specs, sequence) for warmup in warmups)
 
 
 def _answered(
@@ -43,10 +47,13 @@ def _answered(
     warmup: ModelWarmup,
     call: Callable[[list[Request]], object],
     input_specs: Sequence[Any],
+    sequence: SequenceBatcher | None,
 ) -> int:
     answered = 0
     try:
         for data in generate_warmup_requests([warmup], input_specs):
+            if sequence is not None:
+                data.update(only_request_inputs(sequence, warmup.batch_size))
             call([Request(data=data, parameters={})])
             answered += 1
     except Exception:

@@ -252,7 +252,7 @@ class BaseModelClient:
         parameters: Parameters | None,
     ) -> dict[str, Any]:
         """Returns the arguments for the inference methods of the official client."""
-        parameters, queueing = tensors.split_parameters(parameters)
+        parameters, settings = tensors.split_parameters(parameters)
         return {
             "model_name": self._model_name,
             "model_version": self._model_version or "",
@@ -260,7 +260,7 @@ class BaseModelClient:
             "outputs": self._outputs_of(config),
             "request_id": str(next(self._request_ids)),
             "parameters": parameters,
-            **queueing,
+            **settings,
         }
 
     def _limit_s(self, inputs: Mapping[str, Array], began_s: float) -> float:

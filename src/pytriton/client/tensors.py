@@ -22,6 +22,9 @@ Parameters = Mapping[str, str | int | bool]
 
 # The priority level, which starts at 1, and the maximum microseconds in the queue.
 QUEUE_PARAMETERS = frozenset({"priority", "timeout"})
+# The sequence of the request, a positive number or a text, and whether it is its first or last.
+SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+_SERVER_PARAMETERS = QUEUE_PARAMETERS | SEQUENCE_PARAMETERS
 
 
 def check_convention(positional: tuple[Array, ...], named: Mapping[str, Array]) -> None:
@@ -72,25 +75,31 @@ def check_parameters(kind: str, values: Any) -> None:
             )
 
 
-def split_parameters(parameters: Parameters | None) -> tuple[Parameters | None, dict[str, int]]:
-    """Splits parameters into those for the model and those for the server's queue.
+def split_parameters(
+    parameters: Parameters | None,
+) -> tuple[Parameters | None, dict[str, str | int | bool]]:
+    """Splits parameters into those for the model and those for the server itself.
 
     The latter are separate arguments of the official client.
 
     Raises:
-        PyTritonClientValueError: One of the latter is not a number.
+        PyTritonClientValueError: One of the latter has a wrong type.
     """
-    if not parameters or QUEUE_PARAMETERS.isdisjoint(parameters):
+    if not parameters or _SERVER_PARAMETERS.isdisjoint(parameters):
         return parameters, {}
-    queueing = {}
-    for name in QUEUE_PARAMETERS.intersection(parameters):
-        value = parameters[name]
-        if type(value) is not int or value < 0:
+    split = {name: parameters[name] for name in _SERVER_PARAMETERS.intersection(parameters)}
+    for name, value in split.items():
+        if name in ("sequence_start", "sequence_end"):
+            is_valid, expected = isinstance(value, bool), "a bool"
+        elif name == "sequence_id" and isinstance(value, str):
+            continue
+        else:
+            is_valid, expected = type(value) is int and value >= 0, "an integer of 0 or more"
+        if not is_valid:
             raise PyTritonClientValueError(
-                f"Parameters: expected an integer of 0 or more for {name!r}, got {value!r}"
+                f"Parameters: expected {expected} for {name!r}, got {value!r}"
             )
-        queueing[name] = value
-    return {name: v for name, v in parameters.items() if name not in queueing} or None, queueing
+    return {name: v for name, v in parameters.items() if name not in split} or None, split
 
 
 def name_inputs(

@@ -3,13 +3,27 @@
 
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, QueuePolicy, TimeoutAction
 from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.sequence_batcher import (
+    ControlKind,
+    DirectStrategy,
+    OldestStrategy,
+    SequenceBatcher,
+    SequenceControl,
+    SequenceState,
+)
 from pytriton.model_config.tensor import Tensor
 
 __all__ = [
+    "ControlKind",
     "DeviceKind",
+    "DirectStrategy",
     "DynamicBatcher",
     "ModelConfig",
+    "OldestStrategy",
     "QueuePolicy",
+    "SequenceBatcher",
+    "SequenceControl",
+    "SequenceState",
     "Tensor",
     "TimeoutAction",
 ]

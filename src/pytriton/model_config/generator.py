@@ -13,6 +13,7 @@ from typing import Any
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import text_format
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup, QueuePolicy, WarmupInput
+from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 
@@ -39,7 +40,11 @@ class ModelConfigGenerator:
         config = self._config
         message: dict[str, Any] = {"name": config.model_name, "backend": config.backend}
         message["max_batch_size"] = self._max_batch_size()
-        if config.batching and config.batcher is not None:
+        parameters = config.backend_parameters
+        if config.sequence is not None:
+            message["sequence_batching"] = sequence_message(config.sequence)
+            parameters = {**parameters, **sequence_parameters(config.sequence)}
+        elif config.batching and config.batcher is not None:
             message["dynamic_batching"] = _dynamic_batching(config.batcher)
         if config.inputs:
             message["input"] = [_tensor(spec) for spec in config.inputs]
@@ -52,9 +57,9 @@ class ModelConfigGenerator:
             ]
         if config.decoupled:
             message["model_transaction_policy"] = {"decoupled": True}
-        if config.backend_parameters:
+        if parameters:
             message["parameters"] = {
-                name: {"string_value": value} for name, value in config.backend_parameters.items()
+                name: {"string_value": value} for name, value in parameters.items()
             }
         if config.response_cache is not None and config.response_cache.enable:
             message["response_cache"] = {"enable": True}

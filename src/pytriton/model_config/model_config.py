@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup
+from pytriton.model_config.sequence_batcher import SequenceBatcher
 
 
 @dataclasses.dataclass
@@ -20,6 +21,8 @@ class ModelConfig:
             configured too.
         decoupled: whether the model sends any number of responses to a request.
         model_warmup: requests that the model gets before it is ready.
+        sequence: how requests belong to sequences; replaces `batcher`. None for requests that do
+            not depend on earlier ones.
     """
 
     batching: bool = True
@@ -28,3 +31,4 @@ class ModelConfig:
     response_cache: bool = False
     decoupled: bool = False
     model_warmup: list[ModelWarmup] | None = None
+    sequence: SequenceBatcher | None = None

@@ -20,6 +20,7 @@ from pytriton.model_config.common import (
     TimeoutAction,
     WarmupInput,
 )
+from pytriton.model_config.sequence_message import sequence_batcher
 from pytriton.model_config.triton_model_config import (
     ResponseCache,
     TensorSpec,
@@ -49,6 +50,9 @@ class ModelConfigParser:
             raise PyTritonModelConfigError(f"Expected a model name, got {sorted(message)} only.")
         max_batch_size = int(message.get("max_batch_size", 0))
         batching, cache = message.get("dynamic_batching"), message.get("response_cache")
+        parameters, sequence = _parameters(message.get("parameters", {})), None
+        if (sequences := message.get("sequence_batching")) is not None:
+            sequence = sequence_batcher(sequences, parameters)
         return TritonModelConfig(
             model_name=message["name"],
             max_batch_size=max_batch_size,
@@ -56,11 +60,12 @@ class ModelConfigParser:
             batcher=None if batching is None else _batcher(batching),
             instance_group=_instance_group(message.get("instance_group", ())),
             decoupled=bool(message.get("model_transaction_policy", {}).get("decoupled", False)),
-            backend_parameters=_parameters(message.get("parameters", {})),
+            backend_parameters=parameters,
             inputs=_tensors(message.get("input", ()), "input"),
             outputs=_tensors(message.get("output", ()), "output"),
             response_cache=None if cache is None else ResponseCache(bool(cache.get("enable"))),
             model_warmup=[_warmup(item) for item in message.get("model_warmup", ())] or None,
+            sequence=sequence,
         )
 
     @classmethod

@@ -13,7 +13,11 @@ from typing import Any
 
 _ENUMS = {"data_type", "kind", "timeout_action"}
 _MAPS: dict[str, type] = {"parameters": str, "inputs": str, "priority_queue_policy": int}
-_REPEATED = {"input", "output", "dims", "instance_group", "preferred_batch_size", "model_warmup"}
+_REPEATED = {
+    "input", "output", "dims", "instance_group", "preferred_batch_size", "model_warmup",
+    "control_input", "control", "int32_false_true", "fp32_false_true", "bool_false_true",
+    "state", "initial_state",
+}  # fmt: skip
 
 _TOKEN = re.compile(
     r"""\s+ | \#[^\n]*
@@ -63,7 +67,7 @@ def _field_lines(name: str, value: Any) -> Iterator[str]:
         yield "}"
     elif isinstance(value, bool):
         yield f"{name}: {str(value).lower()}"
-    elif isinstance(value, int) or name in _ENUMS:
+    elif isinstance(value, int | float) or name in _ENUMS:
         yield f"{name}: {value}"
     else:
         yield f'{name}: "{value.translate(_ESCAPES)}"'

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, ModelWarmup
+from pytriton.model_config.sequence_batcher import SequenceBatcher
 
 __all__ = [
     "DeviceKind",
     "DynamicBatcher",
     "ModelWarmup",
     "ResponseCache",
+    "SequenceBatcher",
     "TensorSpec",
     "TritonModelConfig",
 ]
@@ -64,6 +66,7 @@ class TritonModelConfig:
         outputs: outputs of the model.
         response_cache: whether responses are cached.
         model_warmup: requests that the model gets before it is ready.
+        sequence: how requests belong to sequences; replaces `batcher`.
     """
 
     model_name: str
@@ -78,6 +81,7 @@ class TritonModelConfig:
     outputs: Sequence[TensorSpec] | None = None
     response_cache: ResponseCache | None = None
     model_warmup: list[ModelWarmup] | None = None
+    sequence: SequenceBatcher | None = None
 
     @property
     def backend(self) -> str:

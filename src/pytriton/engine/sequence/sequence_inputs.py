@@ -202,9 +202,10 @@ class SequenceInputs:
 
     def _correlation_tensor(self, control: ControlSpec, correlation_id: int | str) -> InferTensor:
         dtype = control.dtype
-        if isinstance(correlation_id, str):
-            data = dtypes.encode_bytes([correlation_id.encode()])
+        if dtype is dtypes.BYTES:  # a number is one that the server has generated
+            data = dtypes.encode_bytes([str(correlation_id).encode()])
         else:  # the lower bytes, as in Triton, if the number is too large for the type
+            assert isinstance(correlation_id, int), "validation refuses texts"
             data = (correlation_id & (2**64 - 1)).to_bytes(8, "little")[: dtype.itemsize]
         return InferTensor(control.name, dtype, self._shape, data)
 

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytriton.engine.config import config_to_json, spec_from_config
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
-from pytriton.engine.sequence.sequence_inputs import added_input_names, state_output_names
+from pytriton.engine.sequence.sequence_inputs import (
+    SequenceInputs,
+    added_input_names,
+    state_output_names,
+)
 from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.executor.batch_tracker import ModelLabels
@@ -156,7 +160,8 @@ class PythonLoader:
 
     async def _start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
         services = self._make_services(launch.plan.name, instance_plan.name)
-        run = WarmupRun(self._loop)
+        added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
+        run = WarmupRun(self._loop, added)
         instance = await PythonInstance.launch(
             self._launcher,
             self._worker_spec(instance_plan.name, instance_plan.environment, launch.environment),

@@ -14,9 +14,10 @@ from pytriton.messages import InferRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytriton.engine.sequence.sequence_inputs import SequenceInputs
     from pytriton.executor.base import Instance, Outcome, RunningBatch
     from pytriton.executor.python_instance import PythonInstance
-    from pytriton.messages import InferResponse
+    from pytriton.messages import InferResponse, InferTensor
     from pytriton.repository.loading.plans import WarmupSample
 
 _START_AND_END = 3  # the flags of a request that is a whole sequence
@@ -25,8 +26,11 @@ _START_AND_END = 3  # the flags of a request that is a whole sequence
 class WarmupRun:
     """Receives the events of one instance until it is in service."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sequence_inputs: SequenceInputs | None = None
+    ) -> None:
         self._loop = loop
+        self._sequence_inputs = sequence_inputs
         self._open = 0
         self._done: asyncio.Future[None] = loop.create_future()
 
@@ -38,13 +42,17 @@ class WarmupRun:
             inputs = sample.request_inputs(batching=batching)
             for _ in range(sample.execution_count):
                 inferences = [
-                    Inference(
-                        InferRequest("", inputs, correlation_id=1, flags=_START_AND_END),
-                        _DiscardingSink(),
-                    )
+                    Inference(self._make_request(inputs), _DiscardingSink())
                     for _ in range(sample.request_count)
                 ]
                 await self._execute(instance, sample.name, inferences)
+
+    def _make_request(self, inputs: dict[str, InferTensor]) -> InferRequest:
+        request = InferRequest("", dict(inputs), correlation_id=1, flags=_START_AND_END)
+        added = self._sequence_inputs
+        if added is not None:
+            added.add(request, added.new_states(), is_start=True, is_end=True)
+        return request
 
     async def _execute(
         self, instance: PythonInstance, name: str, inferences: list[Inference]

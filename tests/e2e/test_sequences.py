@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound functions as sequence models: controls and states as arguments, states as outputs."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pytriton.client import ModelClient
+from pytriton.decorators import batch
+from pytriton.model_config import (
+    ControlKind,
+    DirectStrategy,
+    OldestStrategy,
+    SequenceBatcher,
+    SequenceControl,
+    SequenceState,
+    Tensor,
+)
+from tests.e2e import http_client
+
+X = Tensor(name="x", dtype=np.float32, shape=(1,))
+Y = Tensor(name="y", dtype=np.float32, shape=(1,))
+SUM = SequenceState("sum_in", "sum_out", np.float32, (1,))
+STRATEGIES = [DirectStrategy(), OldestStrategy(8)]
+
+
+def step(host, model, sequence_id, value, *, start=False, end=False, outputs=None):
+    """Send a request of a sequence; returns its outputs, or status and text of a failure."""
+    parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": end}
+    members = {"parameters": parameters}
+    if outputs is not None:
+        members["outputs"] = [{"name": name} for name in outputs]
+    body = http_client.json_body({"x": np.array([[value]], np.float32)}, **members)
+    answer = http_client.call(host.port, f"/v2/models/{model}/infer", body)
+    if answer.status != 200:
+        return answer.status, answer.error
+    return {output["name"]: output["data"] for output in answer.json["outputs"]}
+
+
+@batch
+def accumulate(x, sum_in):
+    return {"y": x + sum_in, "sum_out": x + sum_in}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_state_is_passed_on_in_its_sequence(host, strategy):
+    model = host.bind(accumulate, [X], [Y], sequence=SequenceBatcher(strategy, states=[SUM]))
+    answers = [
+        step(host, model, 1, 5, start=True),
+        step(host, model, 2, 7, start=True),
+        step(host, model, 1, 1),
+        step(host, model, 2, 1),
+        step(host, model, 1, 1, end=True),
+        step(host, model, 1, 3, start=True, end=True),
+    ]
+
+    assert answers == [{"y": [value]} for value in (5, 7, 6, 8, 7, 3)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("instances", [1, 3])
+def test_many_sequences_at_a_time_keep_their_states(host, strategy, instances):
+    sequence = SequenceBatcher(strategy, states=[SUM])
+    model = host.bind([accumulate] * instances, [X], [Y], sequence=sequence)
+
+    def run(number):
+        sums = [
+            step(host, model, number, number, start=not index, end=index == 9)["y"]
+            for index in range(10)
+        ]
+        return [value for (value,) in sums]
+
+    with ThreadPoolExecutor(16) as threads:
+        totals = list(threads.map(run, range(1, 33)))
+
+    assert totals == [[number * count for count in range(1, 11)] for number in range(1, 33)]
+
+
+def test_controls_are_arguments(host):
+    seen = []
+    controls = [
+        SequenceControl(ControlKind.START),
+        SequenceControl(ControlKind.END, dtype=np.float32, false_true=(-1, 1)),
+        SequenceControl(ControlKind.READY, dtype=np.int32),
+        SequenceControl(ControlKind.CORRID, dtype=np.bytes_),
+    ]
+
+    @batch
+    def look(x, **given):
+        seen.append({name: (array.dtype.kind, array.tolist()) for name, array in given.items()})
+        return {"y": x}
+
+    model = host.bind(look, [X], [Y], sequence=SequenceBatcher(controls=controls))
+    step(host, model, "abc", 0, start=True)
+    step(host, model, "abc", 0, end=True)
+
+    assert seen == [
+        {"START": ("b", [[True]]), "END": ("f", [[-1.0]]), "READY": ("i", [[1]]),
+         "CORRID": ("O", [[b"abc"]])},
+        {"START": ("b", [[False]]), "END": ("f", [[1.0]]), "READY": ("i", [[1]]),
+         "CORRID": ("O", [[b"abc"]])},
+    ]  # fmt: skip
+    status, text = step(host, model, 5, 0, start=True)
+    assert status == 400
+    assert f"'CORRID' data-type is 'UINT64', but model '{model}' expects 'BYTES'" in text
+    metadata = host.get(f"/v2/models/{model}").json
+    assert [tensor["name"] for tensor in metadata["inputs"]] == ["x"]
+
+
+def test_initial_states_and_growing_states(host):
+    initial = np.array([1.0, 2.0], np.float32)
+    state = SequenceState("seen", "seen_next", np.float32, (-1,), initial)
+
+    @batch
+    def append(x, seen):
+        seen = np.concatenate([seen, x], axis=1)
+        return {"y": seen, "seen_next": seen}
+
+    model = host.bind(
+        append,
+        [X],
+        [Tensor(name="y", dtype=np.float32, shape=(-1,))],
+        sequence=SequenceBatcher(states=[state]),
+    )
+    answers = [step(host, model, 1, 3, start=True), step(host, model, 1, 4, end=True)]
+
+    assert answers == [{"y": [1, 2, 3]}, {"y": [1, 2, 3, 4]}]
+
+
+def test_growing_states_of_different_sizes_are_not_joined(host):
+    state = SequenceState("seen", "seen_next", np.float32, (-1,), np.zeros((0,)))
+
+    @batch
+    def append(x, seen):
+        seen = np.concatenate([seen, x], axis=1)
+        return {"y": seen.sum(axis=1, keepdims=True), "seen_next": seen}
+
+    sequence = SequenceBatcher(OldestStrategy(16), states=[state])
+    model = host.bind(append, [X], [Y], sequence=sequence, max_batch_size=16)
+
+    def run(number):
+        return [
+            step(host, model, number, 1, start=not index, end=index == number)["y"][0]
+            for index in range(number + 1)
+        ]
+
+    with ThreadPoolExecutor(8) as threads:
+        sums = list(threads.map(run, range(1, 9)))
+
+    assert sums == [list(range(1, number + 2)) for number in range(1, 9)]
+
+
+def test_large_states_are_passed_on(host):
+    state = SequenceState("memory", "memory_next", np.float32, (1 << 18,))
+
+    @batch
+    def add(x, memory):
+        memory = memory + x
+        return {"y": memory.sum(axis=1, keepdims=True) / memory.shape[1], "memory_next": memory}
+
+    model = host.bind(add, [X], [Y], sequence=SequenceBatcher(states=[state]), max_batch_size=4)
+
+    def run(number):
+        return [step(host, model, number, number, start=not index)["y"] for index in range(5)]
+
+    with ThreadPoolExecutor(4) as threads:
+        sums = list(threads.map(run, range(1, 5)))
+
+    assert sums == [[[number * count] for count in range(1, 6)] for number in range(1, 5)]
+
+
+def test_clients_see_states_that_are_outputs_and_requested(host):
+    total = Tensor(name="sum_out", dtype=np.float32, shape=(1,))
+    model = host.bind(accumulate, [X], [Y, total], sequence=SequenceBatcher(states=[SUM]))
+    hidden = host.bind(accumulate, [X], [Y], sequence=SequenceBatcher(states=[SUM]))
+
+    assert step(host, model, 1, 2, start=True) == {"y": [2], "sum_out": [2]}
+    assert step(host, model, 1, 2, outputs=["y"]) == {"y": [4]}
+    assert step(host, model, 1, 2, outputs=["sum_out"]) == {"sum_out": [6]}
+    assert step(host, hidden, 1, 2, start=True, outputs=["sum_out"]) == (
+        400, f"unexpected inference output 'sum_out' for model '{hidden}'",
+    )  # fmt: skip
+
+
+def test_a_wrong_state_is_an_error_and_the_sequence_goes_on(host):
+    wrong = np.zeros((1, 2), np.float32)
+
+    @batch
+    def sometimes_wrong(x, sum_in):
+        return {"y": x + sum_in, "sum_out": wrong if x[0, 0] < 0 else x + sum_in}
+
+    model = host.bind(sometimes_wrong, [X], [Y], sequence=SequenceBatcher(states=[SUM]))
+    step(host, model, 1, 2, start=True)
+    status, text = step(host, model, 1, -1)
+
+    assert status == 500
+    assert f"state 'sum_out' of model '{model}' has shape [1, 2], expected [1, 1]" in text
+    assert step(host, model, 1, 3) == {"y": [5]}
+
+
+def test_an_error_of_the_function_leaves_the_state(host):
+    @batch
+    def fails(x, sum_in):
+        if x[0, 0] < 0:
+            raise ValueError("negative")
+        return {"y": x + sum_in, "sum_out": x + sum_in}
+
+    model = host.bind(fails, [X], [Y], sequence=SequenceBatcher(states=[SUM]))
+    step(host, model, 1, 2, start=True)
+
+    assert step(host, model, 1, -1)[0] == 500
+    assert step(host, model, 1, 3) == {"y": [5]}
+
+
+def test_sequences_without_batching(host):
+    def accumulate_one(requests):
+        (request,) = requests
+        total = request["x"] + request["sum_in"]
+        return [{"y": total, "sum_out": total}]
+
+    sequence = SequenceBatcher(states=[SUM])
+    model = host.bind(accumulate_one, [X], [Y], sequence=sequence, batching=False)
+
+    def send(value, **flags):
+        parameters = {"sequence_id": 3, **flags}
+        body = http_client.json_body({"x": np.array([value], np.float32)}, parameters=parameters)
+        answer = http_client.call(host.port, f"/v2/models/{model}/infer", body)
+        return answer.json["outputs"][0]["data"]
+
+    assert [send(1, sequence_start=True), send(2), send(3, sequence_end=True)] == [[1], [3], [6]]
+
+
+def test_generated_ids_make_each_request_a_sequence(host):
+    sequence = SequenceBatcher(states=[SUM], generate_ids=True)
+    model = host.bind(accumulate, [X], [Y], sequence=sequence)
+
+    assert [host.infer(model, x=np.array([[4]], np.float32))["y"].item() for _ in range(3)] == [
+        4
+    ] * 3
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+@pytest.mark.parametrize("sequence_id", [5, "five"])
+def test_our_client_sends_sequences(host, scheme, sequence_id):
+    model = host.bind(accumulate, [X], [Y], sequence=SequenceBatcher(states=[SUM]))
+    port = host.port if scheme == "http" else host.grpc_port
+    sums = []
+    with ModelClient(f"{scheme}://127.0.0.1:{port}", model) as client:
+        for index in range(3):
+            parameters = {
+                "sequence_id": sequence_id,
+                "sequence_start": index == 0,
+                "sequence_end": index == 2,
+            }
+            result = client.infer_sample(np.array([2], np.float32), parameters=parameters)
+            sums.append(result["y"].item())
+
+    assert sums == [2, 4, 6]
+
+
+def test_the_configuration_is_shown(host):
+    model = host.bind(
+        accumulate, [X], [Y], sequence=SequenceBatcher(OldestStrategy(3), states=[SUM])
+    )
+    shown = json.loads(host.get(f"/v2/models/{model}/config").body)["sequence_batching"]
+
+    assert shown["oldest"]["max_candidate_sequences"] == 3
+    assert shown["state"][0]["input_name"] == "sum_in"
