@@ -10,10 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from pytriton.engine.config import config_to_json
 from pytriton.engine.control import IndexEntry
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.errors import ServerError
+from pytriton.repository.loading.ensemble_steps import StepModels
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.reading.config_files import check_python_model
@@ -56,10 +58,15 @@ class FakeVersion:
 
     def __init__(self, plan: VersionPlan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
-        self.model = Model(model_spec(batches=False, name=plan.name, version=plan.version), loop)
+        self.model = Model(
+            model_spec(batches=False, name=plan.name, version=plan.version),
+            loop,
+            config_json=config_to_json(plan.config),
+        )
         self.instance = FakeInstance("i", self.model)
         self.model.add_instance(self.instance)
         self.is_retired = False
+        self.is_current = True
 
     async def drain_and_stop(self, timeout_s: float | None = None) -> None:
         await self.model.drain(timeout_s)
@@ -116,8 +123,15 @@ class Scene:
             repositories=repositories, control_mode=ControlMode(mode), **settings
         )
         self.models = ModelRepositories(
-            self.settings, self.engine, {"python": self.loader}, self.loop
+            self.settings, self.engine, {"python": self.loader}, self.loop, self._make_ensemble
         )
+        self.ensembles: list[Model] = []
+
+    def _make_ensemble(self, plan: VersionPlan, steps: StepModels) -> Model:
+        """A model without instances: its requests stay in its queue."""
+        spec = model_spec(batches=False, name=plan.name, version=plan.version)
+        self.ensembles.append(Model(spec, self.loop, config_json=config_to_json(steps.config)))
+        return self.ensembles[-1]
 
     def close(self) -> None:
         self.run(self.models.stop(0.0))
@@ -149,8 +163,8 @@ class Scene:
             return error
         raise AssertionError(f"{name} was loaded")
 
-    def unload(self, name: str = "m") -> None:
-        self.run(self.models.unload(name))
+    def unload(self, name: str = "m", **options: bool) -> None:
+        self.run(self.models.unload(name, **options))
 
     def rows(self, name: str | None = None) -> list[IndexEntry]:
         return [row for row in self.models.index() if name is None or row.name == name]

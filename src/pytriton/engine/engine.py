@@ -7,6 +7,7 @@ It depends on neither HTTP nor gRPC, so an in-process user, an ensemble or a tes
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.engine.delivery import refuse
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_REASON_CHARS = 500  # of the reason why a version is not ready, in the error of a request
 
 
-def _do_nothing() -> None:
+def _do_nothing(*_: object) -> None:
     """Report no change: nobody has asked for it."""
 
 
@@ -49,6 +50,10 @@ class Engine:
         self._reports_not_ready = False  # still serving, but load balancers should send no more
         self.is_exiting = False  # set by `refuse`; each request reads it
         self.on_changed: Callable[[], None] = _do_nothing  # the models or their states changed
+        # Called with the name of a bound model that was added, removed, or changed its state.
+        self.on_bound_changed: Callable[[str], None] = _do_nothing
+        # Waits until ensembles have followed the changes of bound models; None: there are none.
+        self.followed: Callable[[], Awaitable[None]] | None = None
         # Waits until every front end knows the current models; None: all are in this process.
         self.settled: Callable[[], Awaitable[None]] | None = None
 
@@ -76,6 +81,9 @@ class Engine:
         versions[model.spec.version] = model
         self._latest.clear()
         model.on_changed = self._on_model_changed
+        if model.is_bound:
+            model.on_changed = partial(self._on_bound_model_changed, model.spec.name)
+            self.on_bound_changed(model.spec.name)
         self.on_changed()
 
     def set_ready(self, model: ServedModel) -> None:
@@ -93,11 +101,17 @@ class Engine:
             del versions[model.spec.version]
             if not versions:
                 del registry[model.spec.name]
+        if model.is_bound:
+            self.on_bound_changed(model.spec.name)
         self.on_changed()
 
     def _on_model_changed(self) -> None:
         self._latest.clear()
         self.on_changed()
+
+    def _on_bound_model_changed(self, name: str) -> None:
+        self._on_model_changed()
+        self.on_bound_changed(name)
 
     @property
     def draining(self) -> AbstractSet[ServedModel]:
@@ -133,6 +147,10 @@ class Engine:
             versions = self._versions(name)
             for version in sorted(versions):
                 yield versions[version]
+
+    def is_bound(self, name: str) -> bool:
+        """Returns whether a process has bound a model of this name."""
+        return name in self._bound
 
     def _versions(self, name: str) -> dict[int, ServedModel]:
         return self._bound.get(name) or self._from_repositories.get(name, {})

@@ -3,6 +3,7 @@
 
 A load either replaces all changed versions or none: new versions are loaded beside the old ones,
 then all are switched in one iteration of the event loop, then the old ones finish their requests.
+An ensemble also follows the models of its steps: `refresh` is called after these have changed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
+from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
 from pytriton.repository.reading.layout import FilesState, ModelPlace, Snapshot, read_files_state
 from pytriton.repository.reading.overrides import Override, remove_files
 from pytriton.repository.reading.source import ModelSource, read_source, read_uploaded_source
+from pytriton.repository.retiring_versions import RetiringVersions
 from pytriton.repository.states import DUPLICATE
 
 if TYPE_CHECKING:
@@ -39,9 +41,11 @@ class ModelLifecycle:
         self._lock = asyncio.Lock()
         self._attempts: set[asyncio.Future[None]] = set()  # loads; one runs, the others wait
         self._source: ModelSource | None = None  # of the loaded versions
+        self._wanted: ModelSource | None = None  # the last one read, maybe not loaded
+        self._failure: StepsError | str = ""  # of the last attempt to load it
         self._loaded: dict[int, LoadedVersion] = {}
         self._placeholders: dict[int, Model] = {}  # of versions that are not loaded
-        self._unloading: dict[asyncio.Task[None], Collection[LoadedVersion]] = {}
+        self._retiring = RetiringVersions(name, loads)
 
     async def load(
         self,
@@ -79,14 +83,19 @@ class ModelLifecycle:
         self, places: Sequence[ModelPlace], override: Override | None, *, is_limited: bool
     ) -> None:
         async with self._lock:
-            source = await self._read(places, override)
+            source = self._wanted = await self._read(places, override)
             try:
                 await self._load_source(source, is_limited=is_limited)
-            except BaseException:
+            except BaseException as error:
                 if source.is_temporary:
                     remove_files(source.place.directory)
+                    self._wanted = self._source
+                if isinstance(error, StepsError):
+                    self._report_steps(error)
+                    raise InvalidArgumentError(
+                        f"load failed for model '{self.name}': {error.message}\n"
+                    ) from error
                 raise
-            self._loads.table.set_problem(self.name, "")
 
     async def unload(self) -> None:
         """Unload the model; it finishes its last requests in the background.
@@ -95,12 +104,84 @@ class ModelLifecycle:
         """
         self.cancel_loads()
         async with self._lock:
-            source, self._source = self._source, None
+            source, self._source, self._wanted = self._source, None, None
             old, self._loaded = self._loaded, {}
             self.last_files_state = None
+            self._failure = ""
             self._loads.table.set_problem(self.name, "")
             self._mark_unloaded(self._placeholders)
             self._unload_versions(old, source)
+
+    def forget(self) -> None:
+        """Let ensembles count this model as gone; it is unloaded as soon as they have followed."""
+        self._wanted = None
+
+    # Ensembles
+
+    @property
+    def wanted_config(self) -> Any | None:
+        """See `TrackedModel`."""
+        return None if self._wanted is None else self._wanted.config
+
+    @property
+    def failure(self) -> StepsError | str:
+        """See `TrackedModel`."""
+        if self._failure:
+            return self._failure
+        reasons = {
+            version: loaded.model.reason
+            for version, loaded in self._loaded.items()
+            if not self._serves(version)
+        }
+        return _list(reasons, "")
+
+    async def refresh(self) -> None:
+        """Let an ensemble follow the models of its steps.
+
+        It is loaded again if they were replaced, and unloaded if it does not fit them any more.
+        """
+        async with self._lock:
+            if self._wanted is None or not self._wanted.is_ensemble:
+                return
+            try:
+                await self._follow_steps(self._wanted)
+            except StepsError as error:
+                self._report_steps(error)
+                self._take_down(error)
+            except ServerError as error:  # the old versions remain in service
+                logger.error("ensemble '%s' could not be loaded again: %s", self.name, error)  # noqa: TRY400  the message is enough
+
+    async def _follow_steps(self, wanted: ModelSource) -> None:
+        try:
+            await self._load_source(wanted, is_limited=False)
+        except StepsError:
+            # If a load of its own has failed before, what was loaded earlier is still in service.
+            if self._source is None or self._source is wanted:
+                raise
+            await self._load_source(self._source, is_limited=False)
+
+    def _report_steps(self, error: StepsError) -> None:
+        """Report that an ensemble does not fit its steps; it may fit them later."""
+        is_new = str(error) != str(self._failure)
+        self._failure = error
+        is_known = bool(self._loaded or self._placeholders)
+        has_left = self._source is not None and error.is_withdrawn  # the index says: unloaded
+        if not is_known and not has_left:
+            self._loads.table.set_problem(self.name, f"{error.kind}: {error.message}")
+        if is_new:
+            is_normal = error.is_awaited and self._loads.settings.awaits_bound_models
+            level = logging.WARNING if is_normal else logging.ERROR
+            logger.log(level, "%s: %s", error.kind, error.message)
+
+    def _take_down(self, error: StepsError) -> None:
+        old, self._loaded = self._loaded, {}
+        # The source stays: it is loaded again when the models of its steps are back.
+        self._unload_versions(old, None)
+        if error.is_withdrawn:
+            self._mark_unloaded(self._placeholders)
+            return
+        for version in {*old, *self._placeholders}:
+            self._add_placeholder(version).become(ModelState.UNAVAILABLE, error.message)
 
     def cancel_loads(self) -> None:
         """Cancel running and waiting loads; the old versions remain in service."""
@@ -111,12 +192,7 @@ class ModelLifecycle:
     async def stop(self, timeout_s: float | None) -> None:
         """Stop all versions; requests that are not finished in time get an error."""
         await self.unload()
-        versions = [version for unloading in self._unloading.values() for version in unloading]
-        # This timeout replaces an earlier, longer one; `_stop_version` logs the errors.
-        stops = (version.drain_and_stop(timeout_s) for version in versions)
-        await asyncio.gather(*stops, return_exceptions=True)
-        if self._unloading:
-            await asyncio.wait(self._unloading)
+        await self._retiring.end(timeout_s)
 
     # Reading
 
@@ -167,19 +243,27 @@ class ModelLifecycle:
             )
             logger.error("failed to load model '%s': %s", self.name, message)
             self._loads.table.set_problem(self.name, f"Invalid argument: {message}")
+            self._failure = message
             raise InvalidArgumentError(f"load failed for model '{self.name}': {message}\n")
+        if source.is_ensemble:
+            self._loads.find_steps(source.config)
         changed = [version for version in source.versions if not self._is_current(source, version)]
         if changed or self._loaded.keys() != source.versions.keys():
+            is_limited = is_limited and not source.is_ensemble  # it starts no process
             fresh = await self._load_versions(source, changed, is_limited=is_limited)
             self._switch(source, fresh)
             logger.info("successfully loaded '%s'", self.name)
         self._source = source
+        self._failure = ""
+        self._loads.table.set_problem(self.name, "")
 
     def _is_current(self, source: ModelSource, version: int) -> bool:
         """Returns whether the loaded version is the same as in the source."""
         if self._source is None or not self._serves(version):
             return False
-        return source.has_same_version(self._source, version)
+        if not self._loaded[version].is_current:
+            return False
+        return source is self._source or source.has_same_version(self._source, version)
 
     def _serves(self, version: int) -> bool:
         loaded = self._loaded.get(version)
@@ -214,6 +298,7 @@ class ModelLifecycle:
         failures = {each: reason for each in versions if (reason := _failure(outcomes[each]))}
         if failures:
             self._discard_loaded(placeholders, outcomes)
+            self._failure = _list(failures, "")
             raise InvalidArgumentError(f"load failed for model '{self.name}': {_list(failures)}")
         return {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
 
@@ -253,7 +338,7 @@ class ModelLifecycle:
             for version, loaded in former.items()
             if self._loaded.get(version) is not loaded
         }
-        self._unload_versions(old, self._source)
+        self._unload_versions(old, None if self._source is source else self._source)
 
     # Unloading
 
@@ -273,35 +358,12 @@ class ModelLifecycle:
             self._loads.engine.begin_draining(loaded.model)
         directory = source.place.directory if source is not None and source.is_temporary else None
         if old or directory is not None:
-            versions = tuple(old.values())
-            task = asyncio.ensure_future(self._stop_versions(versions, directory))
-            self._unloading[task] = versions
-            task.add_done_callback(self._unloading.pop)
-
-    async def _stop_versions(
-        self, versions: Collection[LoadedVersion], directory: Path | None
-    ) -> None:
-        timeout_s = self._loads.settings.drain_timeout_s
-        try:
-            await asyncio.gather(*(self._stop_version(version, timeout_s) for version in versions))
-        finally:
-            if directory is not None:
-                remove_files(directory)
-
-    async def _stop_version(self, version: LoadedVersion, timeout_s: float | None) -> None:
-        try:
-            await version.drain_and_stop(timeout_s)
-        except Exception:  # no caller gets this error, and the other versions are stopped as well
-            logger.exception("model '%s' could not be stopped properly", self.name)
-        finally:
-            self._loads.engine.end_draining(version.model)
-        number = version.model.spec.version
-        logger.info("successfully unloaded '%s' version %d", self.name, number)
+            self._retiring.start(tuple(old.values()), directory)
 
     def __repr__(self) -> str:
         return (
             f"<ModelLifecycle {self.name} loaded={sorted(self._loaded)} "
-            f"unloading={len(self._unloading)}>"
+            f"unloading={len(self._retiring)}>"
         )
 
 
@@ -317,8 +379,8 @@ def _failure(outcome: LoadedVersion | str) -> str:
     return "" if is_alive else f"Internal: {outcome.model.reason}"
 
 
-def _list(failures: Mapping[int, str]) -> str:
+def _list(failures: Mapping[int, str], end: str = "\n") -> str:
     return "".join(
-        f"version {version} is at UNAVAILABLE state: {reason};\n"
+        f"version {version} is at UNAVAILABLE state: {reason};{end}"
         for version, reason in sorted(failures.items())
     )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, ServerError, UnavailableError
-from pytriton.repository.loading.load_coordinator import LoadCoordinator
-from pytriton.repository.model_lifecycle import ModelLifecycle
+from pytriton.repository.loading.ensemble_steps import StepsError
+from pytriton.repository.model_set import ModelSet
 from pytriton.repository.poller import Poller
 from pytriton.repository.reading.layout import (
     ModelPlace,
@@ -25,6 +25,8 @@ from pytriton.repository.settings import ControlMode, RepositorySettings
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.repository.loading.backends import Loaders
+    from pytriton.repository.loading.ensemble_loader import MakeEnsemble
+    from pytriton.repository.loading.load_dependencies import LoadDependencies
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +44,12 @@ class ModelRepositories:
         engine: Engine,
         loaders: Loaders,
         loop: asyncio.AbstractEventLoop,
+        make_ensemble: MakeEnsemble,
     ) -> None:
         self._settings = settings
-        self._loads = LoadCoordinator(settings, engine, loaders, loop)
-        self._models: dict[str, ModelLifecycle] = {}
+        self._models = ModelSet(settings, engine, loaders, loop, make_ensemble)
+        self._loads = self._models.loads
+        self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
         self._operations: set[asyncio.Task[None]] = set()
         self._poller = Poller(settings.poll_interval_s, self.poll_once)
         self._is_stopping = False
@@ -62,10 +66,12 @@ class ModelRepositories:
         """
         places = await self._find()
         names: Sequence[str] = list(places)
-        if self._settings.control_mode is ControlMode.EXPLICIT:
+        is_explicit = self._settings.control_mode is ControlMode.EXPLICIT
+        if is_explicit:
             names = self._settings.startup_models
             names = list(places) if ALL_MODELS in names else names
-        is_complete = await self._load_all({name: places.get(name, ()) for name in names}, report)
+            self._asked.update(names)
+        is_complete = await self._load_all(names, places, report, with_steps=is_explicit)
         if self._settings.control_mode is ControlMode.POLL:
             self._poller.start()
         if not is_complete:
@@ -80,7 +86,7 @@ class ModelRepositories:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        await asyncio.gather(*(lifecycle.stop(timeout_s) for lifecycle in self._models.values()))
+        await self._models.stop(timeout_s)
 
     # ModelControl
 
@@ -104,17 +110,24 @@ class ModelRepositories:
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; for an unknown model this does nothing.
 
+        Ensembles with steps of this model leave the service first. With `unload_dependents`, the
+        models of an ensemble's steps are unloaded, too, unless somebody else needs them.
+
         Raises:
             ServerError: The control mode does not allow this, or the server stops.
         """
         self._check_control()
-        lifecycle = self._models.get(name)
-        if lifecycle is not None:
-            await self._run(lifecycle.unload())
+        if name in self._models.lifecycles:
+            await self._run(self._unload(name, unload_dependents=unload_dependents))
 
     def is_ready(self) -> bool:
         """Returns whether every model that should be ready is ready."""
         return self._loads.table.is_ready()
+
+    @property
+    def load_dependencies(self) -> LoadDependencies:
+        """Which models wait for the loads of others; models that load others are added to it."""
+        return self._models.load_dependencies
 
     @property
     def for_models(self) -> ControlForModels:
@@ -147,8 +160,24 @@ class ModelRepositories:
             raise InternalError(
                 f"failed to load '{name}', failed to poll from model repository: {error.message}"
             ) from error
-        places = await self._find()
-        await self._lifecycle(name).load(places.get(name, ()), override, is_limited=is_limited)
+        self._asked.add(name)
+        outcomes = await self._models.load(
+            [name],
+            await self._find(),
+            overrides={} if override is None else {name: override},
+            with_steps=True,
+            is_limited=is_limited,
+        )
+        failure = outcomes[name]
+        if failure is not None:
+            raise failure
+
+    async def _unload(self, name: str, *, unload_dependents: bool) -> None:
+        self._asked.discard(name)
+        names = {name}
+        if unload_dependents:
+            names |= self._models.superfluous_steps(name, self._asked)
+        await self._models.unload(names)
 
     async def _run(self, operation: Coroutine[Any, Any, None]) -> None:
         """Run an operation to its end, also if its caller is cancelled."""
@@ -170,44 +199,45 @@ class ModelRepositories:
         if not task.cancelled():
             task.exception()  # marks it as retrieved; it was logged already
 
-    def _lifecycle(self, name: str) -> ModelLifecycle:
-        lifecycle = self._models.get(name)
-        if lifecycle is None:
-            lifecycle = self._models[name] = ModelLifecycle(name, self._loads)
-        return lifecycle
-
     async def _find(self) -> dict[str, list[ModelPlace]]:
         return await asyncio.to_thread(find_models, self._settings.repositories)
 
     async def _load_all(
-        self, places: Mapping[str, Sequence[ModelPlace]], report: Report | None = None
+        self,
+        names: Sequence[str],
+        places: Mapping[str, Sequence[ModelPlace]],
+        report: Report | None = None,
+        *,
+        with_steps: bool = False,
     ) -> bool:
-        """Load models in parallel and log failures; returns whether all were loaded."""
-        finished = 0
+        """Load models; returns whether all were loaded. Failures are logged."""
+        finished, total = 0, len(names)
+
+        def on_progress(finished_now: int, total_now: int) -> None:
+            nonlocal finished, total
+            finished, total = finished_now, total_now
+            report_progress()
 
         def report_progress() -> None:
             if report is not None:
-                report(finished, len(places), self._loads.loading)
-
-        async def load(name: str) -> bool:
-            nonlocal finished
-            try:
-                await self._lifecycle(name).load(places[name])
-            except ServerError:
-                return False
-            except Exception:
-                logger.exception("model '%s' could not be loaded", name)
-                return False
-            finally:
-                finished += 1
-                report_progress()
-            return True
+                report(finished, total, self._loads.loading)
 
         self._loads.on_progress = report_progress
         try:
-            return all(await asyncio.gather(*(load(name) for name in places)))
+            outcomes = await self._models.load(
+                names, places, with_steps=with_steps, on_progress=on_progress
+            )
         finally:
             self._loads.on_progress = None
+        return all(self._is_no_failure(outcomes[name]) for name in names)
+
+    def _is_no_failure(self, outcome: BaseException | None) -> bool:
+        """Returns whether a model was loaded, or only waits for a process to bind another."""
+        if outcome is None:
+            return True
+        cause = outcome.__cause__
+        awaits = self._settings.awaits_bound_models
+        return awaits and isinstance(cause, StepsError) and cause.is_awaited
 
     async def poll_once(self) -> None:
         """Load models that are new or changed, unload those whose files were removed.
@@ -219,20 +249,21 @@ class ModelRepositories:
             InternalError: A repository cannot be read; nothing was changed.
         """
         places = await self._find()
-        known = {name: lifecycle.last_files_state for name, lifecycle in self._models.items()}
+        lifecycles = self._models.lifecycles
+        known = {name: lifecycle.last_files_state for name, lifecycle in lifecycles.items()}
         changed = await asyncio.to_thread(
             lambda: [name for name in places if known.get(name) != read_files_state(places[name])]
         )
         for name in changed:
-            self._lifecycle(name).cancel_loads()
+            self._models.lifecycle(name).cancel_loads()
         gone = [name for name, seen in known.items() if seen is not None and name not in places]
-        await asyncio.gather(*(self._models[name].unload() for name in gone))
-        await self._load_all({name: places[name] for name in changed})
+        await self._models.unload(gone)
+        await self._load_all(changed, places)
 
     def __repr__(self) -> str:
         return (
             f"<ModelRepositories {self._settings.control_mode.value}: "
-            f"{len(self._models)} models, {len(self._operations)} operations>"
+            f"{self._models!r}, {len(self._operations)} operations>"
         )
 
 

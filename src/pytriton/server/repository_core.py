@@ -11,7 +11,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pytriton.executor.launcher import WorkerLauncher
+from pytriton.repository.loading.ensemble_loader import refuse_ensemble
 from pytriton.repository.loading.python_loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.reading.instances import visible_gpu_ids
@@ -23,26 +26,39 @@ from pytriton.server.core import Core
 from pytriton.server.metrics.page import custom_families, server_family_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.engine.control import ModelControl
-    from pytriton.repository.loading.backends import Loaders
+    from pytriton.repository.loading.plans import BackendLoader
     from pytriton.repository.model_repositories import Report
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.repository_options import RepositoryOptions
     from pytriton.server.options.server_options import ServerOptions
 
 
-async def make_core(options: ServerOptions, loop: asyncio.AbstractEventLoop) -> RepositoryCore:
-    """Make a core; nothing is loaded yet."""
-    return RepositoryCore(options, loop, await asyncio.to_thread(visible_gpu_ids))
+async def make_core(
+    options: ServerOptions, loop: asyncio.AbstractEventLoop, *, awaits_bound_models: bool = False
+) -> RepositoryCore:
+    """Make a core; nothing is loaded yet.
+
+    Args:
+        options: The server's settings.
+        loop: The event loop.
+        awaits_bound_models: Whether an ensemble of the repositories may wait until a process has
+            bound the models of its steps; else it cannot be loaded without them.
+    """
+    gpu_ids = await asyncio.to_thread(visible_gpu_ids)
+    settings = repository_settings(options.repository, gpu_ids)
+    if awaits_bound_models:
+        settings = msgspec.structs.replace(settings, awaits_bound_models=True)
+    return RepositoryCore(options, loop, settings)
 
 
 class RepositoryCore(Core):
     """The core of a server whose models come from repositories; other processes may bind more."""
 
     def __init__(
-        self, options: ServerOptions, loop: asyncio.AbstractEventLoop, gpu_ids: Sequence[int] = ()
+        self, options: ServerOptions, loop: asyncio.AbstractEventLoop, settings: RepositorySettings
     ) -> None:
         super().__init__(options, loop)
         self._launcher = WorkerLauncher(loop)
@@ -54,15 +70,17 @@ class RepositoryCore(Core):
             completes_config=options.repository.auto_complete,
             exit_timeout_s=options.exit_timeout_s,
         )
-        settings = repository_settings(options.repository, gpu_ids)
-        self.loaders: Loaders = {"python": python}  # by backend name
-        self.repositories = ModelRepositories(settings, self.engine, self.loaders, loop)
+        self.loaders: Mapping[str, BackendLoader] = {"python": python}  # by backend name
+        self.repositories = ModelRepositories(
+            settings, self.engine, self.loaders, loop, refuse_ensemble
+        )
         self._metrics = CustomMetrics(server_family_names())
         shared = SharedServices(
             self.engine,
             self.repositories.for_models,
             self._metrics,
             loop,
+            load_dependencies=self.repositories.load_dependencies,
             begin_trace=None if self.tracing is None else self.tracing.begin_call,
         )
         self._control = CombinedControl(

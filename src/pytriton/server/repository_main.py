@@ -40,7 +40,7 @@ async def start_repository_serving(
     Raises:
         ServerError: A port is taken, or a model cannot be loaded and `exit_on_error` is set.
     """
-    serving = await build(options, loop, zygote)
+    serving = await build(options, loop, zygote, awaits_bound_models=True)
     try:
         await _load(serving, options)
         await serving.open_ports()

@@ -28,9 +28,12 @@ async def build(
     options: ServerOptions,
     loop: asyncio.AbstractEventLoop,
     zygote: StartedZygote | None = None,
+    *,
+    awaits_bound_models: bool = False,
 ) -> RepositoryServing:
-    """Make a server; nothing is loaded and no port is open yet."""
-    return RepositoryServing(await make_core(options, loop), options, loop, zygote)
+    """Make a server; nothing is loaded and no port is open yet. See `make_core`."""
+    core = await make_core(options, loop, awaits_bound_models=awaits_bound_models)
+    return RepositoryServing(core, options, loop, zygote)
 
 
 def prepare(options: ServerOptions) -> Build:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.engine.config import config_from_text
-from pytriton.errors import InvalidArgumentError, UnsupportedError
+from pytriton.errors import InvalidArgumentError
 from pytriton.repository.loading.backends import find_loader
 
 
@@ -35,6 +35,9 @@ def test_backend_that_is_not_there_is_refused_with_those_that_are(text, name):
     )
 
 
-def test_ensemble_is_refused():
-    with pytest.raises(UnsupportedError, match="model 'm' is an ensemble"):
-        find_loader({"python": object()}, config('platform: "ensemble"'))
+def test_ensemble_has_a_loader_that_is_no_backend():
+    loaders = {"python": object(), "ensemble": object()}
+
+    assert find_loader(loaders, config('platform: "ensemble"')) is loaders["ensemble"]
+    with pytest.raises(InvalidArgumentError, match=r"this server runs models of backend 'python'$"):
+        find_loader(loaders, config('backend: "ensemble"'))

@@ -216,10 +216,6 @@ BROKEN_VERSIONS = {
         "Invalid argument: unable to find backend library for backend 'onnxruntime', "
         + RUNS_PYTHON,
     ),
-    "an ensemble": (
-        'platform: "ensemble" ensemble_scheduling { }',
-        f"Unsupported: model 'm' is an ensemble, {RUNS_PYTHON}",
-    ),
     "code of somebody else": (
         CONFIG + 'default_model_filename: "../n.py"',
         (

@@ -21,6 +21,8 @@ from pytriton.repository.states import StateTable
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.repository.loading.backends import Loaders
+    from pytriton.repository.loading.ensemble_loader import StepUse
+    from pytriton.repository.loading.ensemble_steps import StepFinder
     from pytriton.repository.loading.plans import LoadedVersion
     from pytriton.repository.settings import RepositorySettings
 
@@ -36,11 +38,15 @@ class LoadCoordinator:
         engine: Engine,
         loaders: Loaders,
         loop: asyncio.AbstractEventLoop,
+        finder: StepFinder,
+        step_use: StepUse,
     ) -> None:
         self.settings = settings
         self.engine = engine
         self.table = StateTable()
         self.on_progress: Callable[[], None] | None = None  # called when `loading` changed
+        self.find_steps = finder.find
+        self.steps_released = step_use.released
         self._loaders = loaders
         self._loop = loop
         self._load_slots = asyncio.Semaphore(settings.load_limit)

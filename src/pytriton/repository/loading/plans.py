@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from pytriton.engine.model import Model
+from pytriton.engine.served_model import ServedModel
 from pytriton.messages import InferTensor
 
 
@@ -63,8 +63,12 @@ class LoadedVersion(Protocol):
     """A loaded version that can be put in service and stopped."""
 
     @property
-    def model(self) -> Model:
+    def model(self) -> ServedModel:
         """The engine's model. It has all its instances, and its state is still LOADING."""
+
+    @property
+    def is_current(self) -> bool:
+        """False if it was made of other models that have been replaced since."""
 
     async def drain_and_stop(self, timeout_s: float | None = None) -> None:
         """Wait at most `timeout_s` until its requests are finished, then stop the instances.
@@ -74,6 +78,13 @@ class LoadedVersion(Protocol):
 
 
 class VersionLoader(Protocol):
+    """Makes a model of a plan."""
+
+    async def load(self, plan: VersionPlan) -> LoadedVersion:
+        """Load one version; if this raises an exception, none of its processes is left."""
+
+
+class BackendLoader(VersionLoader, Protocol):
     """Starts instances of one backend and makes a model of them."""
 
     @property
@@ -85,6 +96,3 @@ class VersionLoader(Protocol):
 
     async def close(self) -> None:
         """Remove the files that were made for models, whose versions were stopped before."""
-
-    async def load(self, plan: VersionPlan) -> LoadedVersion:
-        """Load one version; if this raises an exception, none of its processes is left."""

@@ -38,6 +38,8 @@ class _Member(msgspec.Struct, eq=False):
 class PythonVersion:
     """The engine's model of a version, and its worker processes."""
 
+    is_current = True  # it does not depend on other models
+
     def __init__(
         self,
         make_model: Callable[[InstanceSupervisor], Model],

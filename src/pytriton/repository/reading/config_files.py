@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from pytriton.engine.config import config_from_dict, config_from_text, normalise_config
-from pytriton.engine.config_rules import validate_model, validate_tensors
+from pytriton.engine.config_rules import ENSEMBLE, validate_model, validate_tensors
+from pytriton.engine.ensemble.ensemble_rules import validate_ensemble
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.protos import model_config_pb2
 from pytriton.repository.reading.layout import (
@@ -79,7 +80,9 @@ def read_config(
     _infer_backend(config, place.directory)
     normal = normalise_config(config, gpu_ids)
     validate_model(normal)
-    if not may_complete:
+    if normal.platform == ENSEMBLE:
+        validate_ensemble(normal)
+    elif not may_complete:
         validate_tensors(normal)
     return normal
 
@@ -96,11 +99,41 @@ def config_from_override(text: str) -> Any:
         raise InvalidArgumentError(f"Invalid config override: {error}") from error
 
 
-def _config_from_file(directory: Path, config_name: str | None, *, is_required: bool) -> Any:
+def read_ensemble(
+    places: Sequence[ModelPlace], *, override: str | None = None, config_name: str | None = None
+) -> Any | None:
+    """Returns the configuration of an ensemble, as it is, to know its steps before it is loaded.
+
+    It is None for every other model, and if the configuration cannot be read: loading the model
+    reports that.
+    """
+    if override is None and len(places) != 1:
+        return None
+    try:
+        if override is not None:
+            config = config_from_override(override)
+        else:
+            (place,) = places
+            path = _config_path(place.directory, config_name)
+            # Most models are no ensembles; to look for the word costs less than to parse the file.
+            if ENSEMBLE.encode() not in path.read_bytes():
+                return None
+            config = _config_from_file(place.directory, config_name, is_required=True)
+    except (OSError, ServerError):
+        return None
+    return config if config.platform == ENSEMBLE else None
+
+
+def _config_path(directory: Path, config_name: str | None) -> Path:
     path = directory / CONFIG_FILE
     if config_name is not None:
         own = directory / CONFIG_DIRECTORY / f"{config_name}.pbtxt"
         path = own if own.is_file() else path
+    return path
+
+
+def _config_from_file(directory: Path, config_name: str | None, *, is_required: bool) -> Any:
+    path = _config_path(directory, config_name)
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError as error:

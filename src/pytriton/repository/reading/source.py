@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.engine.config_rules import validate_instance_groups
+from pytriton.engine.config_rules import ENSEMBLE, validate_instance_groups
 from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.reading.config_files import read_config, read_initial_states, read_labels
@@ -40,6 +40,11 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     config: Any  # the ModelConfig message
     versions: dict[int, Path]  # those that the version policy selects
     is_temporary: bool = False  # the directory is removed after its versions are unloaded
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether it is made of other models."""
+        return bool(self.config.platform == ENSEMBLE)
 
     def has_same_version(self, other: ModelSource, version: int) -> bool:
         """Returns whether a version that was loaded from `other` is still up to date."""

@@ -52,13 +52,16 @@ class SharedServices:
         loop: asyncio.AbstractEventLoop,
         *,
         max_depth: int = MAX_DEPTH,
+        load_dependencies: LoadDependencies | None = None,
         begin_trace: BeginTrace | None = None,
     ) -> None:
         self.engine = engine
         self.control = control
         self.metrics = metrics
         self.caller = ModelCaller(engine, loop, max_depth=max_depth, begin_trace=begin_trace)
-        self.load_dependencies = LoadDependencies()
+        self.load_dependencies = (
+            LoadDependencies() if load_dependencies is None else load_dependencies
+        )
         self._tasks = BackgroundTasks(loop)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:

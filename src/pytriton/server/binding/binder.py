@@ -113,7 +113,12 @@ class BinderSession:
             self._loop.create_task(self._send_when_settled(call))
 
     async def _send_when_settled(self, call: int) -> None:
-        """Answer once every front end serves the model: the next request may reach any."""
+        """Answer once every front end serves the model: the next request may reach any.
+
+        By then, the ensembles that have waited for it are served, too.
+        """
+        if self._engine.followed is not None:
+            await self._engine.followed()
         if self._engine.settled is not None:
             await self._engine.settled()
         self._send(Done(call))

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All models of the repositories, and the order in which ensembles and their steps change.
+
+An ensemble is loaded after the models of its steps, and follows them when they change: it is loaded
+again when one is replaced, and leaves the service with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.engine.config_rules import ENSEMBLE
+from pytriton.engine.ensemble.ensemble_rules import composing_models
+from pytriton.errors import ServerError
+from pytriton.repository.load_batch import run_in_order
+from pytriton.repository.loading.ensemble_loader import EnsembleLoader, StepUse
+from pytriton.repository.loading.ensemble_steps import StepFinder
+from pytriton.repository.loading.load_coordinator import LoadCoordinator
+from pytriton.repository.loading.load_dependencies import LoadDependencies
+from pytriton.repository.model_lifecycle import ModelLifecycle
+from pytriton.repository.reading.config_files import read_ensemble
+from pytriton.repository.step_order import bottom_up, dependents, superfluous, waits
+
+if TYPE_CHECKING:
+    from pytriton.engine.engine import Engine
+    from pytriton.repository.loading.backends import Loaders
+    from pytriton.repository.loading.ensemble_loader import MakeEnsemble
+    from pytriton.repository.reading.layout import ModelPlace
+    from pytriton.repository.reading.overrides import Override
+    from pytriton.repository.settings import RepositorySettings
+
+    Places = Mapping[str, Sequence[ModelPlace]]
+    # Called with the number of finished models and their total number.
+    Progress = Callable[[int, int], None]
+
+logger = logging.getLogger(__name__)
+
+
+def _ignore(finished: int, total: int) -> None:
+    """Report no progress: nobody has asked for it."""
+
+
+class ModelSet:
+    """The models that were loaded or should have been, by name."""
+
+    def __init__(
+        self,
+        settings: RepositorySettings,
+        engine: Engine,
+        loaders: Loaders,
+        loop: asyncio.AbstractEventLoop,
+        make_ensemble: MakeEnsemble,
+    ) -> None:
+        self.lifecycles: dict[str, ModelLifecycle] = {}
+        self.load_dependencies = LoadDependencies()  # also of models that load others
+        self._finder, use = StepFinder(engine, self.lifecycles), StepUse()
+        loaders = {**loaders, ENSEMBLE: EnsembleLoader(self._finder, use, make_ensemble)}
+        self.loads = LoadCoordinator(settings, engine, loaders, loop, self._finder, use)
+        self._settings = settings
+        self._engine = engine
+        self._loop = loop
+        self._rebound: set[str] = set()  # bound models that changed and were not followed yet
+        self._following: asyncio.Task[None] | None = None
+        engine.on_bound_changed = self._on_bound_changed
+        engine.followed = self._followed
+
+    def lifecycle(self, name: str) -> ModelLifecycle:
+        """Returns the life of a model, which begins if it is not known yet."""
+        lifecycle = self.lifecycles.get(name)
+        if lifecycle is None:
+            lifecycle = self.lifecycles[name] = ModelLifecycle(name, self.loads)
+        return lifecycle
+
+    async def load(
+        self,
+        names: Collection[str],
+        places: Places,
+        *,
+        overrides: Mapping[str, Override] | None = None,
+        with_steps: bool = False,
+        is_limited: bool = True,
+        on_progress: Progress = _ignore,
+    ) -> dict[str, BaseException | None]:
+        """Load models side by side, ensembles after their steps; ensembles on top of them follow.
+
+        Args:
+            names: The models.
+            places: The directories of all models of the repositories.
+            overrides: What to load instead of the repository's files, by model.
+            with_steps: Whether to load the models of ensembles' steps, too.
+            is_limited: Whether the limit on concurrent loads applies.
+            on_progress: Called after each load.
+
+        Returns:
+            Why a load failed, by model; None if it succeeded.
+
+        Raises:
+            InvalidArgumentError: A load would wait for itself.
+        """
+        overrides = overrides or {}
+        loaded = await asyncio.to_thread(
+            self._read_ensembles, names, places, overrides, with_steps=with_steps
+        )
+        former = {name: each for name, each in self.steps().items() if name not in loaded}
+        steps = {**former, **{name: _step_names(each) for name, each in loaded.items() if each}}
+        finished = 0
+
+        async def work(name: str) -> None:
+            nonlocal finished
+            if name not in loaded:
+                await self._refresh(name)
+                return
+            try:
+                await self.lifecycle(name).load(
+                    places.get(name, ()), overrides.get(name), is_limited=is_limited
+                )
+            except ServerError:  # it was logged
+                raise
+            except Exception:
+                logger.exception("model '%s' could not be loaded", name)
+                raise
+            finally:
+                finished += 1
+                on_progress(finished, len(loaded))
+
+        order = waits([*loaded, *dependents(loaded, steps) - loaded.keys()], steps)
+        with self._waiting(order), self._announced(loaded):
+            return await run_in_order(order, work)
+
+    async def unload(self, names: Collection[str]) -> None:
+        """Unload models; ensembles on top of them leave the service first."""
+        known = [name for name in names if name in self.lifecycles]
+        steps = self.steps()
+        above = dependents(known, steps).difference(known)
+        for name in known:
+            self.lifecycles[name].forget()
+        for name in bottom_up(above, steps):
+            await self._refresh(name)
+        for name in reversed(bottom_up(known, steps)):
+            await self.lifecycles[name].unload()
+        for name in bottom_up(above, steps):  # one that was loaded again meanwhile
+            await self._refresh(name)
+
+    async def stop(self, timeout_s: float | None) -> None:
+        """Stop all models; those of steps after the ensembles, whose last requests need them."""
+        end = None if timeout_s is None else self._loop.time() + timeout_s
+        if self._following is not None:
+            self._following.cancel()
+        steps = self.steps()
+        for name in reversed(bottom_up(steps, steps)):
+            await self.lifecycles[name].stop(self._left(end))
+        others = [each for name, each in self.lifecycles.items() if name not in steps]
+        await asyncio.gather(*(each.stop(self._left(end)) for each in others))
+
+    def _left(self, end: float | None) -> float | None:
+        return None if end is None else max(0.0, end - self._loop.time())
+
+    # Steps
+
+    def steps(self) -> dict[str, list[str]]:
+        """Returns the models of each ensemble's steps, of all ensembles that should serve."""
+        return {
+            name: _step_names(config)
+            for name, lifecycle in self.lifecycles.items()
+            if (config := lifecycle.wanted_config) is not None and config.platform == ENSEMBLE
+        }
+
+    def superfluous_steps(self, name: str, kept: Collection[str]) -> set[str]:
+        """Returns the models of an ensemble's steps that nobody needs without it."""
+        return superfluous(name, self.steps(), kept)
+
+    def _read_ensembles(
+        self,
+        names: Iterable[str],
+        places: Places,
+        overrides: Mapping[str, Override],
+        *,
+        with_steps: bool,
+    ) -> dict[str, Any | None]:
+        """Returns the models to load, ensembles with their configuration."""
+        found: dict[str, Any | None] = {}
+        pending = list(names)
+        while pending:
+            name = pending.pop(0)
+            if name in found:
+                continue
+            override = overrides.get(name)
+            found[name] = config = read_ensemble(
+                places.get(name, ()),
+                override=None if override is None else override.config,
+                config_name=self._settings.config_name,
+            )
+            if with_steps and config is not None:
+                pending += [
+                    step for step in _step_names(config) if self._is_loaded_with(step, places)
+                ]
+        return found
+
+    def _is_loaded_with(self, step: str, places: Places) -> bool:
+        return step in places and not self._engine.is_bound(step)
+
+    @contextlib.contextmanager
+    def _waiting(self, order: Mapping[str, Iterable[str]]) -> Iterator[None]:
+        """Mark which loads wait for others, before any of them starts."""
+        with contextlib.ExitStack() as stack:
+            for name, steps in order.items():
+                for step in steps:
+                    stack.enter_context(self.load_dependencies.add(name, step))
+            yield
+
+    @contextlib.contextmanager
+    def _announced(self, loaded: Mapping[str, Any | None]) -> Iterator[None]:
+        """Let each ensemble know the others of a cycle, although they are not read yet."""
+        announced = self._finder.announced
+        mine = {name: config for name, config in loaded.items() if config is not None}
+        announced.update(mine)
+        try:
+            yield
+        finally:
+            for name, config in mine.items():
+                if announced.get(name) is config:  # else another load has read it, too
+                    del announced[name]
+
+    async def _refresh(self, name: str) -> None:
+        try:
+            await self.lifecycles[name].refresh()
+        except Exception:  # the caller has changed another model, which is done
+            logger.exception("ensemble '%s' could not follow its steps", name)
+
+    # Bound models
+
+    def _on_bound_changed(self, name: str) -> None:
+        """Let ensembles follow a model that was bound, unbound, or changed its state."""
+        if not dependents([name], self.steps()):
+            return
+        self._rebound.add(name)
+        if self._following is None:
+            self._following = self._loop.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        try:
+            while self._rebound:
+                changed, self._rebound = self._rebound, set()
+                steps = self.steps()
+                for name in bottom_up(dependents(changed, steps), steps):
+                    await self._refresh(name)
+        finally:
+            self._following = None
+
+    async def _followed(self) -> None:
+        """Wait until the ensembles have followed the bound models."""
+        if self._following is not None:
+            await asyncio.wait({self._following})
+
+    def __repr__(self) -> str:
+        return f"<ModelSet {len(self.lifecycles)} models>"
+
+
+def _step_names(config: Any) -> list[str]:
+    return [name for name, _ in composing_models(config)]
