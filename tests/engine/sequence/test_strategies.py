@@ -61,12 +61,13 @@ def test_direct_batch_ends_with_the_last_slot_that_has_a_request(scene):
 
 def test_direct_gives_new_sequences_the_lowest_slot(scene):
     one = scene(**direct())
-    start(one, 11, 12, 13)
-    at_once(one, 12, flags=END)
-    one.instance.finish()
-    at_once(one, 14, flags=START)
+    start(one, 11, 12, 13, 14)
+    for ended in (13, 12, 14):
+        at_once(one, ended, flags=END)
+        one.instance.finish()
+    at_once(one, 15, flags=START)
 
-    assert batches(one.instance)[-1] == [0, 14]
+    assert batches(one.instance)[-1] == [0, 15]
 
 
 def test_direct_counts_clients_requests_only(scene):

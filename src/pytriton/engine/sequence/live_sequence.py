@@ -61,9 +61,11 @@ class LiveSequence:
         "waiting",
     )
 
-    def __init__(self, correlation_id: int | str, states: SequenceStates) -> None:
+    def __init__(
+        self, correlation_id: int | str, state: SequenceState, states: SequenceStates
+    ) -> None:
         self.id = correlation_id
-        self.state = SequenceState.BACKLOG
+        self.state = state
         self.waiting: deque[Inference] = deque()
         self.running: Inference | None = None
         self.slots: InstanceSlots | None = None

@@ -280,14 +280,14 @@ class SequenceScheduler:
         slots = None if self._backlog else _best(self._slots.values())
         if slots is None:
             self._opening.check_backlog(request, len(self._backlog))
-        sequence = LiveSequence(request.correlation_id, self._inputs.new_states())
+        state = _BACKLOG if slots is None else _IDLE
+        sequence = LiveSequence(request.correlation_id, state, self._inputs.new_states())
         sequence.has_generated_id = is_generated
         self._open[sequence.id] = sequence
         if slots is None:
             self._backlog.append(sequence)
         else:
             self._enter(sequence, slots)
-            sequence.state = _IDLE
         return sequence
 
     def _enter(self, sequence: LiveSequence, slots: InstanceSlots) -> None:
