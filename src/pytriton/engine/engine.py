@@ -274,6 +274,21 @@ class Engine:
         except ServerError as error:
             refuse(inference, error)
 
+    def submit_to(self, model: ServedModel, inference: Inference) -> None:
+        """Like `submit`, for a request of the server itself, with a model that was looked up.
+
+        Such a request is a part of one that was accepted before, so it is accepted while the server
+        exits or the model is being unloaded.
+        """
+        try:
+            validate(inference.request, model.spec)
+            inference.owner = model
+            model.submit(inference, time.monotonic_ns())
+        except UncountedStringsError:
+            self._strings.count(inference, partial(self.submit_to, model))
+        except ServerError as error:
+            refuse(inference, error)
+
 
 def _reasons(models: Iterable[ServedModel]) -> str:
     """Returns why versions are not ready, shortened; the index has the whole reasons."""

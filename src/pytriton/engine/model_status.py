@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pytriton.engine.served_model import InstanceSupervisor
+    from pytriton.executor.inference import Inference
 
 
 def _do_nothing() -> None:
@@ -52,6 +53,10 @@ class ModelStatus:
     def is_ready(self) -> bool:
         """Whether it serves with all its instances; it accepts requests with fewer, too."""
         return self.state is ModelState.READY and not self.missing_instances
+
+    def steps_of(self, inference: Inference) -> Collection[Inference]:
+        """Returns no steps: instances execute the request."""
+        return ()
 
     @property
     def is_withdrawn(self) -> bool:

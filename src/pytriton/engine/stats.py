@@ -132,6 +132,7 @@ class ModelStatistics:
         default_factory=lambda: dict.fromkeys(FailureReason, 0)
     )
     responses: list[ResponseDurations] = field(default_factory=list)  # by index
+    last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
     _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
     _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
     _success_ns: int = 0
@@ -145,6 +146,7 @@ class ModelStatistics:
         infer_ns = output_start_ns - infer_start_ns
         output_ns = record.end_ns - output_start_ns
         self.execution_count += 1
+        self.last_batch = record
         batch = self._batches.get(record.rows)
         if batch is None:
             batch = self._batches[record.rows] = _ComputeTotals()

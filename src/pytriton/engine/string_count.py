@@ -19,7 +19,7 @@ from pytriton.errors import UNEXPECTED, CancelledError, InternalError
 from pytriton.executor.base import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
@@ -92,6 +92,10 @@ class StringCounter:
     def resume(self, inference: Inference) -> None:
         """Undo `pause`."""
         inference.is_paused = False
+
+    def steps_of(self, inference: Inference) -> Collection[Inference]:
+        """Returns no steps: it has none before its model has it."""
+        return ()
 
     def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after its model has queued it, unless it ends before."""

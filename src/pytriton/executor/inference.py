@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pytriton.errors import ServerError
     from pytriton.executor.base import Instance
@@ -35,6 +35,9 @@ class InferenceOwner(Protocol):
 
     def resume(self, inference: Inference) -> None:
         """Continue after `pause`; the sink accepts responses again."""
+
+    def steps_of(self, inference: Inference) -> Collection[Inference]:
+        """Returns the requests to other models that it is made of; none if it has instances."""
 
     def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call back once the model or instance after this owner has it; never if it ends before."""

@@ -266,8 +266,9 @@ def test_steps_that_fit_are_accepted(steps: list[Any], fields: dict[str, Any]) -
     validate_steps(ensemble_config(*steps, **fields), MODELS)
 
 
-def test_ensemble_with_decoupled_step_is_decoupled() -> None:
-    plain = complete_ensemble(ensemble_config(step("id", IN, OUT)), MODELS)
+def test_ensemble_is_decoupled_if_a_step_is() -> None:
+    said = {"model_transaction_policy": {"decoupled": True}}
+    plain = complete_ensemble(ensemble_config(step("id", IN, OUT), **said), MODELS)
     decoupled = complete_ensemble(ensemble_config(step("dec", IN, OUT)), MODELS)
 
     assert not plain.model_transaction_policy.decoupled

@@ -32,9 +32,11 @@ def diamond() -> EnsembleGraph:
 def test_graph_has_the_inputs_of_a_step_in_the_order_of_its_model() -> None:
     step = diamond().steps[0]
 
-    assert step.inputs == (("A", "t"), ("B", "u"))
+    assert [(each.name, each.tensor, each.rank) for each in step.inputs] == [
+        ("A", "t", 1),
+        ("B", "u", 1),
+    ]
     assert step.version == "3"
-    assert step.optional == {"u"}
 
 
 def test_graph_knows_who_reads_and_who_writes_a_tensor() -> None:
@@ -61,7 +63,20 @@ def test_graph_is_decoupled_if_a_step_is() -> None:
     assert not diamond().decoupled
 
 
-def test_input_of_two_inputs_may_be_missing_only_if_both_are_optional() -> None:
-    config = ensemble_config(step("two", {"A": "X", "B": "X"}, {"OUT": "Y"}))
+def test_graph_counts_the_decoupled_steps_before_a_tensor() -> None:
+    config = ensemble_config(
+        step("dec", {"IN": "X"}, {"OUT": "t"}),
+        step("id", {"IN": "t"}, {"OUT": "u"}),
+        step("dec", {"IN": "u"}, {"OUT": "Y"}),
+    )
+    graph = make_graph(config, MODELS)
 
-    assert make_graph(config, MODELS).steps[0].optional == set()
+    assert [graph.depth(tensor) for tensor in ("X", "t", "u", "Y")] == [0, 1, 1, 2]
+
+
+def test_tensor_has_a_batch_dimension_if_its_writer_has_one() -> None:
+    graph = diamond()
+
+    assert graph.has_batch_dimension("X")
+    assert graph.has_batch_dimension("t")
+    assert not graph.has_batch_dimension("u")

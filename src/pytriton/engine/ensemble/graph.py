@@ -12,15 +12,23 @@ from pytriton.engine.ensemble.ensemble_rules import NEWEST
 
 
 @dataclass(frozen=True, slots=True)
+class StepInput:
+    """An input of a step's model, and the tensor of the ensemble that it reads."""
+
+    name: str
+    tensor: str
+    rank: int  # its number of dimensions in the configuration: without a batch dimension
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step: a model, and the tensors that it reads and writes."""
 
     index: int
     model_name: str
     version: str  # as requests name it; empty: the newest
-    inputs: tuple[tuple[str, str], ...]  # an input of the model and the tensor that it reads
+    inputs: tuple[StepInput, ...]  # in the order of the model
     outputs: dict[str, str]  # the tensor that an output of the model writes
-    optional: frozenset[str]  # tensors that may be missing: all inputs that read them are optional
     batches: bool  # whether the model has a batch dimension
     decoupled: bool
 
@@ -33,7 +41,7 @@ class EnsembleGraph:
     batches: bool
     steps: tuple[Step, ...]
     inputs: frozenset[str]
-    outputs: tuple[str, ...]  # in the order of the configuration
+    outputs: dict[str, int]  # their ranks, in the order of the configuration
     max_inflight: int = 0  # requests of a step at a time, after a decoupled one; 0: any number
 
     @cached_property
@@ -41,7 +49,7 @@ class EnsembleGraph:
         """The steps that read each tensor."""
         readers: dict[str, tuple[int, ...]] = {}
         for step in self.steps:
-            for tensor in dict.fromkeys(tensor for _, tensor in step.inputs):
+            for tensor in dict.fromkeys(each.tensor for each in step.inputs):
                 readers[tensor] = (*readers.get(tensor, ()), step.index)
         return readers
 
@@ -68,8 +76,21 @@ class EnsembleGraph:
             index = self.writers.get(pending.pop())
             if index is not None and index not in needed:
                 needed.add(index)
-                pending += [tensor for _, tensor in self.steps[index].inputs]
+                pending += [each.tensor for each in self.steps[index].inputs]
         return frozenset(needed)
+
+    def has_batch_dimension(self, tensor: str) -> bool:
+        """Returns whether the first dimension of a tensor is a batch dimension."""
+        index = self.writers.get(tensor)
+        return self.batches if index is None else self.steps[index].batches
+
+    def depth(self, tensor: str) -> int:
+        """Returns how many decoupled steps a tensor depends on, one after the other."""
+        index = self.writers.get(tensor)
+        if index is None:
+            return 0
+        step = self.steps[index]  # all its inputs have the same depth
+        return self.depth(step.inputs[0].tensor) + step.decoupled
 
 
 def make_graph(config: Any, models: Mapping[str, Any]) -> EnsembleGraph:
@@ -89,23 +110,22 @@ def make_graph(config: Any, models: Mapping[str, Any]) -> EnsembleGraph:
             for index, step in enumerate(scheduling.step)
         ),
         inputs=frozenset(tensor.name for tensor in config.input),
-        outputs=tuple(tensor.name for tensor in config.output),
+        outputs={tensor.name: len(tensor.dims) for tensor in config.output},
         max_inflight=scheduling.max_inflight_requests,
     )
 
 
 def _step(index: int, step: Any, model: Any) -> Step:
-    optional = {tensor.name for tensor in model.input if tensor.optional}
-    required = {tensor for key, tensor in step.input_map.items() if key not in optional}
-    # In the model's order, which is that of its requests.
-    keys = [tensor.name for tensor in model.input if tensor.name in step.input_map]
     return Step(
         index=index,
         model_name=step.model_name,
         version="" if step.model_version == NEWEST else str(step.model_version),
-        inputs=tuple((key, step.input_map[key]) for key in keys),
+        inputs=tuple(
+            StepInput(tensor.name, step.input_map[tensor.name], len(tensor.dims))
+            for tensor in model.input
+            if tensor.name in step.input_map
+        ),
         outputs=dict(step.output_map),
-        optional=frozenset(step.input_map.values()) - required,
         batches=model.max_batch_size > 0,
         decoupled=model.model_transaction_policy.decoupled,
     )

@@ -30,7 +30,7 @@ class _Inferred:
 def complete_ensemble(config: Any, models: Mapping[str, Any]) -> Any:
     """Check an ensemble against the models of its steps and fill in what follows from them.
 
-    An ensemble with a decoupled step is decoupled, whatever its file says.
+    An ensemble is decoupled if a step is, whatever its file says.
 
     Args:
         config: The normalised ModelConfig message of the ensemble, which is not changed.
@@ -46,8 +46,9 @@ def complete_ensemble(config: Any, models: Mapping[str, Any]) -> Any:
     complete = model_config_pb2.ModelConfig()
     complete.CopyFrom(config)
     steps = config.ensemble_scheduling.step
-    if any(models[step.model_name].model_transaction_policy.decoupled for step in steps):
-        complete.model_transaction_policy.decoupled = True
+    complete.model_transaction_policy.decoupled = any(
+        models[step.model_name].model_transaction_policy.decoupled for step in steps
+    )
     return complete
 
 

@@ -213,13 +213,17 @@ class ModelCall:
     def _give_up(self, inference: Inference) -> None:
         assert inference.owner is not None
         count = len(inference.owner.instances)
+        waiting = (
+            f"all {count} instance(s) of model '{self._model_name}' wait"
+            if count
+            else f"all instances of a step of ensemble '{self._model_name}' wait"
+        )
         self._is_over = True  # so that the error of the cancelled request is not passed on
         inference.cancel()
         self._stop_waiting()
         text = (
-            f"the call would never be answered, as all {count} instance(s) of model "
-            f"'{self._model_name}' wait for calls that they made themselves. Models that call "
-            "themselves, or one another in a circle, need more instances."
+            f"the call would never be answered, as {waiting} for calls that they made themselves. "
+            "Models that call themselves, or one another in a circle, need more instances."
         )
         self._sink.on_refused(refusal(self._model_name, text))
 

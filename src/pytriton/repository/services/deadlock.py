@@ -6,6 +6,8 @@ needs for other batches. Or a coroutine awaits the call: other batches continue,
 still counts as one of those that the instance may run at a time. Such a batch counts as waiting
 while a call of its coroutines is open, and may continue when one is answered.
 
+A request to an ensemble waits for the requests to the models of its steps.
+
 The graph stores which batch waits for which request; whether a request is queued or running, it
 reads from the request. Whatever it cannot know, such as a thread that a model started, counts as
 able to continue, and a call then waits without a limit.
@@ -102,8 +104,8 @@ class WaitGraph:
         owner = inference.owner
         if owner is None or inference.deadline_ns or owner.missing_instances:
             return None
-        if not owner.instances:  # the model has no instances by design
-            return None
+        if not owner.instances:  # an ensemble waits for the requests of its steps
+            return owner.steps_of(inference) or None
         blockers: list[Inference] = []
         for instance in owner.instances:
             if instance not in full:

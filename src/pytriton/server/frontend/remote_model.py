@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytriton.engine.model_state import UNLOADED, ModelState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.stats import ModelStatistics
@@ -91,6 +91,10 @@ class RemoteModel:
 
     def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Do nothing: only models call other models, and they do so in the core."""
+
+    def steps_of(self, inference: Inference) -> Collection[Inference]:
+        """Returns no steps: they are known to the core only."""
+        return ()
 
     # Known to the core only
 

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served ensemble: a model without instances, whose requests run through the models of its steps.
+
+Each request has an `EnsembleRequest`; the order of the steps is decided in `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.engine.answer_cache import AnswerCache
+from pytriton.engine.delivery import deliver, not_ready_error
+from pytriton.engine.ensemble.ensemble_request import EnsembleRequest
+from pytriton.engine.ensemble.plan import make_plan
+from pytriton.engine.ensemble.step_gate import StepGate
+from pytriton.engine.model_state import UNLOADED, ModelState
+from pytriton.engine.model_status import ModelStatus
+from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics
+from pytriton.errors import ServerError
+from pytriton.executor.base import Outcome, RunningBatch
+from pytriton.messages import ExecutionTimes, InferResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from pytriton.engine.cache import ResponseCache
+    from pytriton.engine.engine import Engine
+    from pytriton.engine.ensemble.ensemble_request import RunningStep
+    from pytriton.engine.ensemble.graph import EnsembleGraph, Step
+    from pytriton.engine.ensemble.plan import Plan
+    from pytriton.engine.ensemble.run import Answer
+    from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.base import Instance
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import ParameterValue
+
+_START, _END = 1, 2  # the flags of sequences
+
+
+class EnsembleModel(ModelStatus):
+    """A version of an ensemble. Used on the event loop's thread only.
+
+    Args:
+        spec: The specification by which requests are validated.
+        graph: Its steps.
+        engine: Has the models of the steps.
+        loop: The event loop.
+        cache: Stores responses, if the configuration enables the response cache.
+        config_json: The configuration as clients read it.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        graph: EnsembleGraph,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        cache: ResponseCache | None = None,
+        *,
+        config_json: bytes = b"",
+    ) -> None:
+        super().__init__(None)
+        self.spec = spec
+        self.graph = graph
+        self.is_bound = False
+        self.config_json = config_json
+        self.statistics = ModelStatistics()
+        self.instances: Sequence[Instance] = ()
+        self._engine = engine
+        self._loop = loop
+        self._cache: AnswerCache | None = None
+        if cache is not None and spec.response_cache:
+            self._cache = AnswerCache(cache, spec, self.statistics)
+        self._plans: dict[frozenset[str] | None, Plan] = {}  # by the requested outputs
+        self._requests: dict[Inference, EnsembleRequest] = {}
+        self._gates = _make_gates(graph)
+        # Those used last. A request that runs may still use one that is being unloaded.
+        self._models: dict[int, ServedModel] = {}
+        for step in graph.steps:
+            self._find(step)
+        self._on_idle: asyncio.Future[None] | None = None
+
+    # Lifecycle
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves and all its steps are ready."""
+        return self.state is ModelState.READY and all(
+            model is not None and model.is_ready for model in map(self._find, self.graph.steps)
+        )
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether readiness also depends on checks of its steps."""
+        return any(
+            model is not None and model.has_ready_check
+            for model in map(self._find, self.graph.steps)
+        )
+
+    async def check_ready(self) -> bool:
+        """Returns whether the checks of all steps that have one succeed."""
+        for model in list(map(self._find, self.graph.steps)):
+            if model is not None and model.has_ready_check and not await model.check_ready():
+                return False
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are running."""
+        return bool(self._requests)
+
+    @property
+    def running_count(self) -> int:
+        """The number of requests that are running."""
+        return len(self._requests)
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until no request is running, at most for `timeout_s`."""
+        if not self.is_busy:
+            return
+        if self._on_idle is None or self._on_idle.done():
+            self._on_idle = self._loop.create_future()
+        await asyncio.wait([self._on_idle], timeout=timeout_s)
+
+    def stop(self) -> None:
+        """End all requests that are still running with an error."""
+        if self.state is ModelState.READY:
+            self.become(ModelState.UNLOADING)
+        if self.state is not ModelState.UNAVAILABLE:
+            self.become(ModelState.UNAVAILABLE, UNLOADED)
+        for request in list(self._requests.values()):
+            request.fail(not_ready_error(self.spec))
+        self._models.clear()
+
+    def __repr__(self) -> str:
+        return (
+            f"<EnsembleModel {self.spec.name} version {self.spec.version} {self.state.value}: "
+            f"{len(self._requests)} running, {len(self.graph.steps)} steps>"
+        )
+
+    # Requests
+
+    def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
+        """Allocate memory for a request body that the first step can read."""
+        for step in self.graph.steps:
+            if any(each.tensor in self.graph.inputs for each in step.inputs):
+                model = self._find(step)
+                return None if model is None else model.body_memory(size, header_bytes)
+        return None
+
+    def submit(self, inference: Inference, now_ns: int) -> None:
+        """Start a validated request."""
+        if self._cache is not None and (response := self._cache.answer(inference)) is not None:
+            deliver(inference, Outcome(0, response))
+            return
+        inference.queued_ns = now_ns
+        request = EnsembleRequest(self, self._plan(inference), inference, now_ns)
+        self._requests[inference] = request
+        request.start(self.graph.inputs)
+
+    def _plan(self, inference: Inference) -> Plan:
+        outputs = inference.request.outputs
+        key = None if outputs is None else frozenset(outputs)
+        plan = self._plans.get(key)
+        if plan is None:  # there are at most as many as there are sets of outputs
+            plan = self._plans[key] = make_plan(self.graph, outputs)
+        return plan
+
+    @property
+    def takes_columns(self) -> bool:
+        """See `ServedModel`."""
+        return False
+
+    @property
+    def prefers_columns(self) -> bool:
+        """See `ServedModel`."""
+        return False
+
+    def submit_chunk(
+        self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
+    ) -> None:
+        """See `ServedModel`."""
+        raise NotImplementedError
+
+    @property
+    def is_behind(self) -> bool:
+        """See `ServedModel`: what is submitted is started at once."""
+        return False
+
+    def is_start_due(self, count: int) -> bool:
+        """See `ServedModel`."""
+        return False
+
+    def cancel(self, inference: Inference) -> None:
+        """Cancel the steps of a request."""
+        if inference.is_cancelled:
+            return
+        inference.is_cancelled = True
+        if inference.trace is not None:
+            inference.trace.on_cancelled()
+        request = self._requests.get(inference)
+        if request is not None:
+            request.cancel()
+
+    def pause(self, inference: Inference) -> None:
+        """Let decoupled steps wait: the client is behind with its responses."""
+        self._set_paused(inference, is_paused=True)
+
+    def resume(self, inference: Inference) -> None:
+        """Let them continue."""
+        self._set_paused(inference, is_paused=False)
+
+    def _set_paused(self, inference: Inference, *, is_paused: bool) -> None:
+        inference.is_paused = is_paused
+        request = self._requests.get(inference)
+        if request is not None:
+            request.update_pause()
+
+    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call back when a step of a request was started, or when another step waits."""
+        request = self._requests.get(inference)
+        if request is not None:
+            request.watch(callback)
+
+    def steps_of(self, inference: Inference) -> Collection[Inference]:
+        """Returns the requests to models that a request waits for."""
+        request = self._requests.get(inference)
+        return () if request is None else request.open_inferences
+
+    # Steps
+
+    def _find(self, step: Step) -> ServedModel | None:
+        model = self._engine.find(step.model_name, step.version)
+        if model is not None:
+            self._models[step.index] = model
+        return model
+
+    def submit_step(self, step: RunningStep) -> None:
+        """Submit a step to its model, now or when those before it have ended."""
+        gate = self._gates.get(step.call.step.index)
+        if gate is None or gate.enter(step):
+            self._submit_step(step)
+        else:
+            step.hold(1)
+
+    def _submit_step(self, running: RunningStep) -> None:
+        step = running.call.step
+        model = self._find(step)
+        if model is None:
+            last = self._models.get(step.index)
+            if last is not None and last.state is ModelState.UNLOADING:
+                model = last
+        running.model = model
+        if model is None:
+            self._engine.submit(running.inference)  # it refuses the request with the reason
+        else:
+            self._engine.submit_to(model, running.inference)
+
+    def on_step_ended(self, step: RunningStep) -> None:
+        """Let the next one run that waits for the same step."""
+        gate = self._gates.get(step.call.step.index)
+        if gate is None:
+            return
+        following = gate.leave(step)
+        while following is not None and not following.is_wanted:
+            following = gate.leave(following)
+        if following is not None:
+            following.hold(-1)
+            self._submit_step(following)
+
+    # Answers
+
+    def on_answer(self, request: EnsembleRequest, answer: Answer) -> None:
+        """Pass an answer on to the client."""
+        inference = request.inference
+        response = None
+        if answer.outputs is not None:
+            response = InferResponse(
+                self.spec.name, str(self.spec.version), inference.request.id, answer.outputs
+            )
+            if answer.outputs and request.plan.has_steps:
+                response.parameters = _sequence_parameters(inference)
+        if answer.is_final:
+            self._record(request)
+            self._forget(inference)
+        deliver(inference, Outcome(0, response, None, answer.is_final))
+        if inference.cache_key is not None and answer.is_final and self._cache is not None:
+            self._store(self._cache, inference, response)
+
+    def on_failed(self, request: EnsembleRequest, error: ServerError) -> None:
+        """End a request with an error, which names the ensemble."""
+        inference = request.inference
+        self._forget(inference)
+        elapsed_ns = time.monotonic_ns() - inference.request.received_ns
+        self.statistics.record_failures(1, elapsed_ns, FailureReason.OTHER)
+        if error.message:
+            error = type(error)(f"in ensemble '{self.spec.name}', {error.message}")
+        deliver(inference, Outcome(0, None, error))
+
+    def _forget(self, inference: Inference) -> None:
+        del self._requests[inference]
+        if self._on_idle is not None and not self._requests and not self._on_idle.done():
+            self._on_idle.set_result(None)
+
+    def _record(self, request: EnsembleRequest) -> None:
+        """Count a request that succeeded; its compute times are the sums of those of its steps."""
+        inference = request.inference
+        now_ns = time.monotonic_ns()
+        rows = inference.request.rows or 1
+        input_ns, infer_ns, output_ns = request.compute_ns
+        record = BatchRecord(
+            rows,
+            0,
+            input_ns,
+            input_ns + infer_ns,
+            input_ns + infer_ns + output_ns,
+            1,
+            rows,
+            now_ns - inference.request.received_ns,
+            request.started_ns - inference.queued_ns,
+        )
+        self.statistics.record_batch(record, time.time_ns() // 1_000_000)
+        if inference.trace is not None:
+            start_ns = request.started_ns
+            inference.trace.add_execution(
+                ExecutionTimes(inference.queued_ns, start_ns, start_ns, now_ns, now_ns)
+            )
+
+    def _store(
+        self, cache: AnswerCache, inference: Inference, response: InferResponse | None
+    ) -> None:
+        if response is not None:  # a cached answer does not say anything about sequences
+            response = InferResponse("", "", "", response.outputs)
+        cache.store(RunningBatch(0, [inference], 0, set()), [Outcome(0, response)])
+
+
+def _make_gates(graph: EnsembleGraph) -> dict[int, StepGate[RunningStep]]:
+    """Returns the gates of the steps whose number of requests a decoupled step decides."""
+    if not graph.max_inflight:
+        return {}
+    return {
+        step.index: StepGate(graph.max_inflight)
+        for step in graph.steps
+        if graph.depth(step.inputs[0].tensor) > 0
+    }
+
+
+def _sequence_parameters(inference: Inference) -> dict[str, ParameterValue]:
+    """Returns the parameters that Triton adds to each response, also without a sequence."""
+    request = inference.request
+    return {
+        "sequence_id": request.correlation_id,
+        "sequence_start": bool(request.flags & _START),
+        "sequence_end": bool(request.flags & _END),
+    }

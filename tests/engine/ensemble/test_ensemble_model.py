@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ensemble that serves requests through the models of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pytriton.engine.cache import ResponseCache
+from pytriton.engine.model_state import ModelState
+from pytriton.engine.stats import FailureReason
+from pytriton.errors import CancelledError, InternalError, UnsupportedError
+from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
+from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
+
+A, B = model_config("a"), model_config("b")
+CHAIN = ensemble_config(step("a", {"IN": "X"}, {"OUT": "t"}), step("b", {"IN": "t"}, {"OUT": "Y"}))
+NO_SEQUENCE = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+
+
+@pytest.fixture
+def chain() -> EnsembleRig:
+    return EnsembleRig(A, B, CHAIN)
+
+
+def test_request_runs_through_all_steps(chain: EnsembleRig) -> None:
+    _, sink = chain.infer("e", tensor("X", b"x" * 32, rows=2), id="q")
+    first = chain.request("a")
+    chain.answer("a", tensor("OUT", b"t" * 32, rows=2))
+    second = chain.request("b")
+    assert sink.responses == []
+    chain.answer("b", tensor("OUT", b"y" * 32, rows=2))
+
+    (response,) = sink.responses
+    assert first.inputs["IN"].data == b"x" * 32
+    assert second.inputs["IN"].data == b"t" * 32
+    assert response is not None
+    assert (response.model_name, response.model_version, response.id) == ("e", "1", "q")
+    assert [(each.name, each.shape, each.data) for each in response.outputs] == [
+        ("Y", (2, 4), b"y" * 32)
+    ]
+    assert response.parameters == NO_SEQUENCE
+    assert sink.final_count == 1
+    assert not chain.ensembles["e"].is_busy
+
+
+def test_steps_get_what_the_request_says(chain: EnsembleRig) -> None:
+    _, sink = chain.infer(
+        id="q",
+        parameters={"p": 1},
+        priority=2,
+        timeout_us=9,
+        correlation_id="s",
+        flags=3,
+        call_depth=4,
+    )
+    request = chain.request("a")
+    chain.answer("a", tensor("OUT"))
+    chain.answer("b", tensor("OUT"))
+
+    assert (request.id, request.parameters, request.outputs) == ("q", {"p": 1}, ("OUT",))
+    assert (request.priority, request.timeout_us, request.call_depth) == (2, 9, 4)
+    assert (request.correlation_id, request.flags) == ("s", 3)
+    assert sink.responses[0] is not None
+    assert sink.responses[0].parameters == {
+        "sequence_id": "s",
+        "sequence_start": True,
+        "sequence_end": True,
+    }
+
+
+def test_step_uses_the_version_that_it_names() -> None:
+    rig = EnsembleRig(A)
+    rig.add(ensemble_config(step("a", {"IN": "X"}, {"OUT": "Y"}, 2)))
+    _, sink = rig.infer()
+
+    text = "in ensemble 'e', Request for unknown model: 'a' version 2 is not found"
+    assert [error.message for error in sink.errors] == [text]
+
+
+def test_nested_ensemble_runs_its_own_steps() -> None:
+    outer = ensemble_config(
+        step("e", {"X": "X"}, {"Y": "t"}), step("a", {"IN": "t"}, {"OUT": "Y"}), name="outer"
+    )
+    rig = EnsembleRig(A, B, CHAIN, outer)
+    _, sink = rig.infer("outer")
+    rig.answer("a", tensor("OUT", b"1" * 16))
+    rig.answer("b", tensor("OUT", b"2" * 16))
+    assert rig.request("a").inputs["IN"].data == b"2" * 16
+    rig.answer("a", tensor("OUT", b"3" * 16))
+
+    assert sink.responses[0] is not None
+    assert sink.responses[0].outputs[0].data == b"3" * 16
+
+
+# Errors
+
+
+def test_error_of_a_step_ends_the_request_and_keeps_its_kind(chain: EnsembleRig) -> None:
+    _, sink = chain.infer()
+    chain.fail("a", UnsupportedError("mine"))
+
+    (error,) = sink.errors
+    assert isinstance(error, UnsupportedError)
+    assert error.message == "in ensemble 'e', mine"
+    assert sink.final_count == 1
+    assert chain.running("b") == []
+    assert chain.ensembles["e"].statistics.failures[FailureReason.OTHER] == 1
+
+
+def test_step_refuses_what_does_not_fit(chain: EnsembleRig) -> None:
+    _, sink = chain.infer(id="q")
+    chain.answer("a")
+
+    assert [error.message for error in sink.errors] == [
+        (
+            "in ensemble 'e', [request id: q] expected 1 inputs but got 0 inputs for model 'b'. "
+            "Got input(s) [], but missing required input(s) ['IN']. "
+            "Please provide all required input(s)."
+        )
+    ]
+
+
+def test_error_cancels_the_steps_that_run_beside_it() -> None:
+    config = ensemble_config(
+        step("a", {"IN": "X"}, {"OUT": "Y"}),
+        step("b", {"IN": "X"}, {"OUT": "Z"}),
+        outputs=["Y", "Z"],
+    )
+    rig = EnsembleRig(A, B, config)
+    _, sink = rig.infer()
+    ((_, other),) = rig.running("b")
+    rig.fail("a", InternalError("no"))
+    assert rig.instance("b").cancelled == [other]
+    rig.answer("b", tensor("OUT"))
+
+    assert len(sink.errors) == 1
+    assert sink.responses == []
+    assert sink.final_count == 1
+
+
+def test_unloaded_step_gives_the_reason() -> None:
+    rig = EnsembleRig(A, B, CHAIN)
+    rig.engine.remove(rig.models["a"])
+    rig.models["a"].stop()
+    _, sink = rig.infer()
+
+    text = "in ensemble 'e', Request for unknown model: 'a' is not found"
+    assert [error.message for error in sink.errors] == [text]
+
+
+def test_running_request_still_uses_a_step_that_is_being_unloaded(chain: EnsembleRig) -> None:
+    _, sink = chain.infer()
+    chain.engine.remove(chain.models["b"])
+    chain.models["b"].become(ModelState.UNLOADING)
+    chain.engine.refuse()
+    chain.answer("a", tensor("OUT"))
+    chain.answer("b", tensor("OUT"))
+
+    assert sink.errors == []
+    assert sink.final_count == 1
+
+
+# Cancelling and pausing
+
+
+def test_cancelling_reaches_the_step_that_runs(chain: EnsembleRig) -> None:
+    inference, sink = chain.infer()
+    ((_, running),) = chain.running("a")
+    inference.cancel()
+    assert chain.instance("a").cancelled == [running]
+    assert sink.final_count == 0
+    chain.answer("a", tensor("OUT"))
+
+    assert [type(error) for error in sink.errors] == [CancelledError]
+    assert sink.final_count == 1
+    assert chain.running("b") == []
+
+
+def test_cancelling_ends_a_request_whose_step_is_queued(chain: EnsembleRig) -> None:
+    for _ in range(8):
+        chain.infer("a", tensor("IN"))
+    inference, sink = chain.infer()
+    inference.cancel()
+
+    assert [type(error) for error in sink.errors] == [CancelledError]
+    assert not chain.ensembles["e"].is_busy
+
+
+# Statistics and the cache
+
+
+def test_statistics_count_the_whole_request_and_the_times_of_its_steps(chain: EnsembleRig) -> None:
+    chain.infer("e", tensor("X", bytes(32), rows=2))
+    chain.answer("a", tensor("OUT", bytes(32), rows=2))
+    chain.answer("b", tensor("OUT", bytes(32), rows=2))
+    statistics = chain.ensembles["e"].statistics
+    steps = [chain.models[name].statistics.inference_durations() for name in ("a", "b")]
+    whole = statistics.inference_durations()
+
+    assert statistics.inference_count == 2
+    assert statistics.execution_count == 1
+    assert [each.batch_size for each in statistics.batch_durations()] == [2]
+    assert whole.success.count == whole.compute_infer.count == whole.queue.count == 1
+    for phase in ("compute_input", "compute_infer", "compute_output"):
+        assert getattr(whole, phase).ns == sum(getattr(each, phase).ns for each in steps)
+    assert statistics.responses == []
+
+
+def test_cached_answer_runs_no_step() -> None:
+    config = ensemble_config(step("a", {"IN": "X"}, {"OUT": "Y"}), response_cache={"enable": True})
+    rig = EnsembleRig(A, config, cache=ResponseCache(1 << 20))
+    rig.infer()
+    rig.answer("a", tensor("OUT", b"y" * 16))
+    _, sink = rig.infer(id="again")
+
+    (response,) = sink.responses
+    assert response is not None
+    assert response.outputs[0].data == b"y" * 16
+    assert response.parameters is None
+    assert len(rig.instance("a").batches) == 1
+    assert rig.ensembles["e"].statistics.cache_hit.count == 1
+
+
+# Lifecycle
+
+
+def test_ensemble_is_ready_if_its_steps_are(chain: EnsembleRig) -> None:
+    ensemble = chain.ensembles["e"]
+    assert ensemble.is_ready
+    chain.models["b"].missing_instances = 1
+    assert not ensemble.is_ready
+    chain.models["b"].missing_instances = 0
+    chain.engine.remove(chain.models["a"])
+
+    assert not ensemble.is_ready
+
+
+def test_stop_ends_running_requests(chain: EnsembleRig) -> None:
+    _, sink = chain.infer()
+    chain.ensembles["e"].stop()
+    chain.answer("a", tensor("OUT"))
+
+    assert sink.final_count == 1
+    assert len(sink.errors) == 1
+    assert chain.ensembles["e"].state is ModelState.UNAVAILABLE
+
+
+def test_drain_waits_for_running_requests() -> None:
+    async def scenario() -> Any:
+        rig = EnsembleRig(A, CHAIN_OF_ONE)
+        rig.ensembles["e"]._loop = asyncio.get_running_loop()
+        rig.infer()
+        draining = asyncio.ensure_future(rig.ensembles["e"].drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        rig.answer("a", tensor("OUT"))
+        await asyncio.wait_for(draining, 10)
+
+    asyncio.run(scenario())
+
+
+CHAIN_OF_ONE = ensemble_config(step("a", {"IN": "X"}, {"OUT": "Y"}))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles with decoupled steps: streams, their order and their flow control."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.errors import CancelledError, InternalError
+from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
+from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
+from tests.fakes import RecordingSink
+
+SOURCE, FILTER = model_config("source", decoupled=True), model_config("filter")
+STEPS = (step("source", {"IN": "X"}, {"OUT": "t"}), step("filter", {"IN": "t"}, {"OUT": "Y"}))
+
+
+def values(number: int) -> bytes:
+    return bytes([number]) * 16
+
+
+def received(sink: RecordingSink) -> list[int | None]:
+    return [None if each is None else each.outputs[0].data[0] for each in sink.responses]
+
+
+@pytest.fixture
+def stream() -> EnsembleRig:
+    return EnsembleRig(SOURCE, FILTER, ensemble_config(*STEPS))
+
+
+def test_ensemble_with_a_decoupled_step_is_decoupled(stream: EnsembleRig) -> None:
+    assert stream.ensembles["e"].spec.decoupled
+
+
+def test_responses_pass_the_step_after_in_order(stream: EnsembleRig) -> None:
+    _, sink = stream.infer()
+    for number in range(3):
+        stream.answer("source", tensor("OUT", values(number)), final=False)
+    for number in (2, 1, 0):
+        stream.answer("filter", tensor("OUT", values(number)), index=number)
+    assert received(sink) == [0, 1, 2]
+    assert sink.final_count == 0
+    stream.end("source")
+
+    assert received(sink) == [0, 1, 2, None]
+    assert sink.final_count == 1
+    assert stream.ensembles["e"].statistics.inference_count == 1
+
+
+def test_error_of_a_response_ends_the_stream(stream: EnsembleRig) -> None:
+    _, sink = stream.infer()
+    stream.answer("source", tensor("OUT", values(0)), final=False)
+    stream.answer("filter", tensor("OUT", values(0)))
+    ((_, source),) = stream.running("source")
+    stream.fail("source", InternalError("mid"), final=False)
+    stream.answer("source", tensor("OUT", values(1)), final=False)
+    stream.end("source")
+
+    assert received(sink) == [0]
+    assert [error.message for error in sink.errors] == ["in ensemble 'e', mid"]
+    assert sink.final_count == 1
+    assert stream.instance("source").cancelled == [source]
+    assert stream.running("filter") == []
+
+
+def test_cancelling_a_stream_reaches_its_source(stream: EnsembleRig) -> None:
+    inference, sink = stream.infer()
+    ((_, source),) = stream.running("source")
+    inference.cancel()
+    stream.answer("source", tensor("OUT", values(1)), final=False)
+    stream.end("source")
+
+    assert stream.instance("source").cancelled == [source]
+    assert [type(error) for error in sink.errors] == [CancelledError]
+    assert sink.final_count == 1
+
+
+def test_client_that_is_behind_lets_the_source_wait(stream: EnsembleRig) -> None:
+    inference, _ = stream.infer()
+    ((_, source),) = stream.running("source")
+    inference.pause()
+    assert source.is_paused
+    inference.resume()
+
+    assert not source.is_paused
+
+
+def test_source_gets_credit_only_while_the_client_takes_responses(stream: EnsembleRig) -> None:
+    inference, _ = stream.infer()
+    ((_, source),) = stream.running("source")
+    inference.pause()
+    for number in range(3):
+        stream.answer("source", tensor("OUT", values(number)), final=False)
+    assert stream.instance("source").granted == []
+    inference.resume()
+
+    assert stream.instance("source").granted == [(source, 3)]
+
+
+def test_step_that_starts_for_a_paused_client_is_paused() -> None:
+    rig = EnsembleRig(
+        SOURCE,
+        FILTER,
+        ensemble_config(
+            step("filter", {"IN": "X"}, {"OUT": "t"}), step("source", {"IN": "t"}, {"OUT": "Y"})
+        ),
+    )
+    inference, _ = rig.infer()
+    inference.pause()
+    rig.answer("filter", tensor("OUT"))
+    ((_, source),) = rig.running("source")
+
+    assert source.is_paused
+
+
+# Limits
+
+
+def limited(limit: int = 2) -> EnsembleRig:
+    return EnsembleRig(SOURCE, FILTER, ensemble_config(*STEPS, max_inflight_requests=limit))
+
+
+def test_step_after_a_decoupled_one_has_at_most_so_many_requests() -> None:
+    rig = limited()
+    _, sink = rig.infer()
+    ((_, source),) = rig.running("source")
+    for number in range(5):
+        rig.answer("source", tensor("OUT", values(number)), final=number == 4)
+    assert len(rig.running("filter")) == 2
+    for number in range(5):
+        assert len(rig.running("filter")) <= 2
+        rig.answer("filter", tensor("OUT", values(number)))
+
+    assert received(sink) == [0, 1, 2, 3, 4]
+    assert sink.final_count == 1
+    assert source.is_over
+
+
+def test_source_waits_while_responses_wait_for_the_step_after_it() -> None:
+    rig = limited(1)
+    rig.infer()
+    ((_, source),) = rig.running("source")
+    rig.answer("source", tensor("OUT", values(0)), final=False)
+    assert not source.is_paused
+    rig.answer("source", tensor("OUT", values(1)), final=False)
+    assert source.is_paused
+    rig.answer("filter", tensor("OUT", values(0)))
+
+    assert not source.is_paused
+
+
+def test_cancelled_request_gives_its_turn_to_another() -> None:
+    rig = limited(1)
+    first, first_sink = rig.infer()
+    rig.answer("source", tensor("OUT", values(0)), final=False)
+    rig.answer("source", tensor("OUT", values(1)))
+    second, second_sink = rig.infer()
+    rig.answer("source", tensor("OUT", values(7)))
+    first.cancel()
+    rig.answer("filter", tensor("OUT", values(0)))
+    rig.answer("filter", tensor("OUT", values(7)))
+
+    assert [type(error) for error in first_sink.errors] == [CancelledError]
+    assert received(second_sink) == [7]
+    assert second_sink.final_count == 1
+    assert second.is_over
