@@ -14,6 +14,7 @@ from pytriton.engine.batcher import Batcher, make_batcher
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.engine.request_queue import add_each
 from pytriton.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch, Refusal, Scheduler
+from pytriton.engine.sequence.iterative_inputs import IterativeInputs, make_iterative_inputs
 from pytriton.engine.sequence.scheduler import make_sequence_scheduler
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
@@ -29,7 +30,9 @@ def make_scheduler(spec: ModelSpec) -> Scheduler:
     if spec.sequence is not None and not spec.iterative:
         return make_sequence_scheduler(spec)
     batcher = make_batcher(spec)
-    return IterativeScheduler(batcher) if spec.iterative else SharedQueue(batcher)
+    if spec.iterative:
+        return IterativeScheduler(batcher, make_iterative_inputs(spec))
+    return SharedQueue(batcher)
 
 
 class SharedQueue:
@@ -95,8 +98,9 @@ class IterativeScheduler:
     sequence, later ones have no flag.
     """
 
-    def __init__(self, batcher: Batcher) -> None:
+    def __init__(self, batcher: Batcher, inputs: IterativeInputs | None = None) -> None:
         self._batcher = batcher
+        self._inputs = inputs  # None if the model gets no control inputs and states
         self._queue = SharedQueue(batcher)
         self._sequence_ids = itertools.count(1)  # for requests without a correlation id
         self.add_instance = self._queue.add_instance
@@ -112,6 +116,8 @@ class IterativeScheduler:
         request = inference.request
         request.correlation_id = request.correlation_id or next(self._sequence_ids)
         request.flags = _SEQUENCE_START
+        if self._inputs is not None:
+            self._inputs.add(request)
         self._batcher.add(inference, now_ns)
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
@@ -120,6 +126,8 @@ class IterativeScheduler:
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
         """Queue those requests again that their model wants to execute once more."""
+        if self._inputs is not None:
+            outcomes = [self._with_kept_states(batch, outcome) for outcome in outcomes]
         if not batch.is_rescheduled:
             return outcomes
         passed_on = []
@@ -132,6 +140,16 @@ class IterativeScheduler:
                 passed_on.append(Outcome(outcome.position, None, refusal))
         return passed_on
 
+    def _with_kept_states(self, batch: RunningBatch, outcome: Outcome) -> Outcome:
+        """Move states from a response to its request; returns an error if they are wrong."""
+        assert self._inputs is not None
+        if outcome.response is not None:
+            try:
+                self._inputs.keep(batch.inferences[outcome.position].request, outcome.response)
+            except ServerError as error:
+                return Outcome(outcome.position, None, error, outcome.is_final)
+        return outcome
+
     def _add_again(self, inference: Inference, now_ns: int) -> ServerError | None:
         """Queue a request once more; returns the error that ends it if this is not possible."""
         if inference.is_cancelled:
@@ -139,6 +157,8 @@ class IterativeScheduler:
         inference.instance = None
         inference.taken_count = 0
         inference.request.flags = 0
+        if self._inputs is not None:
+            self._inputs.add_again(inference.request)
         try:
             self._batcher.add(inference, now_ns)
         except ServerError as error:

@@ -219,6 +219,7 @@ def test_clients_get_states_that_are_outputs_too(wanted, names):
         (out(1, 2, 3), "has shape [1, 3], expected [1, 2]"),
         (out(1, 2, shape=(2,)), "has shape [2], expected [1, 2]"),
         (out(1, shape=()), "has shape [], expected [1, 2]"),
+        (out(1, 2, 3, 4, shape=(2, 2)), "has shape [2, 2], expected [1, 2]"),
     ],
 )
 def test_a_state_of_another_type_or_shape_is_refused(output, problem):

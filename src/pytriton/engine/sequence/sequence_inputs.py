@@ -51,6 +51,7 @@ class SequenceInputs:
 
     Attributes:
         names: The inputs that it adds, in the order in which instances get them.
+        later_flags: The flags of a request that is neither the first nor the last.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -65,6 +66,12 @@ class SequenceInputs:
         self._flags = [
             self._flag_tensors(sequence.controls, flags, is_ready=True) for flags in range(4)
         ]
+        # What changes after the first request; its id stays.
+        self.later_flags = {
+            control.name: self._flags[0][control.name]
+            for control in sequence.controls
+            if control.kind is not ControlKind.CORRID
+        }
         self._null_flags = self._flag_tensors(sequence.controls, 0, is_ready=False)
         self._correlation = next(
             (each for each in sequence.controls if each.kind is ControlKind.CORRID), None
@@ -78,6 +85,16 @@ class SequenceInputs:
     def new_states(self) -> SequenceStates:
         """Returns the states of a sequence at its start."""
         return SequenceStates(self._initial.copy(), self._initial_key)
+
+    def states_of(self, request: InferRequest) -> SequenceStates:
+        """Returns the states that were added to a request."""
+        inputs = request.inputs
+        states = SequenceStates(
+            {name: inputs[name] for name in self._initial},
+            tuple(inputs[name].shape for name in self._varying),
+        )
+        states.wanted = request.outputs
+        return states
 
     def add(
         self, request: InferRequest, states: SequenceStates, *, is_start: bool, is_end: bool
@@ -126,7 +143,7 @@ class SequenceInputs:
             batch_key=like.batch_key,
         )
 
-    def take(self, states: SequenceStates, response: InferResponse) -> None:
+    def take(self, states: SequenceStates, response: InferResponse, rows: int = 1) -> None:
         """Move the states in a response to those of its sequence, for the next request.
 
         The response keeps the outputs that its client wants. A state that it does not have stays
@@ -144,7 +161,7 @@ class SequenceInputs:
         for output in response.outputs:
             state = self._states.get(output.name)
             if state is not None:
-                taken[state.input_name] = self._state_tensor(state, output)
+                taken[state.input_name] = self._state_tensor(state, output, rows)
             if state is None or self._is_wanted(output.name, wanted):
                 passed_on.append(output)
         states.tensors.update(taken)
@@ -155,16 +172,15 @@ class SequenceInputs:
     def _is_wanted(self, name: str, wanted: tuple[str, ...] | None) -> bool:
         return name in self._outputs and (wanted is None or name in wanted)
 
-    def _state_tensor(self, state: StateSpec, output: InferTensor) -> InferTensor:
+    def _state_tensor(self, state: StateSpec, output: InferTensor, rows: int) -> InferTensor:
         shape = output.shape
-        dims = shape[1:] if self._is_batched else shape
+        expected = (rows, *state.dims) if self._is_batched else state.dims
         if output.dtype is not state.dtype:
             raise InternalError(
                 f"state '{state.output_name}' of model '{self._name}' has data-type "
                 f"'{output.dtype.name}', expected '{state.dtype.name}'"
             )
-        if len(shape) != len(dims) + self._is_batched or not _fits(dims, state.dims):
-            expected = (1, *state.dims) if self._is_batched else state.dims
+        if not _fits(shape, expected):
             raise InternalError(
                 f"state '{state.output_name}' of model '{self._name}' has shape "
                 f"{list(shape)}, expected {list(expected)}"
