@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rate limiter refuses, how large its pools are, and whose turn it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.engine.rate_limiter import (
+    InstanceLimits,
+    RateLimiter,
+    RateLimitResource,
+    ResourceNeed,
+)
+from pytriton.errors import InvalidArgumentError
+
+
+def limits(priority: int = 1, device_id: int = 0, **counts: int) -> InstanceLimits:
+    """Needs of global resources, by name."""
+    needs = tuple(ResourceNeed(name, count, is_global=True) for name, count in counts.items())
+    return InstanceLimits(resources=needs, priority=priority, device_id=device_id)
+
+
+def on_device(device_id: int, **counts: int) -> InstanceLimits:
+    needs = tuple(ResourceNeed(name, count) for name, count in counts.items())
+    return InstanceLimits(resources=needs, device_id=device_id)
+
+
+def given(name: str, count: int, device: int | None = None) -> RateLimitResource:
+    return RateLimitResource(name=name, count=count, device=device)
+
+
+def run(limiter: RateLimiter, steps: int) -> list:
+    """Let one instance after the other have its turn; all wait all the time."""
+    order = []
+    for _ in range(steps):
+        contender = limiter.next()
+        limiter.start(contender)
+        order.append(contender)
+        limiter.end(contender)
+        limiter.wait(contender)
+    return order
+
+
+def test_pool_is_the_largest_need_of_any_instance():
+    limiter = RateLimiter()
+    large = limiter.add("a", limits(R=4))
+    limiter.add("b", limits(R=2))
+
+    assert limiter.pools == {("R", None): (0, 4)}
+
+    limiter.remove(large)
+
+    assert limiter.pools == {("R", None): (0, 2)}
+
+
+def test_each_device_has_a_pool_of_its_own():
+    limiter = RateLimiter()
+    for device in (0, 1):
+        contender = limiter.add("a", on_device(device, R=1))
+        limiter.wait(contender)
+        limiter.start(limiter.next())
+
+    assert limiter.pools == {("R", 0): (1, 1), ("R", 1): (1, 1)}
+
+
+@pytest.mark.parametrize(
+    "resources, needs, limit",
+    [
+        ([given("R", 3)], limits(R=9), 3),
+        ([given("R", 3)], on_device(0, R=9), 3),
+        ([given("R", 3, 0)], on_device(0, R=9), 3),
+        ([given("R", 3, 1)], on_device(0, R=9), 0),
+        ([given("R", 3, 0)], limits(R=9), 3),
+        ([given("R", 3, 0), given("R", 5, 1)], limits(R=9), 5),
+        ([given("R", 3), given("R", 5, 0)], on_device(0, R=9), 5),
+        ([given("R", 5), given("R", 3, 0)], on_device(0, R=9), 5),
+        ([given("R", 5), given("R", 3)], on_device(0, R=9), 3),
+        ([given("r", 9)], limits(R=9), 0),
+    ],
+)
+def test_instance_that_could_never_start_is_refused(resources, needs, limit):
+    limiter = RateLimiter(resources)
+    with pytest.raises(InvalidArgumentError) as raised:
+        limiter.add("a", needs)
+
+    assert raised.value.message == (
+        f'Resource count for "R" is limited to {limit} which will prevent scheduling of one or '
+        "more model instances, the minimum required count is 9"
+    )
+    assert limiter.pools == {}
+
+
+def test_explicit_count_is_the_size_of_the_pool():
+    limiter = RateLimiter([given("R", 3)])
+    limiter.add("a", limits(R=1))
+
+    assert limiter.pools == {("R", None): (0, 3)}
+
+
+def test_resource_that_nobody_needs_has_no_pool():
+    limiter = RateLimiter([given("S", 1)])
+    limiter.add("a", limits(R=0))
+
+    assert limiter.pools == {}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        on_device(0, R=1),
+        InstanceLimits(
+            resources=(ResourceNeed("Q", 1), ResourceNeed("R", 1), ResourceNeed("R", 1, True))
+        ),
+    ],
+)
+def test_resource_is_either_global_or_of_devices(second):
+    limiter = RateLimiter()
+    limiter.add("a", limits(R=1))
+    with pytest.raises(InvalidArgumentError) as raised:
+        limiter.add("b", second)
+
+    assert raised.value.message == (
+        'Resource "R" is present as both global and device-specific resource in the model '
+        "configuration."
+    )
+
+
+def test_contradicting_resource_is_free_again_when_its_last_instance_is_removed():
+    limiter = RateLimiter()
+    limiter.remove(limiter.add("a", limits(R=1)))
+    limiter.add("b", on_device(0, R=1))
+
+    assert limiter.pools == {("R", 0): (0, 1)}
+
+
+def test_priority_two_gets_half_the_turns_of_priority_one():
+    limiter = RateLimiter()
+    first = limiter.add("a", limits(R=1, priority=1))
+    second = limiter.add("b", limits(R=1, priority=2))
+    limiter.wait(first)
+    limiter.wait(second)
+    order = run(limiter, 300)
+
+    assert order.count(first) == 200
+    assert order.count(second) == 100
+
+
+def test_priority_zero_counts_as_one():
+    limiter = RateLimiter()
+    zero = limiter.add("a", limits(R=1, priority=0))
+    one = limiter.add("b", limits(R=1))
+    limiter.wait(zero)
+    limiter.wait(one)
+
+    assert run(limiter, 4) == [zero, one, zero, one]
+
+
+def test_instances_of_one_model_without_resources_share_by_priority():
+    limiter = RateLimiter()
+    first = limiter.add("a", limits(priority=1))
+    second = limiter.add("a", limits(priority=3))
+    order = []
+    for _ in range(8):  # one request at a time: nobody waits between
+        limiter.wait(second)
+        limiter.wait(first)
+        contender = limiter.next()
+        limiter.start(contender)
+        limiter.end(contender)
+        order.append(contender)
+        limiter.withdraw(first)
+        limiter.withdraw(second)
+
+    assert order.count(first) == 6
+    assert order.count(second) == 2
+
+
+def test_newcomer_has_no_turns_to_make_up_for():
+    limiter = RateLimiter()
+    old = limiter.add("a", limits(R=1))
+    limiter.wait(old)
+    run(limiter, 100)
+    new = limiter.add("b", limits(R=1))
+    limiter.wait(new)
+
+    assert run(limiter, 6).count(new) == 3
+
+
+def test_others_do_not_change_the_turns_of_those_with_another_resource():
+    limiter = RateLimiter()
+    first = limiter.add("a", limits(R=1, priority=1))
+    second = limiter.add("b", limits(R=1, priority=2))
+    busy = limiter.add("c", limits(S=1))
+    limiter.wait(first)
+    limiter.wait(second)
+    turns = []
+    for _ in range(30):
+        turns += run(limiter, 1)
+        for _ in range(100):
+            limiter.wait(busy)
+            limiter.start(busy)
+            limiter.end(busy)
+
+    assert turns.count(first) == 20
+
+
+def test_large_need_is_not_overtaken_for_ever():
+    limiter = RateLimiter()
+    small = [limiter.add("a", limits(R=1)) for _ in range(3)]
+    large = limiter.add("b", limits(R=3))
+    for each in small:
+        limiter.wait(each)
+        limiter.start(each)
+    limiter.wait(large)
+    for each in small[:2]:
+        limiter.end(each)
+        limiter.wait(each)
+
+    assert limiter.next() is None  # two of three are free, and kept for the large one
+
+    limiter.end(small[2])
+
+    assert limiter.next() is large
+
+
+def test_instance_that_needs_nothing_scarce_passes():
+    limiter = RateLimiter()
+    holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
+    other, free = limiter.add("c", limits(S=1)), limiter.add("d", limits())
+    limiter.wait(holder)
+    limiter.start(holder)
+    for each in (waiter, other, free):
+        limiter.wait(each)
+    started = []
+    while (contender := limiter.next()) is not None:
+        limiter.start(contender)
+        started.append(contender)
+
+    assert started == [other, free]
+
+
+def test_removed_instance_gives_back_what_it_holds():
+    limiter = RateLimiter()
+    holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
+    limiter.wait(holder)
+    limiter.start(holder)
+    limiter.wait(holder)
+    limiter.wait(waiter)
+    limiter.remove(holder)
+
+    assert limiter.next() is waiter
