@@ -20,6 +20,7 @@ from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.gathering import Gathering
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.model_status import ModelStatus
+from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import make_scheduler
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.scheduling import Refusal
     from pytriton.engine.served_model import InstanceSupervisor
+    from pytriton.engine.turns import ModelTurns
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
+
+_NO_LIMITS = InstanceLimits()
 
 
 class Model(ModelStatus):
@@ -54,6 +58,7 @@ class Model(ModelStatus):
         body_memory: Allocates shared memory for a request body, given the size of the body and of
             the header before its tensors; returns None if no block is free.
         supervisor: Replaces instances that died; without one, they are not replaced.
+        turns: Says when instances may start batches; without it, they may when they are free.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Model(ModelStatus):
         is_bound: bool = False,
         body_memory: Callable[[int, int], memoryview | None] | None = None,
         supervisor: InstanceSupervisor | None = None,
+        turns: ModelTurns | None = None,
     ) -> None:
         super().__init__(supervisor)
         self.spec = spec
@@ -81,6 +87,7 @@ class Model(ModelStatus):
         self._scheduler = make_scheduler(spec)
         self._has_ragged_inputs = any(each.is_ragged for each in spec.inputs.values())
         self._start_policy = StartPolicy(spec)
+        self._turns = turns
         self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._credit = ResponseCredit(loop)
         self._is_pump_due = False
@@ -102,13 +109,24 @@ class Model(ModelStatus):
         """The number of requests that are being executed."""
         return self._answers.running
 
-    def add_instance(self, instance: Instance) -> None:
-        """Start to use an instance, which may replace one that died."""
+    def add_instance(
+        self, instance: Instance, limits: InstanceLimits = _NO_LIMITS, *, is_passive: bool = False
+    ) -> None:
+        """Start to use an instance, which may replace one that died.
+
+        Args:
+            instance: The instance.
+            limits: What the rate limiter knows of it.
+            is_passive: Whether it gets no requests.
+        """
         self.missing_instances = max(0, self.missing_instances - 1)
         self.instances.append(instance)
-        self._scheduler.add_instance(instance)
-        if instance.free_slots:  # it may have ended already, which `start` reports
-            self._free[instance] = None
+        if not is_passive:
+            self._scheduler.add_instance(instance)
+            if self._turns is not None:
+                self._turns.add(instance, limits, self._start_turn)
+            if instance.free_slots:  # it may have ended already, which `start` reports
+                self._free[instance] = None
         instance.start()
         self._pump_soon()
 
@@ -127,6 +145,8 @@ class Model(ModelStatus):
         if self.state is not ModelState.UNAVAILABLE:
             self.become(ModelState.UNAVAILABLE, UNLOADED)
         self.give_up(UNLOADED)
+        if self._turns is not None:
+            self._turns.close()
         self._timer.cancel()
         self._gathering.stop()
 
@@ -265,7 +285,9 @@ class Model(ModelStatus):
         now_ns = time.monotonic_ns()
         scheduler = self._scheduler
         wake_ns = 0
-        while self._free:
+        if self._turns is not None and len(scheduler):
+            self._turns.wait(self._free)
+        while self._free and self._turns is None:
             decision = scheduler.next(now_ns, self._free)
             if not isinstance(decision, Dispatch):
                 wake_ns = decision or 0
@@ -278,6 +300,19 @@ class Model(ModelStatus):
             wake_ns = min(filter(None, (wake_ns, deadline_ns)), default=0)
         if wake_ns:
             self._timer.set(wake_ns)
+
+    def _start_turn(self, instance: Instance) -> bool:
+        """Start a batch on an instance whose turn it is; returns False if none is ready."""
+        if instance not in self._free:
+            return False
+        now_ns = time.monotonic_ns()
+        decision = self._scheduler.next(now_ns, (instance,))
+        if isinstance(decision, Dispatch):
+            self._dispatch(decision, now_ns)
+            return True
+        if decision:
+            self._timer.set(decision)
+        return False
 
     def _dispatch(self, dispatch: Dispatch, now_ns: int) -> None:
         instance, inferences = dispatch.instance, dispatch.inferences
@@ -351,6 +386,8 @@ class Model(ModelStatus):
             self._answers.running -= count
             self.statistics.pending_count += count
             self._pump_soon()
+        if self._turns is not None:
+            self._turns.settle(instance)
         if instance.free_slots:
             self._free[instance] = None
             if self._start_policy.is_quick:  # its caches are still warm
@@ -388,6 +425,8 @@ class Model(ModelStatus):
         """Forget an instance that died. Its requests have failed already."""
         self.instances.remove(instance)
         self._free.pop(instance, None)
+        if self._turns is not None:
+            self._turns.remove(instance)
         self._refuse_all(self._scheduler.remove_instance(instance))
         if self._supervisor is not None and self._supervisor.replaces(instance, reason):
             self.missing_instances += 1
