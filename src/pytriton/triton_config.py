@@ -88,6 +88,9 @@ class TritonConfig:
         cache_config: settings `<cache>,<setting>=<value>` of the response caches.
         cache_directory: folder with cache implementations.
         buffer_manager_thread_count: threads that copy tensors; default 0.
+        rate_limit: off or execution_count; with the latter, an instance runs when the resources
+            that it needs are free; default off.
+        rate_limit_resource: amounts `<name>:<count>[:<device>]` of these resources.
         frontend_processes: processes that serve HTTP and gRPC, from 0 (in the server's own) to 64;
             default depends on the cores: 0 for up to four, else a quarter of them, from 2 to 8.
         response_cache_byte_size: size of the local response cache, the same as
@@ -148,6 +151,8 @@ class TritonConfig:
     cache_config: list[str] | None = None
     cache_directory: str | None = None
     buffer_manager_thread_count: int | None = None
+    rate_limit: str | None = None
+    rate_limit_resource: list[str] | None = None
     frontend_processes: int | None = None
     response_cache_byte_size: dataclasses.InitVar[int | None] = None
 

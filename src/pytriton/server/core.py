@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.engine import Engine
+from pytriton.engine.rate_limiter import RateLimiter
 from pytriton.engine.stall_watch import StallWatch
+from pytriton.engine.turns import Turns
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.server.tracing.tracing import Tracing
@@ -41,6 +43,9 @@ class Core:
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
         self.tracing = Tracing.start(self.trace_settings)
+        self.turns: Turns | None = None
+        if options.repository.rate_limit:
+            self.turns = Turns(RateLimiter(options.repository.rate_limit_resources), loop)
         self.bound_models = BoundControl(self.engine, loop)
         self._loop = loop
         self._stalls = StallWatch()

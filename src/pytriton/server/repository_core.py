@@ -69,6 +69,7 @@ class RepositoryCore(Core):
             self.cache,
             completes_config=options.repository.auto_complete,
             exit_timeout_s=options.exit_timeout_s,
+            turns=self.turns,
         )
         self.loaders: Mapping[str, BackendLoader] = {"python": python}  # by backend name
         self.repositories = ModelRepositories(

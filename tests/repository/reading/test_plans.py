@@ -8,6 +8,7 @@ import pytest
 
 from pytriton import dtypes
 from pytriton.engine.config import config_from_text, normalise_config
+from pytriton.engine.rate_limiter import InstanceLimits, ResourceNeed
 from pytriton.errors import InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.repository.reading.instances import plan_instances
 from pytriton.repository.reading.layout import ModelPlace, missing_versions, select_versions
@@ -52,6 +53,27 @@ def test_policy_names_versions_that_are_not_there():
 def instances(text: str, gpu_ids=(), visible=None):
     plans = plan_instances(config_of(text, gpu_ids), visible)
     return [(plan.name, plan.kind, plan.device_id, plan.environment) for plan in plans]
+
+
+def test_plan_has_the_limits_of_its_group_and_device():
+    text = """
+    instance_group [
+      { kind: KIND_GPU gpus: [ 1 ] rate_limiter {
+        resources [ { name: "R" count: 4 }, { name: "S" global: true count: 2 } ] priority: 3 } },
+      { kind: KIND_CPU passive: true }
+    ]
+    """
+    first, second = plan_instances(config_of(text, (0, 1)))
+
+    assert first.limits == InstanceLimits(
+        resources=(ResourceNeed("R", 4), ResourceNeed("S", 2, is_global=True)),
+        priority=3,
+        device_id=1,
+    )
+    assert first.limits.needs() == {("R", 1): 4, ("S", None): 2}
+    assert not first.is_passive
+    assert second.limits.needs() == {}
+    assert second.is_passive
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pathlib
 import msgspec
 import pytest
 
+from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.api.authorization import RestrictedGroup
 from pytriton.server.options.repository_options import RepositoryOptions
@@ -95,6 +96,8 @@ def test_every_field_of_triton_config_has_its_place():
         cache_config=["local,size=1048576"],
         cache_directory="caches",
         buffer_manager_thread_count=8,
+        rate_limit="execution_count",
+        rate_limit_resource=["R:4"],
         frontend_processes=9,
     ).to_dict()
 
@@ -128,7 +131,11 @@ def test_every_field_of_triton_config_has_its_place():
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),
         limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES),
-        repository=RepositoryOptions(paths=("models",)),
+        repository=RepositoryOptions(
+            paths=("models",),
+            rate_limit=True,
+            rate_limit_resources=(RateLimitResource(name="R", count=4),),
+        ),
         exit_on_error=False,
         exit_timeout_s=5,
         strict_readiness=False,

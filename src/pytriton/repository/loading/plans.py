@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.served_model import ServedModel
 from pytriton.messages import InferTensor
 
@@ -23,6 +24,8 @@ class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # CPU, GPU or MODEL, as `initialize` reads it
     device_id: int = 0
     environment: dict[str, str] = {}  # added to the server's own
+    limits: InstanceLimits = InstanceLimits()
+    is_passive: bool = False  # it is started, but gets no requests
 
 
 class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec, Reshape, TensorSpec
+    from pytriton.engine.turns import Turns
     from pytriton.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.repository.services.model_services import ModelServices
 
@@ -61,6 +62,7 @@ class PythonLoader:
         *,
         completes_config: bool = True,
         exit_timeout_s: float = 30.0,
+        turns: Turns | None = None,
     ) -> None:
         self._launcher = launcher
         self._make_services = make_services  # given the names of model and instance
@@ -68,6 +70,7 @@ class PythonLoader:
         self._cache = cache
         self._completes_config = completes_config
         self._exit_timeout_s = exit_timeout_s
+        self._turns = turns
         self._environments = EnvironmentStore()
         self._cleaning: asyncio.Future[None] | None = None
 
@@ -185,6 +188,9 @@ class PythonLoader:
 
     def make_model(self, launch: _Launch, supervisor: InstanceSupervisor) -> Model:
         """Make the engine's model of a version, without instances."""
+        turns = None
+        if self._turns is not None:
+            turns = self._turns.join(each.limits for each in launch.plan.instances)
         return Model(
             launch.spec,
             self._loop,
@@ -192,6 +198,7 @@ class PythonLoader:
             config_json=launch.config_json,
             body_memory=launch.memory.body_memory,
             supervisor=supervisor,
+            turns=turns,
         )
 
 

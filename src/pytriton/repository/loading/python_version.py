@@ -76,7 +76,7 @@ class PythonVersion:
             return
         self._members[instance] = _Member(instance, plan)
         instance.set_events(self._model)
-        self._model.add_instance(instance)
+        self._model.add_instance(instance, plan.limits, is_passive=plan.is_passive)
 
     async def drain_and_stop(self, timeout_s: float | None = None) -> None:
         """Wait at most `timeout_s` until its requests are finished, then stop the instances."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
 from pytriton.repository.loading.plans import InstancePlan
@@ -58,15 +59,18 @@ def _group_plans(
 ) -> Iterator[InstancePlan]:
     kinds = model_config_pb2.ModelInstanceGroup
     kind = kinds.Kind.Name(group.kind).removeprefix("KIND_")
-    if group.kind != kinds.KIND_GPU:
-        yield InstancePlan(name=name, kind=kind)
-        return
-    for gpu in group.gpus:
-        if sees_own_only:
-            environment = {CUDA_DEVICES: _device_name(gpu, visible_devices)}
-            yield InstancePlan(name=name, kind=kind, environment=environment)
-        else:
-            yield InstancePlan(name=name, kind=kind, device_id=gpu)
+    for gpu in group.gpus if group.kind == kinds.KIND_GPU else (None,):
+        environment = {}
+        if gpu is not None and sees_own_only:
+            environment[CUDA_DEVICES] = _device_name(gpu, visible_devices)
+        yield InstancePlan(
+            name=name,
+            kind=kind,
+            device_id=gpu if gpu is not None and not sees_own_only else 0,
+            environment=environment,
+            limits=InstanceLimits.read(group.rate_limiter, gpu or 0),
+            is_passive=group.passive,
+        )
 
 
 def _sees_own_device_only(config: Any) -> bool:

@@ -315,13 +315,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "off",
             "execution_count: an instance runs when the resources that it needs are free.",
             "off|execution_count",
-            has_effect=False,
         ),
         _each(
             "rate-limit-resource",
             "<name>:<count>[:<device>]",
             "Available amount of a resource, on one device or on each. May be repeated.",
-            has_effect=False,
         ),
     ),
     "Memory and devices": (

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.options.flags import FlagError, Flags, bad_value
 
@@ -34,14 +35,6 @@ _PYTHON_INTEGERS = {
 }
 _PYTHON_TEXTS = ("shm-region-prefix-name", "python-runtime")
 _RESOURCE = re.compile(r"(?P<name>[^:]+):(?P<count>\d+)(?::(?P<device>\d+))?")
-
-
-class RateLimitResource(msgspec.Struct, frozen=True, kw_only=True):
-    """The amount of a resource of the rate limiter."""
-
-    name: str
-    count: int
-    device: int | None = None  # None: on every device
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
