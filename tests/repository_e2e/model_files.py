@@ -114,3 +114,23 @@ def write_model(directory: Path, files: Files) -> None:
 
 def _method(signature: str, body: str) -> str:
     return f"    def {signature}:\n" + textwrap.indent(textwrap.dedent(body), " " * 8)
+
+
+def ensemble(*models: str, extra: str = "", data_type: str = "TYPE_FP32") -> Files:
+    """An ensemble's files: X goes through these models to Y; `m:2` is version 2 of model m."""
+    tensors = ["X", *(f"t{number}" for number in range(1, len(models))), "Y"]
+    steps = []
+    for index, step in enumerate(models):
+        name, _, version = step.partition(":")
+        steps.append(
+            f'step {{ model_name: "{name}" model_version: {version or -1} '
+            f'input_map {{ key: "X" value: "{tensors[index]}" }} '
+            f'output_map {{ key: "Y" value: "{tensors[index + 1]}" }} }}\n'
+        )
+    settings = (
+        'platform: "ensemble"\nmax_batch_size: 8\n'
+        f'input [{{ name: "X" data_type: {data_type} dims: [ -1 ] }}]\n'
+        f'output [{{ name: "Y" data_type: {data_type} dims: [ -1 ] }}]\n'
+        f"ensemble_scheduling {{ {''.join(steps)} }}\n{extra}\n"
+    )
+    return {"config.pbtxt": settings, "1/.keep": ""}

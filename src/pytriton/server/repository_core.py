@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.executor.launcher import WorkerLauncher
-from pytriton.repository.loading.ensemble_loader import refuse_ensemble
+from pytriton.repository.loading.ensemble_loader import ensemble_maker
 from pytriton.repository.loading.python_loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.reading.instances import visible_gpu_ids
@@ -73,7 +73,7 @@ class RepositoryCore(Core):
         )
         self.loaders: Mapping[str, BackendLoader] = {"python": python}  # by backend name
         self.repositories = ModelRepositories(
-            settings, self.engine, self.loaders, loop, refuse_ensemble
+            settings, self.engine, self.loaders, loop, ensemble_maker(self.engine, loop, self.cache)
         )
         self._metrics = CustomMetrics(server_family_names())
         shared = SharedServices(

@@ -7,9 +7,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytriton.errors import UnsupportedError
+from pytriton.engine.config import config_to_json, spec_from_config
+from pytriton.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.engine.ensemble.graph import make_graph
 
 if TYPE_CHECKING:
+    from pytriton.engine.cache import ResponseCache
+    from pytriton.engine.engine import Engine
     from pytriton.engine.served_model import ServedModel
     from pytriton.repository.loading.ensemble_steps import StepFinder, StepModels
     from pytriton.repository.loading.plans import VersionPlan
@@ -96,6 +100,30 @@ class EnsembleLoader:
         return EnsembleVersion(self._make(plan, steps), steps, self._finder, self._use)
 
 
-def refuse_ensemble(plan: VersionPlan, _steps: StepModels) -> ServedModel:
-    """Refuse to make the engine's model of an ensemble."""
-    raise UnsupportedError(f"model '{plan.name}' is an ensemble, this server cannot run it")
+def ensemble_maker(
+    engine: Engine, loop: asyncio.AbstractEventLoop, cache: ResponseCache | None
+) -> MakeEnsemble:
+    """Returns the function that makes the engine's models of ensembles."""
+
+    def make(plan: VersionPlan, steps: StepModels) -> ServedModel:
+        return EnsembleModel(
+            spec_from_config(steps.config, plan.version, _labels(plan, steps)),
+            make_graph(steps.config, steps.configs),
+            engine,
+            loop,
+            cache,
+            config_json=config_to_json(steps.config),
+        )
+
+    return make
+
+
+def _labels(plan: VersionPlan, steps: StepModels) -> dict[str, tuple[str, ...]]:
+    """Returns the class names of outputs: the ensemble's own, else those of the step's model."""
+    labels = {}
+    for step in plan.config.ensemble_scheduling.step:
+        model = steps.models[step.model_name, step.model_version]
+        for output, tensor in step.output_map.items():
+            if output in model.spec.labels:
+                labels[tensor] = model.spec.labels[output]
+    return {**labels, **plan.labels}

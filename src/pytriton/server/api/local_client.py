@@ -70,5 +70,7 @@ class LocalClient:
 
     async def _settle(self) -> None:
         """Wait until every front end knows the change: the client may use another one next."""
+        if self._engine.followed is not None:
+            await self._engine.followed()
         if self._engine.settled is not None:
             await self._engine.settled()
