@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pytriton.engine.model import Model, ModelState
-from pytriton.engine.model_spec import BatcherSpec
+from pytriton.engine.model_spec import BatcherSpec, SequenceSpec
 from pytriton.engine.rate_limiter import InstanceLimits, RateLimiter, ResourceNeed
 from pytriton.engine.turns import Turns
 from pytriton.errors import InvalidArgumentError, UnavailableError
@@ -25,6 +25,7 @@ ONE = InstanceLimits(resources=(ResourceNeed("R", 1, is_global=True),))
 TWO = InstanceLimits(resources=(ResourceNeed("R", 2, is_global=True),))
 DEVICE = InstanceLimits(resources=(ResourceNeed("R", 1),))
 NONE = InstanceLimits()
+START, END = 1, 2
 
 
 class Server:
@@ -36,7 +37,6 @@ class Server:
         self.turns = Turns(RateLimiter(), self.loop)
         self.models: list[Model] = []
         self.sinks: list[RecordingSink] = []
-        self.log: list[str] = []  # names of the models that answered
 
     def add(self, *limits, concurrency=1, supervisor=None, **spec):
         """Add a model with an instance for each of the limits."""
@@ -53,11 +53,11 @@ class Server:
         self.loop.run()
         return model
 
-    def submit(self, model, count=1):
+    def submit(self, model, count=1, **fields):
         submitted = []
         for _ in range(count):
             sink = RecordingSink()
-            each = inference(sink, received_ns=self.clock.now_ns, owner=model)
+            each = inference(sink, received_ns=self.clock.now_ns, owner=model, **fields)
             self.sinks.append(sink)
             submitted.append(each)
             model.submit(each, self.clock.now_ns)
@@ -243,6 +243,36 @@ def test_one_model_does_not_starve_another(server):
         server.finish(busy)
 
     assert order == [first, second] * 10
+
+
+@pytest.mark.parametrize("candidates", [None, 2], ids=["direct", "oldest"])
+def test_sequences_wait_for_the_turn_of_their_instance(server, candidates):
+    first = server.add(
+        ONE,
+        ONE,
+        sequence=SequenceSpec(max_candidates=candidates),
+        max_batch_size=2,
+        batches=False,
+    )
+    second = server.add(ONE)
+    for correlation_id in (1, 2, 3):
+        for flags in (START, END):
+            server.submit(first, correlation_id=correlation_id, flags=flags)
+    server.submit(second)
+    placed: dict[int, set] = {}
+    for _ in range(12):
+        busy = [each for model in server.models for each in model.instances if each.running]
+        if not busy:
+            break
+        (instance,) = busy
+        for each in instance.running[0].inferences:
+            placed.setdefault(each.request.correlation_id, set()).add(instance)
+        instance.finish()
+        server.loop.run()
+
+    assert [sink.final_count for sink in server.sinks] == [1] * 7
+    assert all(len(instances) == 1 for number, instances in placed.items() if number)
+    assert server.used == {"R": 0}
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -245,6 +245,7 @@ def _make_config(
         response_cache=ResponseCache(enable=True) if config.response_cache else None,
         model_warmup=config.model_warmup,
         sequence=config.sequence,
+        rate_limiter=config.rate_limiter,
     )
 
 

@@ -20,7 +20,6 @@ from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.gathering import Gathering
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.model_status import ModelStatus
-from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import make_scheduler
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.rate_limiter import InstanceLimits
     from pytriton.engine.scheduling import Refusal
     from pytriton.engine.served_model import InstanceSupervisor
     from pytriton.engine.turns import ModelTurns
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from pytriton.executor.inference import Inference
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
-
-_NO_LIMITS = InstanceLimits()
 
 
 class Model(ModelStatus):
@@ -110,13 +108,13 @@ class Model(ModelStatus):
         return self._answers.running
 
     def add_instance(
-        self, instance: Instance, limits: InstanceLimits = _NO_LIMITS, *, is_passive: bool = False
+        self, instance: Instance, limits: InstanceLimits | None = None, *, is_passive: bool = False
     ) -> None:
         """Start to use an instance, which may replace one that died.
 
         Args:
             instance: The instance.
-            limits: What the rate limiter knows of it.
+            limits: What the rate limiter knows of it; None if that is the same for all.
             is_passive: Whether it gets no requests.
         """
         self.missing_instances = max(0, self.missing_instances - 1)

@@ -102,19 +102,19 @@ class ModelTurns:
         self._seats.append(_Seat(self._limiter.add(self, limits)))
 
     def add(
-        self, instance: Instance, limits: InstanceLimits, start: Callable[[Instance], bool]
+        self, instance: Instance, limits: InstanceLimits | None, start: Callable[[Instance], bool]
     ) -> None:
         """Put an instance in a seat with its limits.
 
         Args:
             instance: The instance.
-            limits: Those of one of the seats.
+            limits: Those of one of the seats; None: all are the same.
             start: Starts a batch on the instance; returns False if none is ready.
         """
         seat = next(
             seat
             for seat in self._seats
-            if seat.instance is None and seat.contender.limits == limits
+            if seat.instance is None and limits in (None, seat.contender.limits)
         )
         seat.instance = instance
         self._taken[instance] = seat

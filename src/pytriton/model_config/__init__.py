@@ -3,6 +3,7 @@
 
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, QueuePolicy, TimeoutAction
 from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.rate_limiter import RateLimiter, RateLimiterResource
 from pytriton.model_config.sequence_batcher import (
     ControlKind,
     DirectStrategy,
@@ -21,6 +22,8 @@ __all__ = [
     "ModelConfig",
     "OldestStrategy",
     "QueuePolicy",
+    "RateLimiter",
+    "RateLimiterResource",
     "SequenceBatcher",
     "SequenceControl",
     "SequenceState",

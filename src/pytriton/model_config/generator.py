@@ -13,6 +13,7 @@ from typing import Any
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import text_format
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup, QueuePolicy, WarmupInput
+from pytriton.model_config.rate_limiter import rate_limiter_message
 from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
@@ -51,10 +52,7 @@ class ModelConfigGenerator:
         if config.outputs:
             message["output"] = [_tensor(spec) for spec in self._outputs(config.outputs)]
         if config.instance_group:
-            message["instance_group"] = [
-                {"kind": kind.value} | ({} if count is None else {"count": count})
-                for kind, count in config.instance_group.items()
-            ]
+            message["instance_group"] = self._instance_groups()
         if config.decoupled:
             message["model_transaction_policy"] = {"decoupled": True}
         if parameters:
@@ -91,6 +89,14 @@ class ModelConfigGenerator:
         if self._config.max_batch_size < 1:
             raise PyTritonBadParameterError("The `max_batch_size` must be greater or equal to 1.")
         return self._config.max_batch_size
+
+    def _instance_groups(self) -> list[dict[str, Any]]:
+        limiter = self._config.rate_limiter
+        common = {} if limiter is None else {"rate_limiter": rate_limiter_message(limiter)}
+        return [
+            {"kind": kind.value} | ({} if count is None else {"count": count}) | common
+            for kind, count in self._config.instance_group.items()
+        ]
 
     @staticmethod
     def _outputs(outputs: Any) -> list[TensorSpec]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup
+from pytriton.model_config.rate_limiter import RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
 
 
@@ -23,6 +24,7 @@ class ModelConfig:
         model_warmup: requests that the model gets before it is ready.
         sequence: how requests belong to sequences; replaces `batcher`. None for requests that do
             not depend on earlier ones.
+        rate_limiter: what each instance needs to run; the server's rate limiter must be on, too.
     """
 
     batching: bool = True
@@ -32,3 +34,4 @@ class ModelConfig:
     decoupled: bool = False
     model_warmup: list[ModelWarmup] | None = None
     sequence: SequenceBatcher | None = None
+    rate_limiter: RateLimiter | None = None

@@ -20,6 +20,7 @@ from pytriton.model_config.common import (
     TimeoutAction,
     WarmupInput,
 )
+from pytriton.model_config.rate_limiter import RateLimiter, read_rate_limiter
 from pytriton.model_config.sequence_message import sequence_batcher
 from pytriton.model_config.triton_model_config import (
     ResponseCache,
@@ -66,6 +67,7 @@ class ModelConfigParser:
             response_cache=None if cache is None else ResponseCache(bool(cache.get("enable"))),
             model_warmup=[_warmup(item) for item in message.get("model_warmup", ())] or None,
             sequence=sequence,
+            rate_limiter=_rate_limiter(message.get("instance_group", ())),
         )
 
     @classmethod
@@ -145,6 +147,12 @@ def _instance_group(groups: Sequence[Mapping[str, Any]]) -> dict[DeviceKind, int
         kind = DeviceKind(group.get("kind", DeviceKind.KIND_AUTO.value))
         counts[kind] = None if count is None else int(count)
     return counts
+
+
+def _rate_limiter(groups: Sequence[Mapping[str, Any]]) -> RateLimiter | None:
+    limiters = (group["rate_limiter"] for group in groups if "rate_limiter" in group)
+    first = next(limiters, None)
+    return None if first is None else read_rate_limiter(first)
 
 
 def _parameters(parameters: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:

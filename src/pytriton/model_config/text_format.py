@@ -16,7 +16,7 @@ _MAPS: dict[str, type] = {"parameters": str, "inputs": str, "priority_queue_poli
 _REPEATED = {
     "input", "output", "dims", "instance_group", "preferred_batch_size", "model_warmup",
     "control_input", "control", "int32_false_true", "fp32_false_true", "bool_false_true",
-    "state", "initial_state",
+    "state", "initial_state", "resources",
 }  # fmt: skip
 
 _TOKEN = re.compile(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, ModelWarmup
+from pytriton.model_config.rate_limiter import RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
 
 __all__ = [
@@ -67,6 +68,7 @@ class TritonModelConfig:
         response_cache: whether responses are cached.
         model_warmup: requests that the model gets before it is ready.
         sequence: how requests belong to sequences; replaces `batcher`.
+        rate_limiter: what each instance needs to run, in every instance group.
     """
 
     model_name: str
@@ -82,6 +84,7 @@ class TritonModelConfig:
     response_cache: ResponseCache | None = None
     model_warmup: list[ModelWarmup] | None = None
     sequence: SequenceBatcher | None = None
+    rate_limiter: RateLimiter | None = None
 
     @property
     def backend(self) -> str:

@@ -68,7 +68,9 @@ class BoundServing:
         self.core = core = Core(options, loop)
         self.server = Server(core, options, loop, zygote)
         self._loop = loop
-        self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
+        self._binder_port = BinderPort(
+            core.engine, core.cache, authorizations(options), loop, core.turns
+        )
 
     async def start(self) -> None:
         """Listen for clients, and for processes that want to bind models."""
@@ -151,7 +153,8 @@ async def _serve(
         return
     ports = serving.server.ports
     log_ports(OpenPorts(ports.http_port, ports.grpc_port, ports.metrics_port), options)
-    session = BinderSession(link, serving.core.engine, loop, serving.core.cache, end)
+    core = serving.core
+    session = BinderSession(link, core.engine, loop, core.cache, end, core.turns)
     session.start(ports)
     freeze_memory()
     if await ended:

@@ -54,7 +54,9 @@ class RepositoryServing:
         self.core = core
         self.server = Server(core, options, loop, zygote)
         self._loop = loop
-        self._binder_port = BinderPort(core.engine, core.cache, authorizations(options), loop)
+        self._binder_port = BinderPort(
+            core.engine, core.cache, authorizations(options), loop, core.turns
+        )
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
         """Load the models that the control mode selects."""

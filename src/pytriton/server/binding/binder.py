@@ -18,6 +18,7 @@ from pytriton.engine.config import (
 )
 from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
+from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.sequence.sequence_inputs import added_input_names, state_output_names
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.executor.batch_tracker import ModelLabels
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
+    from pytriton.engine.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +50,13 @@ class BinderSession:
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None,
         on_end: Callable[[bool], None],
+        turns: Turns | None = None,
     ) -> None:
         self._link = link
         self._engine = engine
         self._loop = loop
         self._cache = cache
+        self._turns = turns
         self._on_end = on_end  # its argument: whether the process sent `Stop` before it ended
         self._models: dict[tuple[str, int], Model] = {}
         self._unloading: dict[asyncio.Task[None], Model] = {}
@@ -165,6 +169,10 @@ class BinderSession:
     def _make_model(self, message: Bind, memory: MemoryTrimmer) -> Model:
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
+        turns = None
+        if self._turns is not None:
+            limits = InstanceLimits.read(config.instance_group[0].rate_limiter)
+            turns = self._turns.join([limits] * len(message.concurrency))
         return Model(
             spec_from_config(config, message.version, initial_states=message.initial_states),
             self._loop,
@@ -172,6 +180,7 @@ class BinderSession:
             config_json=config_to_json(config),
             is_bound=True,
             body_memory=memory.body_memory,
+            turns=turns,
         )
 
     def _add_instances(

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound functions that share resources of the server's rate limiter."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonError
+from pytriton.model_config import ModelConfig, RateLimiter, RateLimiterResource, Tensor
+from tests.e2e.http_client import infer
+
+ROW = {"dtype": np.float32, "shape": (1,)}
+
+
+def bind(triton, name, infer_func, count, **limiter):
+    resources = [RateLimiterResource("R", count, is_global=True)]
+    triton.bind(
+        name,
+        infer_func,
+        [Tensor(name="x", **ROW)],
+        [Tensor(name="y", **ROW)],
+        config=ModelConfig(rate_limiter=RateLimiter(resources, **limiter)),
+    )
+
+
+@pytest.fixture
+def gate():
+    """A function that only one thread at a time may be in."""
+    lock = threading.Lock()
+
+    @batch
+    def alone(x):
+        assert lock.acquire(blocking=False), "another one is here"
+        threading.Event().wait(0.002)
+        lock.release()
+        return {"y": x}
+
+    return alone
+
+
+def test_bound_functions_that_share_a_resource_never_run_at_the_same_time(run_triton, ports, gate):
+    triton = run_triton(rate_limit="execution_count", **ports)
+    for name in ("one", "two"):
+        bind(triton, name, [gate, gate], 1)
+
+    def ask(number):
+        x = np.array([[number]], np.float32)
+        return infer(ports["http_port"], ["one", "two"][number % 2], {"x": x})["y"].item()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(60)))
+
+    assert answers == list(range(60))
+
+
+def test_function_that_could_never_run_is_not_bound(run_triton, ports, gate):
+    triton = run_triton(rate_limit="execution_count", rate_limit_resource=["R:2"], **ports)
+    with pytest.raises(PyTritonError, match=r'"R" is limited to 2 .* required count is 3'):
+        bind(triton, "large", gate, 3)
+    bind(triton, "small", gate, 2)
+    triton.unbind("small")
+    bind(triton, "small", gate, 2)
+
+    assert infer(ports["http_port"], "small", {"x": np.ones((1, 1), np.float32)})["y"] == 1
