@@ -77,6 +77,10 @@ class SequenceInputs:
             (each for each in sequence.controls if each.kind is ControlKind.CORRID), None
         )
         self._states = {state.output_name: state for state in sequence.states}
+        self._state_shapes = {
+            state.output_name: (1, *state.dims) if self._is_batched else state.dims
+            for state in sequence.states
+        }
         self._initial = {state.input_name: self._initial_tensor(state) for state in sequence.states}
         self._varying = tuple(state.input_name for state in sequence.states if -1 in state.dims)
         self._initial_key = tuple(self._initial[name].shape for name in self._varying)
@@ -162,8 +166,9 @@ class SequenceInputs:
             state = self._states.get(output.name)
             if state is not None:
                 taken[state.input_name] = self._state_tensor(state, output, rows)
-            if state is None or self._is_wanted(output.name, wanted):
-                passed_on.append(output)
+                if not self._is_wanted(output.name, wanted):
+                    continue
+            passed_on.append(output)
         states.tensors.update(taken)
         if self._varying:
             states.key = tuple(states.tensors[name].shape for name in self._varying)
@@ -174,13 +179,15 @@ class SequenceInputs:
 
     def _state_tensor(self, state: StateSpec, output: InferTensor, rows: int) -> InferTensor:
         shape = output.shape
-        expected = (rows, *state.dims) if self._is_batched else state.dims
+        expected = self._state_shapes[state.output_name]
+        if rows != 1 and self._is_batched:
+            expected = (rows, *state.dims)
         if output.dtype is not state.dtype:
             raise InternalError(
                 f"state '{state.output_name}' of model '{self._name}' has data-type "
                 f"'{output.dtype.name}', expected '{state.dtype.name}'"
             )
-        if not _fits(shape, expected):
+        if shape != expected and not _fits(shape, expected):
             raise InternalError(
                 f"state '{state.output_name}' of model '{self._name}' has shape "
                 f"{list(shape)}, expected {list(expected)}"
