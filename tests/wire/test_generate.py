@@ -4,10 +4,12 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 from pytriton import dtypes
+from pytriton.engine.model_spec import SequenceSpec
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.wire.generate import (
@@ -119,3 +121,27 @@ def test_single_special_value_is_a_member_too():
 def test_events_are_framed():
     assert encode_event(b"{}") == b"data: {}\n\n"
     assert encode_error_event(InternalError("a\nb")) == b'data: {"error":"a\\nb"}\n\n'
+
+
+def test_members_of_a_sequence_are_read_for_sequence_models():
+    spec = msgspec.structs.replace(single(dtypes.INT32), sequence=SequenceSpec())
+
+    request = parse({"IN": 1, "sequence_id": 5, "sequence_start": True}, spec)
+    nested = parse({"IN": 1, "parameters": {"sequence_id": "five", "sequence_end": True}}, spec)
+
+    assert (request.correlation_id, request.flags, request.parameters) == (5, 1, {})
+    assert (nested.correlation_id, nested.flags, nested.parameters) == ("five", 2, {})
+
+
+def test_members_of_a_sequence_are_parameters_of_other_models():
+    request = parse({"IN": 1, "sequence_id": 5, "sequence_start": True}, single(dtypes.INT32))
+
+    assert (request.correlation_id, request.flags) == (0, 0)
+    assert request.parameters == {"sequence_id": 5, "sequence_start": True}
+
+
+def test_flag_of_a_sequence_has_to_be_a_boolean():
+    spec = msgspec.structs.replace(single(dtypes.INT32), sequence=SequenceSpec())
+
+    with pytest.raises(InternalError, match="Unable to parse 'sequence_start'"):
+        parse({"IN": 1, "sequence_id": 5, "sequence_start": 1}, spec)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The generate extension: requests and responses are flat JSON objects, or server-sent events.
 
-In a request, keys that are names of inputs have tensors, others have request parameters. In a
+In a request, keys that are names of inputs have tensors, others have request parameters; for a
+sequence model, `sequence_id`, `sequence_start` and `sequence_end` are those of infer requests. In a
 response each output is a member; an output with one element is a plain value.
 """
 
@@ -22,6 +23,7 @@ from pytriton.wire.json_members import (
 )
 from pytriton.wire.json_text import dump_json, load_json
 from pytriton.wire.kserve_json import request_prefix
+from pytriton.wire.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.wire.tensor_json import json_from_tensor, tensor_from_json
 
 if TYPE_CHECKING:
@@ -137,6 +139,9 @@ def _read_nested(members: Any, request: InferRequest, spec: ModelSpec) -> None:
 def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -> None:
     expected = spec.inputs.get(key)
     if expected is None:
+        if key in SEQUENCE_MEMBERS and spec.sequence is not None:
+            read_sequence_member({key: value}, key, request)
+            return
         refuse_reserved(key)
         request.parameters[key] = parameter_value(key, value)
         return

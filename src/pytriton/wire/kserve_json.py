@@ -19,7 +19,6 @@ from pytriton.wire.json_members import (
     boolean_member,
     parameter_value,
     refuse_reserved,
-    text_member,
     unsigned_member,
 )
 from pytriton.wire.kserve_document import (
@@ -29,7 +28,7 @@ from pytriton.wire.kserve_document import (
     read_document,
 )
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
-from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
+from pytriton.wire.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.wire.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 2**63 - 1
 MAX_RANK = 64  # the limit of numpy; for more dimensions, no product is computed
-MAX_SEQUENCE_ID = 2**64 - 1
 
 
 def parse_header_length(value: str, body_length: int) -> int:
@@ -124,21 +122,12 @@ def _read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
             request.priority = unsigned_member(parameters, key)
         elif key == "timeout":
             request.timeout_us = unsigned_member(parameters, key)
-        elif key in SEQUENCE_FLAGS:
-            request.flags |= SEQUENCE_FLAGS[key] * boolean_member(parameters, key)
-        elif key == "sequence_id":
-            request.correlation_id = _sequence_id(parameters)
+        elif key in SEQUENCE_MEMBERS:
+            read_sequence_member(parameters, key, request)
         else:
             refuse_reserved(key)
             request.parameters[key] = parameter_value(key, value)
     return binary
-
-
-def _sequence_id(parameters: dict[str, Any]) -> int | str:
-    value = parameters["sequence_id"]
-    if type(value) is int and 0 <= value <= MAX_SEQUENCE_ID:
-        return value
-    return check_sequence_id(text_member(parameters, "sequence_id"))
 
 
 def _read_inputs(
