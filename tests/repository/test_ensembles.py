@@ -9,12 +9,10 @@ import shutil
 
 import pytest
 
-from pytriton.engine.config import config_to_json
 from pytriton.engine.control import IndexEntry
-from pytriton.engine.model import Model
+from pytriton.engine.model import ModelState
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.repository.reading.config_files import config_from_text, normalise_config
-from tests.fakes import FakeInstance, model_spec
+from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import (
     change_ensemble,
     step_config,
@@ -43,22 +41,6 @@ def ready(it) -> str:
 def state(it, name: str) -> tuple[str, str]:
     (row,) = it.rows(name)
     return row.state, row.reason
-
-
-def bind(it, name: str, text: str | None = None) -> Model:
-    config = normalise_config(config_from_text(f'name: "{name}" {text or step_config()}', "x"))
-    spec = model_spec(name=name, batches=False)
-    model = Model(spec, it.loop, config_json=config_to_json(config), is_bound=True)
-    model.add_instance(FakeInstance("i", model))
-    it.engine.add(model)
-    it.engine.set_ready(model)
-    it.run(it.engine.followed())
-    return model
-
-
-def unbind(it, model: Model) -> None:
-    it.run(it.engine.unload(model))
-    it.run(it.engine.followed())
 
 
 # Start
@@ -311,6 +293,18 @@ def test_step_that_no_longer_fits_takes_the_ensemble_out_of_service_with_the_rea
     assert pipeline.models.is_ready()
 
 
+def test_load_of_an_ensemble_whose_changed_steps_do_not_fit_takes_it_out_of_service(
+    pipeline, repository
+):
+    pipeline.load("e")
+    write_config(repository / "a", step_config("TYPE_INT32"))
+
+    error = pipeline.refusal("e")
+
+    assert "inconsistent data type" in error.message
+    assert ready(pipeline) == "a b"
+
+
 def test_ensemble_whose_new_steps_are_missing_stays_as_it_was_until_they_come(pipeline, repository):
     pipeline.load("n")
     e = pipeline.engine.lookup("e")
@@ -362,6 +356,21 @@ def test_ensemble_of_a_clients_configuration_follows_its_steps(pipeline, reposit
 
     pipeline.unload("fresh", unload_dependents=True)
     assert ready(pipeline) == "a"
+
+
+def test_mistake_in_what_a_client_sends_changes_nothing(pipeline):
+    pipeline.load("e")
+    config = pipeline.engine.lookup("e").config_json.decode()
+
+    error = pipeline.refusal("e", config.replace('"model_name":"b"', '"model_name":"none"'))
+
+    assert error.message == f"load failed for model 'e': {MISSING.format('e', 'none')}\n"
+    pipeline.unload("b")
+    pipeline.load("b")
+    assert ready(pipeline) == "a b e"
+    pipeline.refusal("sent", config.replace('"e"', '"sent"').replace('"b"', '"none"'), {"1/x": b""})
+    assert pipeline.rows("sent") == []
+    assert pipeline.models.is_ready()
 
 
 def test_step_is_stopped_only_after_the_last_request_of_the_ensemble(pipeline):
@@ -522,3 +531,21 @@ def test_bound_model_that_does_not_fit_keeps_the_ensemble_out_of_service(scene, 
 
     assert ready(it) == "bound"
     assert "inconsistent data type" in state(it, "e")[1]
+
+
+def test_bound_model_that_a_client_unloads_takes_the_ensemble_with_it(scene, repository):
+    write_ensemble(repository, "e", "bound")
+    it = scene(mode="none", awaits_bound_models=True)
+    it.run(it.models.start())
+    model = bind(it, "bound")
+
+    model.become(ModelState.UNLOADING)
+    it.run(it.engine.followed())
+    assert ready(it) == ""
+    assert state(it, "e")[1] == "ensemble 'e' depends on 'bound' which has no loaded version."
+
+    model.become(ModelState.UNAVAILABLE, "unloaded")
+    model.become(ModelState.LOADING)
+    it.engine.set_ready(model)
+    it.run(it.engine.followed())
+    assert ready(it) == "bound e"

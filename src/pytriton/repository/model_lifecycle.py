@@ -89,9 +89,11 @@ class ModelLifecycle:
             except BaseException as error:
                 if source.is_temporary:
                     remove_files(source.place.directory)
+                if override is not None:  # as if the client had not sent it
                     self._wanted = self._source
                 if isinstance(error, StepsError):
-                    self._report_steps(error)
+                    self._report_steps(error, is_sent=override is not None)
+                    await self._follow_steps()  # the steps of what is in service may be new
                     raise InvalidArgumentError(
                         f"load failed for model '{self.name}': {error.message}\n"
                     ) from error
@@ -141,17 +143,20 @@ class ModelLifecycle:
         It is loaded again if they were replaced, and unloaded if it does not fit them any more.
         """
         async with self._lock:
-            if self._wanted is None or not self._wanted.is_ensemble:
-                return
-            try:
-                await self._follow_steps(self._wanted)
-            except StepsError as error:
-                self._report_steps(error)
-                self._take_down(error)
-            except ServerError as error:  # the old versions remain in service
-                logger.error("ensemble '%s' could not be loaded again: %s", self.name, error)  # noqa: TRY400  the message is enough
+            await self._follow_steps()
 
-    async def _follow_steps(self, wanted: ModelSource) -> None:
+    async def _follow_steps(self) -> None:
+        if self._wanted is None or not self._wanted.is_ensemble:
+            return
+        try:
+            await self._load_fitting(self._wanted)
+        except StepsError as error:
+            self._report_steps(error)
+            self._take_down(error)
+        except ServerError as error:  # the old versions remain in service
+            logger.error("ensemble '%s' could not be loaded again: %s", self.name, error)  # noqa: TRY400  the message is enough
+
+    async def _load_fitting(self, wanted: ModelSource) -> None:
         try:
             await self._load_source(wanted, is_limited=False)
         except StepsError:
@@ -160,13 +165,17 @@ class ModelLifecycle:
                 raise
             await self._load_source(self._source, is_limited=False)
 
-    def _report_steps(self, error: StepsError) -> None:
-        """Report that an ensemble does not fit its steps; it may fit them later."""
-        is_new = str(error) != str(self._failure)
-        self._failure = error
+    def _report_steps(self, error: StepsError, *, is_sent: bool = False) -> None:
+        """Report that an ensemble does not fit its steps; it may fit them later.
+
+        A mistake in what a client sent is no problem of the model in the repository.
+        """
+        is_new = is_sent or str(error) != str(self._failure)
+        if not is_sent:
+            self._failure = error
         is_known = bool(self._loaded or self._placeholders)
         has_left = self._source is not None and error.is_withdrawn  # the index says: unloaded
-        if not is_known and not has_left:
+        if not is_sent and not is_known and not has_left:
             self._loads.table.set_problem(self.name, f"{error.kind}: {error.message}")
         if is_new:
             is_normal = error.is_awaited and self._loads.settings.awaits_bound_models
