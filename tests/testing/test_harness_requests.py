@@ -54,6 +54,33 @@ def test_model_cannot_change_the_tests_array():
     assert array.tolist() == [1, 1]
 
 
+def test_tensors_are_reshaped_as_by_a_server():
+    seen = []
+
+    def execute(requests):
+        (array,) = [tensor.as_numpy() for tensor in requests[0].inputs()]
+        seen.append(array.shape)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array if array.any() else array[0])])
+        ]
+
+    tensors = [
+        {"name": name, "data_type": "TYPE_FP32", "dims": [4], "reshape": {"shape": [2, 2]}}
+        for name in ("IN", "OUT")
+    ]
+    reshaped = config(input=tensors[:1], output=tensors[1:])
+    with ModelHarness(model_of(execute), reshaped) as model:
+        response = model.execute({"IN": [1, 2, 3, 4]})
+        too_short = model.execute({"IN": [0, 0, 0, 0]})
+
+    assert seen[0] == (2, 2)
+    assert response["OUT"].tolist() == [1, 2, 3, 4]
+    assert too_short.error is not None
+    assert (
+        too_short.error.message() == "output tensor shape does not match size of output for 'OUT'"
+    )
+
+
 def test_texts_arrive_as_bytes_and_come_back_as_bytes():
     tensors = [{"name": name, "data_type": "TYPE_STRING", "dims": [-1]} for name in ("IN", "OUT")]
 

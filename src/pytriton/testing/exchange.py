@@ -10,6 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytriton import dtypes
+from pytriton.engine.model_spec import ModelSpec
+from pytriton.pb_utils.failures import TritonError
 from pytriton.pb_utils.response import InferenceResponse
 from pytriton.pb_utils.tensor import Tensor
 from pytriton.testing.records import Request, Response
@@ -21,10 +23,14 @@ class Exchange:
     Args:
         request: the client's request.
         output_names: the outputs that the client gets; None for all.
+        spec: the model, whose outputs may have another shape for clients.
     """
 
-    def __init__(self, request: Request, output_names: Sequence[str] | None) -> None:
+    def __init__(
+        self, request: Request, output_names: Sequence[str] | None, spec: ModelSpec
+    ) -> None:
         self.request = request
+        self._spec = spec
         self.responses: list[Response] = []
         self._output_names = output_names
         self._is_over = False
@@ -62,12 +68,26 @@ class Exchange:
         if response.failure is not None:
             return Response({}, {}, response.failure)
         names = self._output_names
-        outputs = {
-            tensor.name(): _copy(tensor)
-            for tensor in response.tensors
-            if names is None or tensor.name() in names
-        }
+        outputs = {}
+        for tensor in response.tensors:
+            name = tensor.name()
+            if names is not None and name not in names:
+                continue
+            array = self._reshaped(name, _copy(tensor))
+            if array is None:
+                text = f"output tensor shape does not match size of output for '{name}'"
+                return Response({}, {}, TritonError(text))
+            outputs[name] = array
         return Response(outputs, dict(response.parameter_values or {}))
+
+    def _reshaped(self, name: str, array: NDArray[Any]) -> NDArray[Any] | None:
+        """Returns an output in the shape that clients get; None if it has another size."""
+        expected = self._spec.outputs.get(name)
+        if expected is None or expected.reshape is None:
+            return array
+        batching = self._spec.max_batch_size > 0
+        shape = expected.reshape.convert(array.shape, batching=batching)
+        return None if shape is None else array.reshape(shape)
 
 
 def _copy(tensor: Tensor) -> NDArray[Any]:

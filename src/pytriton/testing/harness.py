@@ -150,7 +150,9 @@ class ModelHarness:
         Raises:
             Exception: as for `execute`.
         """
-        exchanges = [Exchange(request, self._output_names(request)) for request in requests]
+        exchanges = [
+            Exchange(request, self._output_names(request), self._spec) for request in requests
+        ]
         received = [(exchange, self._receive(exchange)) for exchange in exchanges]
         with self._runtime_set():
             while received:

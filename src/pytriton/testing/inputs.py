@@ -28,7 +28,18 @@ def make_tensors(request: Request, spec: ModelSpec) -> list[Tensor]:
     ]
     if spec.inputs or spec.outputs:
         _check(request, tensors, spec)
-    return tensors
+    return [_reshaped(tensor, spec) for tensor in tensors]
+
+
+def _reshaped(tensor: Tensor, spec: ModelSpec) -> Tensor:
+    """Returns the tensor in the shape in which the model gets it."""
+    expected = spec.inputs.get(tensor.name())
+    if expected is None or expected.reshape is None:
+        return tensor
+    array = tensor.as_numpy()
+    shape = expected.reshape.convert(array.shape, batching=spec.max_batch_size > 0)
+    assert shape is not None, "the shape was checked before"
+    return Tensor.from_array(tensor.name(), array.reshape(shape))
 
 
 def _tensor(name: str, value: Any, expected: TensorSpec | None) -> Tensor:
