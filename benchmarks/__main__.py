@@ -71,7 +71,7 @@ def chosen_systems(names: str, port: int) -> list[servers.System]:
 
 def main() -> int:
     arguments = parse_arguments()
-    tools = {loads.TOOLS[row] for row in arguments.rows if row in loads.TOOLS}
+    tools = {tool for row in arguments.rows for tool in loads.TOOLS.get(row, ())}
     if missing := [tool for tool in sorted(tools) if shutil.which(tool) is None]:
         print(
             f"needed for these rows: {', '.join(missing)}; see scripts/setup-tools", file=sys.stderr

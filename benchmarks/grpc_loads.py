@@ -65,6 +65,22 @@ def large(server: RunningServer) -> list[Measurement]:
     return figures
 
 
+def rate(
+    server: RunningServer, request: bytes, connections: int, seconds: float, answer_bytes: int
+) -> float:
+    """Calls a second, one at a time on each connection."""
+    load = [f"-c{connections}", f"-D{max(1, round(seconds))}", "--warm-up-time=1"]
+    return _h2load(server, request, load, answer_bytes).rate
+
+
+def large_rate(server: RunningServer, model: str, mebibytes: int, calls: int) -> float:
+    """MiB/s of an identity, both directions counted, in the largest frames both sides take."""
+    x = np.random.default_rng(0).random((1, mebibytes * 2**18), dtype=np.float32)
+    request = checked_request(server, model, {"x": x}, {"y": x})
+    times_s = _raw_times_s(server, request, x.tobytes(), calls)
+    return 2 * mebibytes / statistics.median(times_s)
+
+
 def _raw_times_s(server: RunningServer, request: bytes, tensor: bytes, calls: int) -> list[float]:
     """What each call took after a first one, whose answers all have to be the tensor."""
     times_s = []

@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks import large_client
@@ -109,10 +110,23 @@ def _wrk(
     server: RunningServer, model: str, connections: int, seconds: float, distinct: int | None = None
 ) -> WrkReport:
     """Loads AddSub; with `distinct`, a number that tells runs apart, no two requests are equal."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
-    command += ["-s", str(HERE / "addsub.lua"), f"{server.url}/v2/models/{model}/infer"]
-    if distinct is not None:
-        command += ["--", str(distinct)]
+    arguments = [] if distinct is None else [str(distinct)]
+    return wrk(server, "addsub.lua", model, connections, seconds, arguments)
+
+
+def wrk(
+    server: RunningServer,
+    script: str,
+    model: str,
+    connections: int,
+    seconds: float,
+    arguments: Sequence[str] = (),
+    threads: int = 1,
+) -> WrkReport:
+    """Loads a model as a script of this folder says; all requests have to succeed."""
+    command = ["wrk", f"-t{threads}", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
+    command += ["-s", str(HERE / script), f"{server.url}/v2/models/{model}/infer"]
+    command += ["--", *arguments] if arguments else []
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     report = WrkReport(**json.loads(output.strip().splitlines()[-1]))
     if report.failed:

@@ -18,7 +18,8 @@ import numpy as np
 class LargeTensorClient:
     """One connection that sends the same binary tensor again and again and checks what returns."""
 
-    def __init__(self, port: int, mebibytes: int) -> None:
+    def __init__(self, port: int, mebibytes: int, model: str = "Ident") -> None:
+        self._model = model
         values = np.random.default_rng(0).random(mebibytes * 2**18, dtype=np.float32)
         self._payload = values.tobytes()
         self._head = self._request_head(values.size)
@@ -35,7 +36,7 @@ class LargeTensorClient:
         }
         body = json.dumps(document).encode()
         lines = [
-            "POST /v2/models/Ident/infer HTTP/1.1",
+            f"POST /v2/models/{self._model}/infer HTTP/1.1",
             "Host: 127.0.0.1",
             "Content-Type: application/octet-stream",
             f"Inference-Header-Content-Length: {len(body)}",
@@ -88,8 +89,8 @@ def _content_length(head: bytes) -> int:
     return int(headers["content-length"])
 
 
-def measure(port: int, mebibytes: int, calls: int) -> float:
-    client = LargeTensorClient(port, mebibytes)
+def measure(port: int, mebibytes: int, calls: int, model: str = "Ident") -> float:
+    client = LargeTensorClient(port, mebibytes, model)
     try:
         return client.mebibytes_per_s(calls)
     finally:

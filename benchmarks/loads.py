@@ -6,13 +6,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from benchmarks import grpc_loads, http_loads, many_models, processes, servers, stream_loads
+from benchmarks import (
+    composed_loads,
+    grpc_loads,
+    http_loads,
+    many_models,
+    processes,
+    servers,
+    stream_loads,
+)
 from benchmarks.measurement import Measurement
 from benchmarks.servers import RunningServer, System
 
-ROWS = ("start", "idle", "memory", "http", "grpc", "large", "stream", "models", "cache")
-TOOLS = {"http": "wrk", "cache": "wrk", "grpc": "h2load", "large": "h2load"}
-OWN_SERVER_ROWS = {"models", "cache"}
+ROWS = (
+    "start", "idle", "memory", "http", "grpc", "large", "stream", "models", "cache",
+    *composed_loads.ROWS,
+)  # fmt: skip
+TOOLS = {
+    "http": ("wrk",),
+    "cache": ("wrk",),
+    "grpc": ("h2load",),
+    "large": ("h2load",),
+    "ensemble": ("wrk", "h2load"),
+    "sequence": ("wrk",),
+}
+OWN_SERVER_ROWS = {"models", "cache", *composed_loads.ROWS}
 SETTLE_S = 10  # for all systems alike; allocators and pools give memory back late
 
 Load = Callable[[RunningServer, float], list[Measurement]]
@@ -26,6 +44,8 @@ def measure(system: System, port: int, rows: Collection[str], seconds: float) ->
             figures += _measure_running(server, rows, seconds)
     if "models" in rows and system.repository is not None:
         figures += many_models.measure(system, port)
+    if not set(rows).isdisjoint(composed_loads.ROWS) and system.repository is not None:
+        figures += composed_loads.measure(system, port, rows, seconds)
     if "cache" in rows and system.key == "ours":
         with servers.running(servers.cached_system(port), port) as server:
             figures += http_loads.cache_miss(server, seconds)

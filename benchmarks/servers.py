@@ -32,7 +32,8 @@ STOP_TIMEOUT_S = 40.0
 class System:
     """A server that can be measured: what to run, and under which name it appears in the table.
 
-    `repository` is the folder of a `tritonserver`, theirs or ours; the others bind functions.
+    `repository` is the folder of a `tritonserver`, theirs or ours, which loads `models` of it; the
+    others bind functions.
     """
 
     key: str
@@ -46,7 +47,9 @@ class System:
     def arguments(self) -> list[str]:
         if self.repository is None:
             return self.command
-        return [*self.command, f"--model-repository={self.repository}"]
+        loads = [f"--load-model={model}" for model in self.models]
+        repository = f"--model-repository={self.repository}"
+        return [*self.command, repository, "--model-control-mode=explicit", *loads]
 
 
 @dataclass(frozen=True)

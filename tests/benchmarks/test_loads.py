@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import pathlib
 
 import numpy as np
 import pytest
 
 from benchmarks import (
+    composed_loads,
     grpc_loads,
     http_loads,
     loads,
@@ -20,7 +22,9 @@ from benchmarks import (
     stream_loads,
 )
 from benchmarks.__main__ import chosen_rows
+from benchmarks.http2 import connect
 from benchmarks.measurement import Measurement
+from benchmarks.sequence_client import SequenceStream
 from benchmarks.servers import RunningServer, System
 from tests.free_ports import first_of_free_ports
 
@@ -45,6 +49,12 @@ def events(monkeypatch):
 
         return measure
 
+    def composed(
+        _system: System, _port: int, rows: list[str], _seconds: float
+    ) -> list[Measurement]:
+        events.extend(row for row in composed_loads.ROWS if row in rows)
+        return []
+
     def memory(_pid: int) -> processes.Memory:
         events.append("memory")
         return processes.Memory(pss_mib=1, rss_mib=2, processes=1)
@@ -53,6 +63,7 @@ def events(monkeypatch):
     monkeypatch.setattr(processes, "memory", memory)
     monkeypatch.setattr(http_loads, "cache_miss", load("cache"))
     monkeypatch.setattr(many_models, "measure", load("models"))
+    monkeypatch.setattr(composed_loads, "measure", composed)
     monkeypatch.setattr(loads, "LOADS", {row: load(row) for row in loads.LOADS})
     monkeypatch.setattr(loads.time, "sleep", lambda s: events.append(f"wait {s} s"))
     return events
@@ -116,6 +127,13 @@ def test_many_models_need_a_model_repository(events):
     assert events == []
 
 
+def test_composed_models_have_servers_of_their_own(events):
+    loads.measure(PEER, 1, ["sequence", "ensemble"], 1)
+    loads.measure(OURS, 1, ["sequence", "ensemble", "held"], 1)
+
+    assert events == ["ensemble", "sequence"]
+
+
 def test_every_row_can_be_chosen():
     assert chosen_rows(",".join(loads.ROWS)) == list(loads.ROWS)
 
@@ -161,3 +179,44 @@ def test_many_models_become_ready(monkeypatch):
     assert ready.row == "3 models of one instance, ready"
     assert ready.value > 0
     assert memory.value > 0
+
+
+@pytest.fixture(scope="module")
+def sequence_server():
+    port = first_of_free_ports(3)
+    (system,) = (one for one in servers.known_systems(None, port) if one.repository)
+    models = composed_loads.SEQUENCE_MODELS
+    with servers.running(dataclasses.replace(system, models=models), port) as server:
+        yield server
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("model", ["Accumulate", "AccumulateDirect"])
+def test_sequences_are_added_up(sequence_server, model):
+    composed_loads.check_accumulator(sequence_server, model)
+    with connect(sequence_server.grpc_port) as connection:
+        stream = SequenceStream(connection, model, slots=8, first_id=1000)
+        stream.open()
+        requests, elapsed_s = stream.run(seconds=60, sequences=20)
+        stream.close()
+
+    assert requests == 200
+    assert elapsed_s > 0
+
+
+@pytest.mark.e2e
+def test_sequences_can_be_held(sequence_server):
+    with connect(sequence_server.grpc_port) as connection:
+        stream = SequenceStream(connection, "AccumulateIdle", slots=20, first_id=2000)
+        stream.open()
+        stream.hold()
+        stream.close()
+
+
+@pytest.mark.e2e
+def test_error_in_a_sequence_ends_the_measurement(sequence_server):
+    with connect(sequence_server.grpc_port) as connection:
+        stream = SequenceStream(connection, "NoSuchModel", slots=1, first_id=1)
+        stream.open()
+        with pytest.raises(RuntimeError, match=r"got the error .*NoSuchModel"):
+            stream.run(seconds=60)

@@ -25,7 +25,12 @@ def known_with_peers(folder: pathlib.Path, monkeypatch) -> dict[str, servers.Sys
 def test_both_tritonservers_get_the_same_options(tmp_path, monkeypatch):
     systems = known_with_peers(tmp_path, monkeypatch)
 
-    options = [*PORTS, f"--model-repository={servers.HERE / 'model_repository'}"]
+    options = [
+        *PORTS,
+        f"--model-repository={servers.HERE / 'model_repository'}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in servers.MODELS),
+    ]
     ours, theirs = systems["repository"].arguments, systems["triton"].arguments
     assert ours[1:] == options
     assert theirs[1:] == [f"--backend-directory={tmp_path / 'backends'}", *options]
