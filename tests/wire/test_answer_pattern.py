@@ -69,6 +69,18 @@ def test_bodies_are_those_of_single_responses(dtype, rows, shape, count):
     assert bodies == ordinary(columns, rows, 2, count)
 
 
+def test_bodies_have_the_parameters_of_single_responses():
+    parameters = {"sequence_id": 0, "sequence_start": False}
+    columns = [column("y", dtypes.FP32, (1,), floats(1, 2))]
+    tensors = [InferTensor("y", dtypes.FP32, (1, 1), floats(2))]
+    response = InferResponse("m", "3", "", tensors, parameters)
+    _, parts = encode_infer_response(response, ALL_JSON)
+
+    bodies = AnswerPattern("m", "3", 1, columns, parameters).encode(columns, 1, 1)
+
+    assert bodies == [b"".join(map(bytes, parts))]
+
+
 @pytest.mark.parametrize(
     "columns",
     [

@@ -81,7 +81,8 @@ def test_lengths_with_superfluous_bytes_are_no_layout():
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_responses_are_those_of_the_encoder(rows, seed):
+@pytest.mark.parametrize("parameters", [None, {"sequence_id": 0, "sequence_end": False}])
+def test_responses_are_those_of_the_encoder(rows, seed, parameters):
     source = random.Random(seed)
     count, first = source.randint(1, 5), source.randint(0, 3)
     columns = []
@@ -94,7 +95,7 @@ def test_responses_are_those_of_the_encoder(rows, seed):
         data = source.randbytes((first + count * (rows or 1)) * size)
         columns.append(OutputColumn(f"y{number}", dtype, shape, size, memoryview(data)))
 
-    pattern = ResponsePattern("m", "1", rows, columns)
+    pattern = ResponsePattern("m", "1", rows, columns, parameters)
     messages = [b"".join(parts) for parts in pattern.encode(columns, first, count)]
 
     assert len(messages) == count
@@ -105,6 +106,7 @@ def test_responses_are_those_of_the_encoder(rows, seed):
             data = bytes(column.data[start : start + (rows or 1) * column.row_bytes])
             shape = column.shape if rows is None else (rows, *column.shape)
             tensors.append(InferTensor(column.name, column.dtype, shape, data))
-        expected = b"".join(encode_infer_response(InferResponse("m", "1", "", tensors)))
+        response = InferResponse("m", "1", "", tensors, parameters)
+        expected = b"".join(encode_infer_response(response))
         assert message == framed(expected)
         assert pattern.size == len(message)

@@ -9,6 +9,7 @@ from math import prod
 import msgspec
 
 from pytriton.dtypes import DataType
+from pytriton.messages import ParameterValue
 
 
 class Reshape(msgspec.Struct, frozen=True):
@@ -121,6 +122,15 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     generates_ids: bool = False  # a request without a correlation id starts a new sequence
 
 
+def sequence_parameters(correlation_id: int | str, flags: int) -> dict[str, ParameterValue]:
+    """Returns the parameters with which the answers of ensembles repeat the sequence."""
+    return {
+        "sequence_id": correlation_id,
+        "sequence_start": bool(flags & 1),
+        "sequence_end": bool(flags & 2),
+    }
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A model version as the engine serves it."""
 
@@ -137,6 +147,14 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     iterative: bool = False  # the model may ask for another execution of a request
     sequence: SequenceSpec | None = None  # set if requests belong to sequences
     labels: dict[str, tuple[str, ...]] = {}  # names of classes, by output
+
+    @property
+    def answer_parameters(self) -> dict[str, ParameterValue] | None:
+        """The parameters of each answer to a request without a sequence; None: there are none.
+
+        Ensembles repeat the sequence of their request, and do so, too, if it has none.
+        """
+        return sequence_parameters(0, 0) if self.platform == "ensemble" else None
 
     @property
     def is_ordered(self) -> bool:

@@ -107,6 +107,13 @@ class _ComputeTotals:
     infer_ns: int = 0
     output_ns: int = 0
 
+    def add(self, other: _ComputeTotals) -> None:
+        """Add those of other executions."""
+        self.count += other.count
+        self.input_ns += other.input_ns
+        self.infer_ns += other.infer_ns
+        self.output_ns += other.output_ns
+
     def durations(self) -> tuple[Duration, Duration, Duration]:
         count = self.count
         return (
@@ -165,6 +172,25 @@ class ModelStatistics:
             executed.input_ns += succeeded * input_ns
             executed.infer_ns += succeeded * infer_ns
             executed.output_ns += succeeded * output_ns
+
+    def record_alike(self, record: BatchRecord, count: int, now_ms: int) -> None:
+        """Count `count` executions that are alike, each of one request that succeeded."""
+        self.record_batch(record, now_ms)
+        more = count - 1
+        if not more:
+            return
+        totals = _ComputeTotals(
+            more,
+            more * (record.infer_start_ns - record.input_start_ns),
+            more * (record.output_start_ns - record.infer_start_ns),
+            more * (record.end_ns - record.output_start_ns),
+        )
+        self._batches[record.rows].add(totals)
+        self._executed.add(totals)
+        self.execution_count += more
+        self.inference_count += more * record.succeeded_rows
+        self._success_ns += more * record.succeeded_ns
+        self._queue_ns += more * record.queue_ns
 
     def record_failures(self, count: int, ns: int, reason: FailureReason) -> None:
         """Count requests that failed after `ns` in total.

@@ -17,8 +17,9 @@ from pytriton.dtypes import FP32, FP64
 from pytriton.wire.tensor_json import SMALL_ELEMENTS, struct_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pytriton.messages import ParameterValue
     from pytriton.wire.output_column import Column
 
 _dumps = orjson.dumps
@@ -32,18 +33,26 @@ class AnswerPattern:
         model_version: Its version.
         rows: The batch dimension of each response; None if the model has none.
         columns: The outputs of a batch.
+        parameters: The parameters of each response.
     """
 
     __slots__ = ("_is_usual", "_kinds", "_rows", "_template", "structure")
 
     def __init__(
-        self, model_name: str, model_version: str, rows: int | None, columns: Sequence[Column]
+        self,
+        model_name: str,
+        model_version: str,
+        rows: int | None,
+        columns: Sequence[Column],
+        parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
         self.structure = structure_of(columns)
         self._rows = rows or 1
         self._kinds: list[tuple[str, int, bool]] = []  # code, elements of a response, is a float
         self._is_usual = bool(columns)
-        document = {"model_name": model_name, "model_version": model_version}
+        document: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
+        if parameters:
+            document["parameters"] = parameters
         outputs = []
         for column in columns:
             dtype, row_elements = column.dtype, prod(column.shape)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytriton.dtypes import Buffer, DataType
+    from pytriton.messages import ParameterValue
     from pytriton.wire.output_column import Column
 
 Layout = tuple[bytes, ...]  # what comes before each tensor
@@ -63,12 +64,18 @@ class ResponsePattern:
         model_version: Its version.
         rows: The batch dimension of each response; None if the model has none.
         columns: The outputs of a batch.
+        parameters: The parameters of each response.
     """
 
     __slots__ = ("_layout", "_rows", "_splits", "size", "structure")
 
     def __init__(
-        self, model_name: str, model_version: str, rows: int | None, columns: Sequence[Column]
+        self,
+        model_name: str,
+        model_version: str,
+        rows: int | None,
+        columns: Sequence[Column],
+        parameters: dict[str, ParameterValue] | None = None,
     ) -> None:
         self.structure = structure_of(columns)
         self._rows = rows or 1
@@ -77,7 +84,8 @@ class ResponsePattern:
             shape = column.shape if rows is None else (rows, *column.shape)
             data = bytes(self._rows * column.row_bytes)
             tensors.append(InferTensor(column.name, column.dtype, shape, data))
-        parts = encode_infer_response(InferResponse(model_name, model_version, "", tensors))
+        response = InferResponse(model_name, model_version, "", tensors, parameters)
+        parts = encode_infer_response(response)
         size = message_size(parts)
         self.size = len(message_prefix(size)) + size  # of a framed message
         start = len(parts) - 2 * len(tensors)

@@ -7,11 +7,15 @@ import asyncio
 
 import pytest
 
-from pytriton.dtypes import BYTES
+from pytriton.dtypes import BYTES, INT32
+from pytriton.engine.config import spec_from_config
+from pytriton.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.engine.ensemble.graph import make_graph
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
 from pytriton.engine.validation import MANY_STRINGS
 from pytriton.executor.base import Outcome
-from pytriton.messages import InferTensor
+from pytriton.messages import InferResponse, InferTensor
+from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.fakes import RecordingSink, request, response
 from tests.repository.calling import World
 
@@ -315,3 +319,68 @@ def test_call_with_many_strings_to_itself_is_refused_after_they_were_counted():
         assert model.statistics.pending_count == 0
 
     asyncio.run(scenario())
+
+
+def add_step(world, name):
+    """Serve a model that has an output."""
+    output = TensorSpec(name="OUT", dtype=INT32, dims=(1,), shape=(1,))
+    return world.add(name, outputs={"OUT": output})
+
+
+def add_ensemble(world, *steps):
+    """Serve an ensemble `e` of models that the world has, one after the other."""
+    tensors = ["IN", *(f"t{number}" for number in range(1, len(steps))), "OUT"]
+    config = ensemble_config(
+        *(
+            step(name, {"IN": tensors[number]}, {"OUT": tensors[number + 1]})
+            for number, name in enumerate(steps)
+        ),
+        inputs=["IN"],
+        outputs=["OUT"],
+        max_batch_size=0,
+        data_type="TYPE_INT32",
+        dims=[1],
+    )
+    models = {
+        name: model_config(name, max_batch_size=0, data_type="TYPE_INT32", dims=[1])
+        for name in steps
+    }
+    model = EnsembleModel(
+        spec_from_config(config, 1), make_graph(config, models), world.engine, world.loop
+    )
+    world.engine.add(model)
+    world.engine.set_ready(model)
+    return model
+
+
+def test_step_of_an_ensemble_cannot_call_the_ensemble(world):
+    instance = world.ask(add_step(world, "loop"))
+    ensemble = add_ensemble(world, "loop")
+
+    (error,) = refusals(world, instance, "e")
+
+    assert error.message == (
+        "Model e - Error when running inference: the call would never be answered, as all "
+        "instances of a step of ensemble 'e' wait for calls that they made themselves. Models "
+        "that call themselves, or one another in a circle, need more instances."
+    )
+    assert len(world.caller.waits) == 0
+    assert not ensemble.is_busy
+
+
+def test_call_is_refused_when_a_later_step_of_the_ensemble_waits_for_the_caller(world):
+    first = add_step(world, "first")
+    instance = world.ask(add_step(world, "loop"))
+    add_ensemble(world, "first", "loop")
+    sink = RecordingSink()
+    world.call(instance, "e", sink)
+    assert sink.final_count == 0
+
+    (running,) = first.instances
+    output = InferTensor("OUT", INT32, (1,), bytes(4))
+    running.report(running.running[0], [Outcome(0, InferResponse("m", "1", "", [output]))])
+    world.loop.run()
+
+    assert len(sink.refusals) == 1
+    assert "never be answered" in sink.refusals[0].message
+    assert len(world.caller.waits) == 0

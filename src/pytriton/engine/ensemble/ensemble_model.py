@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.delivery import deliver, not_ready_error
+from pytriton.engine.ensemble.column_run import ColumnRuns
 from pytriton.engine.ensemble.ensemble_request import EnsembleRequest
 from pytriton.engine.ensemble.plan import make_plan
+from pytriton.engine.ensemble.recording import record_success
 from pytriton.engine.ensemble.step_gate import StepGate
+from pytriton.engine.model_spec import sequence_parameters
 from pytriton.engine.model_state import UNLOADED, ModelState
 from pytriton.engine.model_status import ModelStatus
-from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics
+from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.messages import ExecutionTimes, InferResponse
@@ -35,9 +38,7 @@ if TYPE_CHECKING:
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
-    from pytriton.messages import ParameterValue
-
-_START, _END = 1, 2  # the flags of sequences
+    from pytriton.messages import InferTensor
 
 
 class EnsembleModel(ModelStatus):
@@ -80,8 +81,9 @@ class EnsembleModel(ModelStatus):
         # Those used last. A request that runs may still use one that is being unloaded.
         self._models: dict[int, ServedModel] = {}
         for step in graph.steps:
-            self._find(step)
+            self.find(step)
         self._on_idle: asyncio.Future[None] | None = None
+        self._columns = ColumnRuns(self)
 
     # Lifecycle
 
@@ -89,7 +91,7 @@ class EnsembleModel(ModelStatus):
     def is_ready(self) -> bool:
         """Whether it serves and all its steps are ready."""
         return self.state is ModelState.READY and all(
-            model is not None and model.is_ready for model in map(self._find, self.graph.steps)
+            model is not None and model.is_ready for model in map(self.find, self.graph.steps)
         )
 
     @property
@@ -97,12 +99,12 @@ class EnsembleModel(ModelStatus):
         """Whether readiness also depends on checks of its steps."""
         return any(
             model is not None and model.has_ready_check
-            for model in map(self._find, self.graph.steps)
+            for model in map(self.find, self.graph.steps)
         )
 
     async def check_ready(self) -> bool:
         """Returns whether the checks of all steps that have one succeed."""
-        for model in list(map(self._find, self.graph.steps)):
+        for model in list(map(self.find, self.graph.steps)):
             if model is not None and model.has_ready_check and not await model.check_ready():
                 return False
         return True
@@ -110,12 +112,12 @@ class EnsembleModel(ModelStatus):
     @property
     def is_busy(self) -> bool:
         """Whether requests are running."""
-        return bool(self._requests)
+        return bool(self._requests or self._columns.running)
 
     @property
     def running_count(self) -> int:
         """The number of requests that are running."""
-        return len(self._requests)
+        return len(self._requests) + self._columns.running
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no request is running, at most for `timeout_s`."""
@@ -147,7 +149,7 @@ class EnsembleModel(ModelStatus):
         """Allocate memory for a request body that the first step can read."""
         for step in self.graph.steps:
             if any(each.tensor in self.graph.inputs for each in step.inputs):
-                model = self._find(step)
+                model = self.find(step)
                 return None if model is None else model.body_memory(size, header_bytes)
         return None
 
@@ -157,12 +159,12 @@ class EnsembleModel(ModelStatus):
             deliver(inference, Outcome(0, response))
             return
         inference.queued_ns = now_ns
-        request = EnsembleRequest(self, self._plan(inference), inference, now_ns)
+        plan = self._plan(inference.request.outputs)
+        request = EnsembleRequest(self, plan, inference, now_ns)
         self._requests[inference] = request
         request.start(self.graph.inputs)
 
-    def _plan(self, inference: Inference) -> Plan:
-        outputs = inference.request.outputs
+    def _plan(self, outputs: tuple[str, ...] | None) -> Plan:
         key = None if outputs is None else frozenset(outputs)
         plan = self._plans.get(key)
         if plan is None:  # there are at most as many as there are sets of outputs
@@ -171,19 +173,27 @@ class EnsembleModel(ModelStatus):
 
     @property
     def takes_columns(self) -> bool:
-        """See `ServedModel`."""
-        return False
+        """See `ServedModel`: if the steps follow one another and all of them take columns."""
+        if self._cache is not None or self._gates or not self._plan(None).chain:
+            return False
+        models = map(self.find, self.graph.steps)
+        return all(model is not None and model.takes_columns for model in models)
 
     @property
     def prefers_columns(self) -> bool:
-        """See `ServedModel`."""
+        """See `ServedModel`: for a single request, a chunk takes more time."""
         return False
 
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
         """See `ServedModel`."""
-        raise NotImplementedError
+        for inference in inferences:
+            inference.queued_ns = now_ns
+        chunk = inferences[0].chunk
+        assert chunk is not None
+        plan = self._plan(chunk.signature.outputs)
+        self._columns.start(plan, inferences, is_complete=is_complete)
 
     @property
     def is_behind(self) -> bool:
@@ -191,8 +201,10 @@ class EnsembleModel(ModelStatus):
         return False
 
     def is_start_due(self, count: int) -> bool:
-        """See `ServedModel`."""
-        return False
+        """See `ServedModel`: whether the first step would start."""
+        chain = self._plan(None).chain
+        model = self.find(chain[0]) if chain else None
+        return model is not None and model.is_start_due(count)
 
     def cancel(self, inference: Inference) -> None:
         """Cancel the steps of a request."""
@@ -232,7 +244,8 @@ class EnsembleModel(ModelStatus):
 
     # Steps
 
-    def _find(self, step: Step) -> ServedModel | None:
+    def find(self, step: Step) -> ServedModel | None:
+        """Returns the model of a step, if it is ready."""
         model = self._engine.find(step.model_name, step.version)
         if model is not None:
             self._models[step.index] = model
@@ -248,7 +261,7 @@ class EnsembleModel(ModelStatus):
 
     def _submit_step(self, running: RunningStep) -> None:
         step = running.call.step
-        model = self._find(step)
+        model = self.find(step)
         if model is None:
             last = self._models.get(step.index)
             if last is not None and last.state is ModelState.UNLOADING:
@@ -282,7 +295,8 @@ class EnsembleModel(ModelStatus):
                 self.spec.name, str(self.spec.version), inference.request.id, answer.outputs
             )
             if answer.outputs and request.plan.has_steps:
-                response.parameters = _sequence_parameters(inference)
+                asked = inference.request
+                response.parameters = sequence_parameters(asked.correlation_id, asked.flags)
         if answer.is_final:
             self._record(request)
             self._forget(inference)
@@ -292,8 +306,10 @@ class EnsembleModel(ModelStatus):
 
     def on_failed(self, request: EnsembleRequest, error: ServerError) -> None:
         """End a request with an error, which names the ensemble."""
-        inference = request.inference
-        self._forget(inference)
+        self._forget(request.inference)
+        self._end_with(request.inference, error)
+
+    def _end_with(self, inference: Inference, error: ServerError) -> None:
         elapsed_ns = time.monotonic_ns() - inference.request.received_ns
         self.statistics.record_failures(1, elapsed_ns, FailureReason.OTHER)
         if error.message:
@@ -302,32 +318,50 @@ class EnsembleModel(ModelStatus):
 
     def _forget(self, inference: Inference) -> None:
         del self._requests[inference]
-        if self._on_idle is not None and not self._requests and not self._on_idle.done():
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if self._on_idle is not None and not self.is_busy and not self._on_idle.done():
             self._on_idle.set_result(None)
 
     def _record(self, request: EnsembleRequest) -> None:
-        """Count a request that succeeded; its compute times are the sums of those of its steps."""
+        """Count a request that succeeded."""
         inference = request.inference
         now_ns = time.monotonic_ns()
-        rows = inference.request.rows or 1
-        input_ns, infer_ns, output_ns = request.compute_ns
-        record = BatchRecord(
-            rows,
-            0,
-            input_ns,
-            input_ns + infer_ns,
-            input_ns + infer_ns + output_ns,
-            1,
-            rows,
-            now_ns - inference.request.received_ns,
-            request.started_ns - inference.queued_ns,
-        )
-        self.statistics.record_batch(record, time.time_ns() // 1_000_000)
+        record_success(self.statistics, [inference], request.compute_ns, now_ns)
         if inference.trace is not None:
             start_ns = request.started_ns
             inference.trace.add_execution(
                 ExecutionTimes(inference.queued_ns, start_ns, start_ns, now_ns, now_ns)
             )
+
+    # Chunks
+
+    def on_members_answered(
+        self, members: Sequence[Inference], compute_ns: tuple[int, int, int]
+    ) -> None:
+        """Count members of a chunk whose answers are passed on now."""
+        record_success(self.statistics, members, compute_ns, time.monotonic_ns())
+        self._check_idle()
+
+    def fail_member(self, member: Inference, error: ServerError) -> None:
+        """End a member of a chunk with an error, which names the ensemble."""
+        self._end_with(member, error)
+        self._check_idle()
+
+    def continue_member(
+        self,
+        member: Inference,
+        plan: Plan,
+        values: dict[str, InferTensor],
+        done: int,
+        compute_ns: tuple[int, int, int],
+    ) -> None:
+        """Run the rest of the steps of a member as those of an ordinary request."""
+        request = EnsembleRequest(self, plan, member, member.queued_ns)
+        request.compute_ns = list(compute_ns)
+        self._requests[member] = request
+        request.resume(self.graph.inputs, values, plan.chain[:done])
 
     def _store(
         self, cache: AnswerCache, inference: Inference, response: InferResponse | None
@@ -345,14 +379,4 @@ def _make_gates(graph: EnsembleGraph) -> dict[int, StepGate[RunningStep]]:
         step.index: StepGate(graph.max_inflight)
         for step in graph.steps
         if graph.depth(step.inputs[0].tensor) > 0
-    }
-
-
-def _sequence_parameters(inference: Inference) -> dict[str, ParameterValue]:
-    """Returns the parameters that Triton adds to each response, also without a sequence."""
-    request = inference.request
-    return {
-        "sequence_id": request.correlation_id,
-        "sequence_start": bool(request.flags & _START),
-        "sequence_end": bool(request.flags & _END),
     }

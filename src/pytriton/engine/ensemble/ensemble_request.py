@@ -12,12 +12,13 @@ from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from pytriton.engine.ensemble.graph import Step
     from pytriton.engine.ensemble.plan import Plan
     from pytriton.engine.ensemble.run import Answer
     from pytriton.engine.served_model import ServedModel
-    from pytriton.messages import InferResponse
+    from pytriton.messages import InferResponse, InferTensor
 
 
 class RequestOwner(Protocol):
@@ -69,6 +70,12 @@ class EnsembleRequest:
     def start(self, names: Collection[str]) -> None:
         """Submit the first steps; `names` are the inputs of the ensemble."""
         self._advance(self._run.start(self.inference.request.inputs, names))
+
+    def resume(
+        self, names: Collection[str], values: Mapping[str, InferTensor], done: Iterable[Step]
+    ) -> None:
+        """Continue after the steps that are done; `values` are the tensors still needed."""
+        self._advance(self._run.resume(values, done, names))
 
     def _advance(self, calls: list[Call]) -> None:
         """Submit steps, then pass on what can be answered now."""

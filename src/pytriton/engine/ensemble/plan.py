@@ -24,6 +24,10 @@ class Plan:
     converted: frozenset[StepInput]
     depth: int  # the number of decoupled steps before the outputs
     has_steps: bool
+    # The steps, if each reads what the one before it writes and all tensors pass unchanged; such a
+    # plan serves chunks of requests. Otherwise empty.
+    chain: tuple[Step, ...]
+    live: tuple[frozenset[str], ...]  # the tensors that are needed after each step of the chain
     batches: bool  # whether the ensemble has a batch dimension
 
 
@@ -39,22 +43,57 @@ def make_plan(graph: EnsembleGraph, outputs: Iterable[str] | None) -> Plan:
     }
     uses = [each.tensor for index in needed for each in graph.steps[index].inputs]
     uses += ordered
+    converted = frozenset(
+        each
+        for index in needed
+        for each in graph.steps[index].inputs
+        if graph.has_batch_dimension(each.tensor) != graph.steps[index].batches
+    )
+    output_ranks = {
+        name: graph.outputs[name]
+        for name in ordered
+        if graph.has_batch_dimension(name) != graph.batches
+    }
+    chain = () if converted or output_ranks else _chain([graph.steps[index] for index in needed])
     return Plan(
         outputs=ordered,
-        output_ranks={
-            name: graph.outputs[name]
-            for name in ordered
-            if graph.has_batch_dimension(name) != graph.batches
-        },
+        output_ranks=output_ranks,
         readers=readers,
         shared=frozenset(tensor for tensor in uses if uses.count(tensor) > 1),
-        converted=frozenset(
-            each
-            for index in needed
-            for each in graph.steps[index].inputs
-            if graph.has_batch_dimension(each.tensor) != graph.steps[index].batches
-        ),
+        converted=converted,
         depth=max((graph.depth(name) for name in ordered), default=0),
         has_steps=bool(needed),
+        chain=chain,
+        live=_live_tensors(chain, ordered),
         batches=graph.batches,
     )
+
+
+def _chain(steps: list[Step]) -> tuple[Step, ...]:
+    """Returns the steps in the order in which they run, if that is the only one; else nothing."""
+    chain: list[Step] = []
+    written: set[str] = set()
+    all_written = {tensor for step in steps for tensor in step.outputs.values()}
+    while len(chain) < len(steps):
+        ready = [
+            step
+            for step in steps
+            if step not in chain
+            and all(
+                each.tensor in written or each.tensor not in all_written for each in step.inputs
+            )
+        ]
+        if len(ready) != 1 or ready[0].decoupled:
+            return ()
+        chain += ready
+        written.update(ready[0].outputs.values())
+    return tuple(chain)
+
+
+def _live_tensors(chain: tuple[Step, ...], outputs: tuple[str, ...]) -> tuple[frozenset[str], ...]:
+    live = frozenset(outputs)
+    sets = []
+    for step in reversed(chain):
+        sets.append(live)
+        live |= {each.tensor for each in step.inputs}
+    return tuple(reversed(sets))

@@ -79,6 +79,16 @@ class EnsembleRun:
         """Begin with the inputs of the request; `names` are those that the ensemble has."""
         return self._add(self._first, {name: inputs.get(name) for name in names})
 
+    def resume(
+        self, values: Mapping[str, InferTensor], done: Iterable[Step], names: Iterable[str]
+    ) -> list[Call]:
+        """Begin after some steps, all coupled; `values` are the tensors that are still needed."""
+        known: dict[str, InferTensor | None] = dict.fromkeys(names)
+        for step in done:
+            self._first.started.add(step.index)
+            known.update(dict.fromkeys(step.outputs.values()))
+        return self._add(self._first, {**known, **values})
+
     def respond(
         self, call: Call, outputs: Iterable[InferTensor] | None, *, is_final: bool
     ) -> list[Call]:

@@ -138,7 +138,11 @@ class ColumnRequests:
         answers = self._answers
         if answers is None or answers.structure != structure_of(outputs):
             answers = self._answers = ResponsePattern(
-                self.spec.name, str(self.spec.version), self._rows, outputs
+                self.spec.name,
+                str(self.spec.version),
+                self._rows,
+                outputs,
+                self.spec.answer_parameters,
             )
             self._frames = ResponseFrames(_HEAD, answers.size, OK_TRAILERS)
         bodies = answers.encode(outputs, row, end - first)

@@ -130,8 +130,10 @@ class ColumnRequests:
         """Answer requests whose outputs are in the columns of a batch."""
         answers = self._answers
         if answers is None or answers.structure != structure_of(outputs):
-            version = str(self._spec.version)
-            answers = AnswerPattern(self._spec.name, version, self._rows, outputs)
+            spec = self._spec
+            answers = AnswerPattern(
+                spec.name, str(spec.version), self._rows, outputs, spec.answer_parameters
+            )
             self._answers = answers
         bodies = answers.encode(outputs, row, end - first)
         if bodies is None:
@@ -160,7 +162,8 @@ class ColumnRequests:
             shape = column.shape if rows is None else (rows, *column.shape)
             data = column.data[row * column.row_bytes : (row + (rows or 1)) * column.row_bytes]
             tensors.append(InferTensor(column.name, column.dtype, shape, data))
-        return InferResponse(self._spec.name, str(self._spec.version), "", tensors)
+        spec = self._spec
+        return InferResponse(spec.name, str(spec.version), "", tensors, spec.answer_parameters)
 
     def on_outcome(
         self,
