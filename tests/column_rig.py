@@ -100,14 +100,20 @@ class DoublingInstance:
     """Keeps batches until a test lets it double them; runs in the test's own process."""
 
     def __init__(
-        self, name: str, events: Any, *, batching: bool = True, version: str = "1"
+        self,
+        name: str,
+        events: Any,
+        *,
+        batching: bool = True,
+        version: str = "1",
+        added: Sequence[str] = (),  # inputs that the server adds
     ) -> None:
         self.name = name
         self.frames: list[Execute] = []
         self.cancelled: list[tuple[int, int]] = []
         self.refusal: Exception | None = None  # raised by `execute`
         self.tracker = BatchTracker(
-            self, ModelLabels("m", version, NAMES, batching=batching), events
+            self, ModelLabels("m", version, (*NAMES, *added), batching=batching), events
         )
         self._messages: dict[int, tuple[Execute, bytearray]] = {}  # of running batches
         self._is_open = True
@@ -193,7 +199,13 @@ class DoublingInstance:
     def _take(self, batch: int | None) -> tuple[Execute, dict[str, np.ndarray]]:
         frame, message = self._messages.pop(batch or self.running[0])
         received = Received(frame, message, 0, {})
-        return frame, {ref.name: received.array(ref) for ref in frame.inputs}
+        return frame, {ref.name: received.array(ref) for ref in frame.inputs if ref.name in NAMES}
+
+    def inputs(self) -> dict[str, list[Any]]:
+        """The first value of each row of each input of the batch that runs."""
+        frame, message = self._messages[self.running[0]]
+        received = Received(frame, message, 0, {})
+        return {ref.name: received.array(ref)[:, 0].tolist() for ref in frame.inputs}
 
     def _answer(self, frame: Any, payload: Payload) -> None:
         message = bytearray(b"".join(payload.inline))

@@ -12,6 +12,7 @@ import pytest
 from pytriton import dtypes
 from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
+from pytriton.messages import InferRequest, InferTensor
 from pytriton.wire.kserve_json import parse_infer
 from pytriton.wire.request_pattern import RequestPattern, structure_of
 from tests.wire.specs import model_spec, tensor_spec
@@ -157,3 +158,61 @@ def test_pattern_reads_what_the_ordinary_way_reads(seed):
             assert inputs == ordinary(text), text
 
     assert found > 10
+
+
+IN_SEQUENCE = (("x", dtypes.INT32, (1,)),)
+
+
+def body_in_sequence(parameters: str) -> bytes:
+    inputs = '[{"name":"x","datatype":"INT32","shape":[1],"data":[5]}]'
+    return f'{{"inputs":{inputs},"parameters":{parameters}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "parameters, sequence_id, flags",
+    [
+        ('{"sequence_id":7}', 7, 0),
+        ('{"sequence_id":"a","sequence_start":true}', "a", 1),
+        ('{"sequence_end":true,"sequence_id":7,"sequence_start":false}', 7, 2),
+        ('{"sequence_id":7,"sequence_start":true,"sequence_end":true}', 7, 3),
+    ],
+)
+def test_request_of_a_sequence_is_read(parameters, sequence_id, flags):
+    pattern = RequestPattern(IN_SEQUENCE, in_sequence=True)
+    inputs, read = pattern.read_in_sequence(body_in_sequence(parameters))
+
+    assert inputs == [b"\x05\x00\x00\x00"]
+    assert (read.sequence_id, read.flags) == (sequence_id, flags)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "{}",
+        '{"sequence_id":0}',
+        '{"sequence_id":-1}',
+        '{"sequence_id":""}',
+        '{"sequence_id":7.0}',
+        '{"sequence_id":true}',
+        '{"sequence_id":99999999999999999999}',
+        '{"sequence_id":"%s"}' % ("a" * 129),
+        '{"sequence_id":7,"sequence_start":1}',
+        '{"sequence_id":7,"priority":1}',
+        '{"sequence_id":7,"other":1}',
+        "null",
+    ],
+)
+def test_unusual_request_of_a_sequence_has_to_be_read_fully(parameters):
+    pattern = RequestPattern(IN_SEQUENCE, in_sequence=True)
+
+    assert pattern.read_in_sequence(body_in_sequence(parameters)) is None
+
+
+def test_structure_depends_on_whether_the_model_has_sequences():
+    tensor = InferTensor("x", dtypes.INT32, (1,), bytes(4))
+    plain = InferRequest("m", {"x": tensor})
+    in_sequence = InferRequest("m", {"x": tensor}, correlation_id=7, flags=1)
+
+    assert structure_of(plain) == structure_of(in_sequence, in_sequence=True) == IN_SEQUENCE
+    assert structure_of(plain, in_sequence=True) is None
+    assert structure_of(in_sequence) is None

@@ -181,8 +181,10 @@ class Model(ModelStatus):
         if self._cache is not None and self._answers.is_ordered:
             return False  # answers from the cache would overtake others of their chunk
         spec = self.spec
-        if spec.decoupled or spec.iterative or spec.sequence is not None:
+        if spec.decoupled or spec.iterative:
             return False
+        if spec.sequence is not None and (spec.sequence.states or spec.sequence.generates_ids):
+            return False  # these are in the answer to each request
         return not self._has_ragged_inputs  # a batch of chunks has one shape for each input
 
     @property

@@ -21,6 +21,7 @@ from pytriton.executor.batch_tensors import (
     split_output,
 )
 from pytriton.executor.columns import find_runs
+from pytriton.executor.inference import CLOSED_SINK
 from pytriton.executor.reshape import reshape_inputs, reshape_outputs
 from pytriton.messages import InferResponse
 from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Execute, Responses
@@ -174,7 +175,10 @@ class BatchTracker:
         runs = find_runs(inferences)
         if runs:
             rows = self._add_runs(batch, runs)
-            frame = Execute(batch.id, rows, add_columns(payload, batch, batching=labels.batching))
+            refs = add_columns(payload, batch, batching=labels.batching)
+            if len(refs) < len(labels.input_names):
+                refs += self._add_to_columns(inferences, refs, batch.rows, payload)
+            frame = Execute(batch.id, rows, refs)
             if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
                 frame.outputs = requested_outputs(runs)
         else:
@@ -236,6 +240,20 @@ class BatchTracker:
             add_input(payload, name, requests, row_count, batching=batching, ragged=name in ragged)
             for name in self._labels.input_names
             if name in first_inputs
+        ]
+
+    def _add_to_columns(
+        self, inferences: list[Inference], refs: list[TensorRef], rows: int, payload: Payload
+    ) -> list[TensorRef]:
+        """Add the inputs that are no columns: those that a scheduler added to each request."""
+        labels = self._labels
+        columns = {ref.name for ref in refs}
+        requests = [inference.request for inference in inferences]
+        added = requests[0].inputs
+        return [
+            add_input(payload, name, requests, rows, batching=labels.batching)
+            for name in labels.input_names
+            if name in added and name not in columns
         ]
 
     # Answers of the instance
@@ -322,6 +340,13 @@ class BatchTracker:
     ) -> list[Outcome]:
         """Returns the outcomes of the requests that are no members of chunks."""
         inferences = batch.inferences
+        others = [each for each in inferences if each.chunk is None]
+        if all(each.sink is CLOSED_SINK for each in others):  # null requests: nobody waits for them
+            return [
+                Outcome(position)
+                for position, inference in enumerate(inferences)
+                if inference.chunk is None
+            ]
         return [
             outcome
             for outcome in self._split(received, frame, batch)

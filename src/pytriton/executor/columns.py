@@ -164,8 +164,12 @@ def shared_request(
     priority: int = 0,
     timeout_us: int = 0,
     version: str = "",
+    correlation_id: int | str = 0,
+    flags: int = 0,
 ) -> InferRequest:
     """Returns the record for all members of a chunk with these rows, priority and timeout.
+
+    A model with sequences needs a record for each member, because it adds inputs to it.
 
     Args:
         model_name: The model.
@@ -175,6 +179,8 @@ def shared_request(
         priority: The priority of each; 0: the model's default.
         timeout_us: The queue timeout of each; 0: the model's default.
         version: The version of the model as in the requests.
+        correlation_id: The id of the member's sequence.
+        flags: 1 for its first request, 2 for its last.
     """
     return InferRequest(
         model_name,
@@ -183,6 +189,8 @@ def shared_request(
         outputs=signature.outputs,
         priority=priority,
         timeout_us=timeout_us,
+        correlation_id=correlation_id,
+        flags=flags,
         received_ns=received_ns,
         rows=rows,
         batch_key=signature.batch_key,

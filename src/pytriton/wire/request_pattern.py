@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import struct
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from pytriton.wire.sequence import MAX_TEXT_LENGTH
 from pytriton.wire.tensor_json import json_type, struct_code
 
 if TYPE_CHECKING:
@@ -32,16 +33,44 @@ _literal: Any = Literal  # of values that are known at run time only
 Structure = tuple[tuple[str, "DataType", tuple[int, ...]], ...]
 
 
-def structure_of(request: InferRequest) -> Structure | None:
-    """Returns the structure of a valid request; None if requests like it need to be read fully."""
+# An id of a sequence. Others are valid, too, but have to be read fully.
+SequenceId = (
+    Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | Annotated[str, msgspec.Meta(min_length=1)]
+)
+
+
+class SequenceParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The parameters of a request that has none but those of its sequence."""
+
+    sequence_id: SequenceId
+    sequence_start: bool = False
+    sequence_end: bool = False
+
+    @property
+    def flags(self) -> int:
+        """The flags of the request, as `InferRequest` has them."""
+        return self.sequence_start + 2 * self.sequence_end
+
+
+def structure_of(request: InferRequest, *, in_sequence: bool = False) -> Structure | None:
+    """Returns the structure of a valid request; None if requests like it need to be read fully.
+
+    Args:
+        request: The request.
+        in_sequence: Whether the model has sequences: the id and the flags of a request may differ
+            from those of others with its structure.
+    """
+    if in_sequence:
+        if not request.correlation_id:
+            return None
+    elif request.correlation_id or request.flags:
+        return None
     if (
         request.id
         or request.outputs is not None
         or request.parameters
         or request.priority
         or request.timeout_us
-        or request.flags
-        or request.correlation_id
     ):
         return None
     inputs = request.inputs.values()
@@ -56,11 +85,12 @@ class RequestPattern:
 
     Args:
         structure: The structure of a valid request.
+        in_sequence: Whether the requests are those of sequences.
     """
 
     __slots__ = ("_decode", "_packs")
 
-    def __init__(self, structure: Structure) -> None:
+    def __init__(self, structure: Structure, *, in_sequence: bool = False) -> None:
         inputs = []
         self._packs = []
         for name, dtype, shape in structure:
@@ -73,12 +103,10 @@ class RequestPattern:
             ]
             inputs.append(msgspec.defstruct("Input", fields, gc=False, forbid_unknown_fields=True))
             self._packs.append(struct.Struct(f"<{prod(shape)}{struct_code(dtype)}").pack)
-        root = msgspec.defstruct(
-            "Request",
-            [("inputs", tuple.__class_getitem__(tuple(inputs)))],
-            gc=False,
-            forbid_unknown_fields=True,
-        )
+        members: list[tuple[str, Any]] = [("inputs", tuple.__class_getitem__(tuple(inputs)))]
+        if in_sequence:
+            members.append(("parameters", SequenceParameters))
+        root = msgspec.defstruct("Request", members, gc=False, forbid_unknown_fields=True)
         self._decode: Any = msgspec.json.Decoder(root).decode
 
     def read(self, body: Buffer) -> Sequence[bytes] | None:
@@ -94,3 +122,18 @@ class RequestPattern:
             return read  # noqa: TRY300
         except _OTHERWISE:
             return None
+
+    def read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes], SequenceParameters] | None:
+        """Like `read`, for requests of sequences; returns the parameters, too."""
+        try:
+            request = self._decode(body)
+            packed = [
+                pack(*tensor.data) for pack, tensor in zip(self._packs, request.inputs, strict=True)
+            ]
+        except _OTHERWISE:
+            return None
+        parameters: SequenceParameters = request.parameters
+        sequence_id = parameters.sequence_id
+        if type(sequence_id) is str and len(sequence_id) > MAX_TEXT_LENGTH:
+            return None
+        return packed, parameters

@@ -10,7 +10,7 @@ from pytriton.engine.model_spec import ControlKind
 from pytriton.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pytriton.engine.model_spec import SequenceSpec
+    from pytriton.engine.model_spec import ModelSpec, SequenceSpec
     from pytriton.messages import InferRequest
 
 
@@ -34,3 +34,12 @@ def check_correlation_id(request: InferRequest, sequence: SequenceSpec) -> None:
                 f"'{control.name}' data-type is '{given.name}', but model "
                 f"'{request.model_name}' expects '{control.dtype.name}'"
             )
+
+
+def accepted_types(spec: ModelSpec) -> tuple[type[int | str], ...]:
+    """Returns the types of the ids that `check_correlation_id` accepts."""
+    controls = spec.sequence.controls if spec.sequence is not None else ()
+    dtypes = [control.dtype for control in controls if control.kind is ControlKind.CORRID]
+    if not dtypes:
+        return (int, str)
+    return (str,) if dtypes[0] is BYTES else (int,)

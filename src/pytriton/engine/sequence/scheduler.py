@@ -24,6 +24,7 @@ from pytriton.engine.stats import FailureReason
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
 from pytriton.executor.inference import CLOSED_SINK, Inference
+from pytriton.messages import InferTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -83,6 +84,7 @@ class SequenceScheduler:
     ) -> None:
         assert spec.sequence is not None, f"model {spec.name} has no sequences"
         self._name = spec.name
+        self._is_batched = spec.max_batch_size > 0
         self._inputs = inputs
         self._make_slots = make_slots
         self._opening = SequenceOpening(spec.name, spec.sequence)
@@ -216,34 +218,41 @@ class SequenceScheduler:
             if outcome.is_final:
                 del self._owners[inferences[outcome.position]]
                 self._go_on(sequence, now_ns)
+        for run in batch.answered:
+            for inference in inferences[run.position : run.position + run.count]:
+                self._go_on(self._owners.pop(inference), now_ns)
         return passed_on
 
     def _dispatch(self, instance: Instance, choice: Sequence[Inference | None]) -> Dispatch:
-        inferences: list[Inference] = []
-        like = None
-        for inference in choice:
-            if inference is None:
-                continue
+        inferences = [inference for inference in choice if inference is not None]
+        for inference in inferences:
             sequence = self._owners[inference]
             sequence.waiting.popleft()
             sequence.running = inference
             sequence.state = _RUNNING
-            like = inference.request
-            flags = like.flags
+            request = inference.request
+            flags = request.flags
             self._inputs.add(
-                like, sequence.states, is_start=bool(flags & START), is_end=bool(flags & END)
+                request, sequence.states, is_start=bool(flags & START), is_end=bool(flags & END)
             )
-            inferences.append(inference)
         self._waiting_count -= len(inferences)
         null_count = len(choice) - len(inferences)
         if null_count:
-            assert like is not None, "a batch has at least one request"
-            null = self._inputs.null_request(like)
+            null = self._null_request(inferences[0])
             inferences = [
                 Inference(null, CLOSED_SINK) if inference is None else inference
                 for inference in choice
             ]
         return Dispatch(instance, inferences, null_count)
+
+    def _null_request(self, like: Inference) -> InferRequest:
+        null = self._inputs.null_request(like.request)
+        if like.chunk is not None:  # most of its inputs are in the columns of its chunk
+            for column in like.chunk.signature.inputs:
+                shape = (1, *column.shape) if self._is_batched else column.shape
+                data = bytes(column.row_bytes)
+                null.inputs[column.name] = InferTensor(column.name, column.dtype, shape, data)
+        return null
 
     def _keep_states(self, sequence: LiveSequence, outcome: Outcome) -> ServerError | None:
         """Take the states out of a response; returns an error that replaces the response."""

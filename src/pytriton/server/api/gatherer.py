@@ -7,6 +7,7 @@ end of the iteration, or as soon as the model would start a batch.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ class GatheredChunk:
         "model",
         "received_ns",
         "row_starts",
+        "sequences",
         "signature",
         "sink",
     )
@@ -75,6 +77,8 @@ class GatheredChunk:
         self._rows = rows
         self._version = version
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
+        # The id of its sequence and the flags of each member, if the model has sequences.
+        self.sequences: list[tuple[int | str, int]] = []
         self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
         self._open_count = 0
@@ -89,10 +93,23 @@ class GatheredChunk:
         self.row_starts = range(0, (count + 1) * rows, rows)
         received_ns = self.received_ns // count
         model = self.model
-        request = shared_request(
-            model.spec.name, self.signature, received_ns, rows=rows, version=self._version
+        make_request = partial(
+            shared_request,
+            model.spec.name,
+            self.signature,
+            received_ns,
+            rows=rows,
+            version=self._version,
         )
-        members = make_members(self, model, request)
+        requests: InferRequest | list[InferRequest]
+        if self.sequences:
+            requests = [
+                make_request(correlation_id=correlation_id, flags=flags)
+                for correlation_id, flags in self.sequences
+            ]
+        else:
+            requests = make_request()
+        members = make_members(self, model, requests)
         model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
 
     def end(self, count: int) -> None:
@@ -192,6 +209,20 @@ class Gatherer:
         self._is_end_due = True
         self._iterations.add(self)
         return self._last_count == 1 and not model.prefers_columns
+
+    def add_in_sequence(
+        self,
+        model: ServedModel,
+        inputs: Sequence[Buffer],
+        caller: Any,
+        sequence: tuple[int | str, int],
+    ) -> tuple[GatheredChunk, int]:
+        """Like `add`, for a request of a sequence: `sequence` has its id and the flags."""
+        chunk = self._chunk
+        if chunk is None or chunk.model is not model:
+            chunk = self._begin(model)
+        chunk.sequences.append(sequence)
+        return self.add(model, inputs, caller)
 
     def add(
         self, model: ServedModel, inputs: Sequence[Buffer], caller: Any

@@ -134,5 +134,6 @@ def _describe(number: int, model: ServedModel) -> ModelDescription:
         model.config_json,
         model.is_bound,
         model.has_ready_check,
-        model.takes_columns,
+        # A chunk from a front end has no ids of sequences.
+        model.takes_columns and model.spec.sequence is None,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytriton.engine.sequence.correlation_id import accepted_types
 from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
 from pytriton.messages import InferRequest, InferResponse, InferTensor
@@ -96,7 +97,10 @@ class ColumnRequests:
         self._spec = spec
         self._rows = request.rows if spec.max_batch_size else None
         self._structure = structure
-        self._read = RequestPattern(structure).read
+        pattern = RequestPattern(structure, in_sequence=spec.sequence is not None)
+        self._id_types = accepted_types(spec)
+        self._read = pattern.read
+        self._read_in_sequence = pattern.read_in_sequence
         names = [name for name, _, _ in structure]
         self._gatherer = gatherer_for(iterations, spec, request, names, self)
         self._answers: AnswerPattern | None = None
@@ -109,6 +113,8 @@ class ColumnRequests:
         model = engine.lookup(route.model, route.version)
         if model.spec is not self._spec or engine.is_exiting:
             return None
+        if self._spec.sequence is not None:
+            return self._take_in_sequence(connection, request, route, model)
         inputs = self._read(request.body)
         if inputs is None:
             return None
@@ -117,12 +123,33 @@ class ColumnRequests:
             chunk, index = gatherer.add(model, inputs, connection)
             return ColumnExchange(gatherer, chunk, index)
         exchange = InferExchange(self._service, model, route.version, connection)
+        exchange.submit(request.head, self._record(inputs), ALL_JSON)
+        return exchange
+
+    def _take_in_sequence(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, model: ServedModel
+    ) -> Exchange | None:
+        read = self._read_in_sequence(request.body)
+        if read is None or type(read[1].sequence_id) not in self._id_types:
+            return None
+        inputs, parameters = read
+        gatherer = self._gatherer
+        if not gatherer.is_alone(model):
+            sequence = (parameters.sequence_id, parameters.flags)
+            chunk, index = gatherer.add_in_sequence(model, inputs, connection, sequence)
+            return ColumnExchange(gatherer, chunk, index)
+        record = self._record(inputs)
+        record.correlation_id, record.flags = parameters.sequence_id, parameters.flags
+        exchange = InferExchange(self._service, model, route.version, connection)
+        exchange.submit(request.head, record, ALL_JSON)
+        return exchange
+
+    def _record(self, inputs: Sequence[bytes]) -> InferRequest:
         tensors = {
             name: InferTensor(name, dtype, shape, data)
             for (name, dtype, shape), data in zip(self._structure, inputs, strict=True)
         }
-        exchange.submit(request.head, InferRequest(self._spec.name, tensors), ALL_JSON)
-        return exchange
+        return InferRequest(self._spec.name, tensors)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
@@ -212,7 +239,8 @@ class ColumnLearner:
 
     def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
         """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
-        structure = structure_of_request(request)
+        in_sequence = model.spec.sequence is not None
+        structure = structure_of_request(request, in_sequence=in_sequence)
         if structure is None or not model.takes_columns:
             return None
         known = self._structures(model.spec, request.model_version)
