@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -173,6 +174,27 @@ def test_running_request_of_an_ensemble_ends_well_though_a_later_step_is_unloade
     assert error is None
     assert result.as_numpy("Y").tolist() == [[2.0]]
     assert eventually(lambda: len(server.workers()) == 1)
+
+
+def test_running_request_of_nested_ensembles_ends_well_though_the_server_ends(start_server):
+    models = {
+        "held": model(code(f"print('busy')\n{HOLD}\ny = x"), **HELD),
+        "twice": TWICE,
+        "inner": ensemble("held", "twice"),
+        "outer": ensemble("inner", "twice"),
+    }
+    server = start_server(models).await_ready()
+
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(server.infer, "outer", 1.0)
+        assert eventually(lambda: "busy" in server.output)
+        server.signal()
+        assert eventually(lambda: "Waiting for in-flight requests" in server.stdout)
+        server.let_go("held")
+
+        assert answer.result() == [4.0]
+    assert server.exit_code() == 0
+    assert eventually(lambda: not server.descendants())
 
 
 def grpc_input(rows) -> triton_grpc.InferInput:
