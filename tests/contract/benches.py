@@ -17,7 +17,7 @@ from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig, SequenceBatcher, Tensor
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import RecordingSink
@@ -63,6 +63,19 @@ def _async_generator(function: Function) -> Callable[..., Any]:
 # How a function of one request becomes an inference callable of each kind.
 COUPLED = {"plain": _plain, "batch": _batch, "coroutine": _coroutine}
 DECOUPLED = {"generator": _generator, "async generator": _async_generator}
+
+
+def added_names(sequence: SequenceBatcher | None) -> list[str]:
+    """The inputs that the server adds to a request of a sequence."""
+    if sequence is None:
+        return []
+    controls = [control.name for control in sequence.controls]
+    return controls + [state.input_name for state in sequence.states]
+
+
+def state_names(sequence: SequenceBatcher | None) -> list[str]:
+    """The outputs with the states of a sequence."""
+    return [] if sequence is None else [state.output_name for state in sequence.states]
 
 
 class Call:
@@ -194,8 +207,13 @@ class Bench(InstanceBench):
         self.bound.prepare(TritonContext())
         self.stops = 0  # how often a callable asked for everything to stop
         sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
-        names = [spec.name for spec in self.bound.config.inputs]
-        labels = ModelLabels("m", "1", names, batching=batching)
+        labels = ModelLabels(
+            "m",
+            "1",
+            [*(spec.name for spec in inputs), *added_names(config.get("sequence"))],
+            batching=batching,
+            state_outputs=state_names(config.get("sequence")),
+        )
         channel = MemoryChannel(sockets[0], self.memory.arena)
         self.instance = ChannelInstance(
             "m_0_0", labels, channel, self.memory, loop, self, concurrency[0]

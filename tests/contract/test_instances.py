@@ -13,7 +13,13 @@ import pytest
 from pytriton.backend import bound_model, host, stream_host
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.executor import python_instance
-from pytriton.model_config import Tensor
+from pytriton.model_config import (
+    ControlKind,
+    SequenceBatcher,
+    SequenceControl,
+    SequenceState,
+    Tensor,
+)
 from pytriton.python_backend import connection, mailbox
 from pytriton.transport import idle_reader, memory_trimmer
 from pytriton.transport.memory import PORTABLE_SETTING
@@ -307,3 +313,33 @@ def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
     holders = [bench.memory.arena, bench.far_channel]
 
     assert bench.until(lambda: [each.reserved_bytes for each in holders] == [0, 0])
+
+
+SEQUENCE = SequenceBatcher(
+    controls=[SequenceControl(ControlKind.START)],
+    states=[SequenceState("past", "next", np.float32, (-1,))],
+)
+
+
+@pytest.mark.parametrize("outputs", [None, ("y",), ("next",)])
+@pytest.mark.parametrize("size", [3, 1 << 16])
+def test_states_of_sequences_come_back_whatever_the_clients_want(serve, outputs, size):
+    def accumulate(request):
+        total = np.where(request["START"], 0, request["past"]) + request["x"]
+        return {"y": total + 1, "next": total}
+
+    bench = serve(accumulate, sequence=SEQUENCE, max_batch_size=8)
+    batch = [
+        {
+            "x": np.full((1, 1), number, np.float32),
+            "START": np.array([[number == 0]]),
+            "past": np.full((1, size), 10, np.float32),
+        }
+        for number in range(3)
+    ]
+    calls = bench.infer(*batch, outputs=outputs) + bench.infer(batch[2], outputs=outputs)
+
+    expected = {"y", "next"} if outputs is None else {*outputs, "next"}
+    for call, total in zip(calls, (0, 11, 12, 12), strict=True):
+        assert set(call.outputs) == expected
+        assert np.array_equal(call.outputs["next"], np.full((1, size), total, np.float32))

@@ -14,7 +14,7 @@ from pytriton.pb_utils.runtime import set_runtime
 from pytriton.python_backend.worker import Worker
 from pytriton.transport.link import socket_pair
 from pytriton.transport.worker_frames import Initialize
-from tests.contract.benches import InstanceBench
+from tests.contract.benches import InstanceBench, added_names, state_names
 from tests.contract.worker_models import FUNCTIONS
 
 _FILES = pathlib.Path(__file__).parent / "model_files" / "1"
@@ -73,7 +73,18 @@ class WorkerBench(InstanceBench):
     lost_error = "Stub process 'm_0_0' is not healthy. "
     lost_reasons = ("exited with code 0", "it closed its connection")
 
-    def __init__(self, loop, kind, function, inputs, outputs, *, batching=True, max_batch_size=4):
+    def __init__(
+        self,
+        loop,
+        kind,
+        function,
+        inputs,
+        outputs,
+        *,
+        batching=True,
+        max_batch_size=4,
+        sequence=None,
+    ):
         super().__init__(loop, batching=batching)
         filename, is_decoupled = {**WORKERS, **STREAMS}[kind]
         channel, far_channel = socket_pair()
@@ -87,7 +98,12 @@ class WorkerBench(InstanceBench):
         self.far_channel = self._thread.channel
         worker = WorkerProcess("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
         labels = ModelLabels(
-            "m", "1", [spec.name for spec in inputs], batching=batching, is_model_file=True
+            "m",
+            "1",
+            [*(spec.name for spec in inputs), *added_names(sequence)],
+            batching=batching,
+            is_model_file=True,
+            state_outputs=state_names(sequence),
         )
         self.instance = PythonInstance(worker, labels, self.memory, loop, self, LoggingServices())
         FUNCTIONS[str(id(self))] = function
@@ -95,7 +111,7 @@ class WorkerBench(InstanceBench):
             str(_FILES / filename),
             "1",
             {"model_name": "m", "model_instance_name": "m_0_0", "model_repository": str(id(self))},
-            [spec.name for spec in outputs],
+            [*(spec.name for spec in outputs), *state_names(sequence)],
             is_decoupled=is_decoupled,
             is_batching=batching,
         )

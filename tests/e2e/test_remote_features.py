@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pytriton.client import DecoupledModelClient
+from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.model_config import DynamicBatcher, Tensor
+from pytriton.model_config import DynamicBatcher, SequenceBatcher, SequenceState, Tensor
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.conftest import new_ports
@@ -164,3 +164,21 @@ def test_unrecoverable_error_ends_the_binder_and_not_the_server(run_triton, port
     assert not remote.is_alive()
     assert is_ready(host.port)
     assert triton.is_alive()
+
+
+def test_sequences_of_a_remote_model_keep_their_states(host):
+    @batch
+    def accumulate(x, total):
+        return {"y": x + total, "next_total": x + total}
+
+    state = SequenceState("total", "next_total", np.float32, (1,), np.array([10]))
+    model = host.bind(accumulate, *ROWS, sequence=SequenceBatcher(states=[state]))
+    with ModelClient(f"http://127.0.0.1:{host.port}", model) as client:
+        sums = [
+            client.infer_batch(ONE, parameters={"sequence_id": 1, "sequence_start": not index})[
+                "y"
+            ].item()
+            for index in range(3)
+        ]
+
+    assert sums == [11, 12, 13]

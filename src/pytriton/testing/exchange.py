@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,15 +24,21 @@ class Exchange:
         request: the client's request.
         output_names: the outputs that the client gets; None for all.
         spec: the model, whose outputs may have another shape for clients.
+        keep_states: called with each response of a sequence.
     """
 
     def __init__(
-        self, request: Request, output_names: Sequence[str] | None, spec: ModelSpec
+        self,
+        request: Request,
+        output_names: Sequence[str] | None,
+        spec: ModelSpec,
+        keep_states: Callable[[int | str, InferenceResponse], None] | None = None,
     ) -> None:
         self.request = request
         self._spec = spec
         self.responses: list[Response] = []
         self._output_names = output_names
+        self._keep_states = keep_states
         self._is_over = False
         self._changed = threading.Condition()
 
@@ -40,6 +46,8 @@ class Exchange:
         """Receive a response, the end of the responses, or both."""
         with self._changed:
             if response is not None:
+                if self._keep_states is not None:
+                    self._keep_states(self.request.correlation_id, response)
                 self.responses.append(self._as_received(response))
             self._is_over = is_final
             self._changed.notify_all()

@@ -12,16 +12,20 @@ from typing import Any
 import orjson
 
 from pytriton.engine.config import config_to_json, spec_from_config
+from pytriton.engine.sequence.sequence_inputs import state_output_names
 from pytriton.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
 from pytriton.pb_utils.response import InferenceResponse
 from pytriton.pb_utils.runtime import current_runtime, set_runtime
 from pytriton.python_backend import answers
 from pytriton.python_backend.coroutines import CoroutineThread
 from pytriton.python_backend.failure_text import RuleError
+from pytriton.repository.reading.config_files import read_initial_states
+from pytriton.repository.reading.layout import ModelPlace
 from pytriton.testing.exchange import Exchange
 from pytriton.testing.inputs import make_tensors
 from pytriton.testing.records import LogLine, Request, Response
 from pytriton.testing.runtime import HarnessRuntime
+from pytriton.testing.sequences import HarnessSequences
 from pytriton.testing.source import ModelSource
 from pytriton.testing.targets import Target
 
@@ -63,7 +67,12 @@ class ModelHarness:
             undo.callback(self._source.undo_import)
             config = self._source.read_config(self._given_config)
             self._config = config_to_json(config)
-            self._spec = spec_from_config(config, int(self._source.version))
+            directory = self._source.model_directory
+            states = read_initial_states(ModelPlace(directory.parent, directory), config)
+            version = int(self._source.version)
+            self._spec = spec_from_config(config, version, initial_states=states)
+            has_sequences = self._spec.sequence is not None
+            self._sequences = HarnessSequences(self._spec) if has_sequences else None
             self._runtime = HarnessRuntime(
                 f"{config.instance_group[0].name}_0",
                 str(self._source.version_directory),
@@ -150,8 +159,9 @@ class ModelHarness:
         Raises:
             Exception: as for `execute`.
         """
+        keep = self._sequences.keep if self._sequences is not None else None
         exchanges = [
-            Exchange(request, self._output_names(request), self._spec) for request in requests
+            Exchange(request, self._output_names(request), self._spec, keep) for request in requests
         ]
         received = [(exchange, self._receive(exchange)) for exchange in exchanges]
         with self._runtime_set():
@@ -202,12 +212,18 @@ class ModelHarness:
 
     def _receive(self, exchange: Exchange, flags: int | None = None) -> InferenceRequest:
         request = exchange.request
+        flags = request.flags if flags is None else flags
+        tensors = make_tensors(request, self._spec)
+        names = self._output_names(request) or ()
+        if self._sequences is not None:
+            tensors += self._sequences.inputs(request.correlation_id, flags)
+            names = list(dict.fromkeys((*names, *state_output_names(self._spec))))
         return InferenceRequest.received(
-            make_tensors(request, self._spec),
-            self._output_names(request) or (),
+            tensors,
+            names,
             request.id,
             request.correlation_id,
-            request.flags if flags is None else flags,
+            flags,
             request.timeout_us,
             dict(request.parameters),
             None,
