@@ -248,3 +248,34 @@ def test_removed_instance_gives_back_what_it_holds():
     limiter.remove(holder)
 
     assert limiter.next() is waiter
+
+
+def test_stuck_batches_block_those_that_need_their_resources():
+    limiter = RateLimiter()
+    holder, other = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
+    free, large = limiter.add("c", limits(S=1)), limiter.add("d", limits(R=2, S=1))
+    limiter.wait(holder)
+    limiter.start(holder)
+
+    assert list(limiter.blockers(other, {holder: 1})) == []  # there are two
+    assert list(limiter.blockers(free, {holder: 1})) == []
+    assert list(limiter.blockers(large, {holder: 1})) == [holder]
+    assert list(limiter.blockers(large, {holder: 0})) == []
+
+    limiter.wait(large)
+    limiter.wait(other)
+
+    assert list(limiter.blockers(other, {holder: 1})) == [holder]  # it waits behind the large one
+    assert list(limiter.blockers(free, {holder: 1})) == [holder]
+
+
+def test_those_behind_do_not_block():
+    limiter = RateLimiter()
+    holder, other = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
+    large = limiter.add("c", limits(R=2))
+    limiter.wait(holder)
+    limiter.start(holder)
+    limiter.wait(other)
+    limiter.wait(large)
+
+    assert list(limiter.blockers(other, {holder: 1})) == []

@@ -26,6 +26,16 @@ open(os.path.join(os.path.dirname(__file__), "inside"), "w").close()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
+CALLER = """
+call = pb_utils.InferenceRequest(
+    model_name="leaf", inputs=request.inputs(), requested_output_names=["Y"]
+)
+answer = call.exec()
+if answer.has_error():
+    raise pb_utils.TritonModelException(answer.error().message())
+y = answer.output_tensors()[0].as_numpy()
+"""
+
 
 def group(needs: str, more: str = "") -> str:
     return f"instance_group [{{ kind: KIND_CPU {more} rate_limiter {{ {needs} }} }}]"
@@ -121,3 +131,21 @@ def test_passive_instances_get_no_requests(start_server):
     titles = " ".join(server.worker_titles())
     assert "m_0_0" in titles
     assert [server.infer("m") for _ in range(6)] == [[1.0]] * 6
+
+
+def test_call_that_waits_for_resources_of_its_caller_is_refused(start_server):
+    models = {"caller": limited(shared(1), code(CALLER)), "leaf": limited(shared(1))}
+    server = start_server(models, flags=LIMITED).await_ready()
+
+    with pytest.raises(InferFailedError, match="the call would never be answered"):
+        server.infer("caller")
+
+    assert server.infer("leaf", 2.0) == [2.0]
+
+
+def test_call_runs_if_resources_are_left_for_it(start_server):
+    models = {"caller": limited(shared(1), code(CALLER)), "leaf": limited(shared(1))}
+    flags = [*LIMITED, "--rate-limit-resource=R:2"]
+    server = start_server(models, flags=flags).await_ready()
+
+    assert infer_side_by_side(server, ["caller", "leaf"]) == [[float(n)] for n in range(60)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -251,6 +251,35 @@ class RateLimiter:
             self._used[pool] -= count
             if not self._used[pool]:
                 del self._used[pool]
+
+    def blockers(
+        self, contender: Contender, stuck: Mapping[Contender, int]
+    ) -> Collection[Contender]:
+        """Returns those of which at least one must end a stuck batch before an instance can start.
+
+        Args:
+            contender: The instance that is to start.
+            stuck: How many of their batches do not end by themselves, for some instances.
+        """
+        needs = dict(contender.needs)
+        for place in self._places_before(contender):
+            if not needs.keys().isdisjoint(place.contender.needs):
+                for pool, count in place.contender.needs.items():
+                    needs[pool] = max(count, needs.get(pool, 0))
+        found: dict[Contender, None] = {}
+        for pool, count in needs.items():
+            holders = {each: number for each, number in stuck.items() if pool in each.needs}
+            held = sum(each.needs[pool] * number for each, number in holders.items())
+            if held + count > self._capacity[pool]:
+                found |= dict.fromkeys(holders)
+        return found
+
+    def _places_before(self, contender: Contender) -> list[_Place]:
+        place = contender.waiting
+        if place is not None:
+            return self._waiting[: bisect.bisect_left(self._waiting, place)]
+        tag = max(contender.end_tag, self._groups[contender.group_key].clock)
+        return [each for each in self._waiting if each.start_tag <= tag]
 
     @property
     def has_waiting(self) -> bool:

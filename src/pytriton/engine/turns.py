@@ -14,7 +14,7 @@ from pytriton.engine.rate_limiter import Contender, InstanceLimits, RateLimiter
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from pytriton.executor.base import Instance
 
@@ -34,6 +34,7 @@ class Turns:
         self.limiter = limiter
         self._loop = loop
         self._starts: dict[Contender, Callable[[], bool]] = {}
+        self._contenders: dict[Instance, Contender] = {}
         self._is_running = False
         self._is_due = False
 
@@ -52,14 +53,32 @@ class Turns:
             raise
         return model
 
-    def enable(self, contender: Contender, start: Callable[[], bool]) -> None:
-        """Call `start` when it is the contender's turn; it returns whether it started a batch."""
+    def enable(self, instance: Instance, contender: Contender, start: Callable[[], bool]) -> None:
+        """Call `start` when it is the instance's turn; it returns whether it started a batch."""
+        self._contenders[instance] = contender
         self._starts[contender] = start
 
-    def disable(self, contender: Contender) -> None:
-        """Give a contender no turns: it has no instance."""
-        self._starts.pop(contender, None)
+    def disable(self, instance: Instance) -> None:
+        """Give an instance no more turns."""
+        contender = self._contenders.pop(instance)
+        del self._starts[contender]
         self.limiter.withdraw(contender)
+
+    def blockers(
+        self, instance: Instance, stuck_count: Callable[[Instance], int]
+    ) -> Collection[Instance]:
+        """Returns those of which at least one must end a batch before an instance can start one.
+
+        Args:
+            instance: The instance that is to start a batch.
+            stuck_count: Returns how many batches of an instance do not end by themselves.
+        """
+        contender = self._contenders.get(instance)
+        if contender is None or not contender.needs:
+            return ()
+        instances = {holder: each for each, holder in self._contenders.items() if holder.held}
+        stuck = {holder: stuck_count(each) for holder, each in instances.items()}
+        return [instances[holder] for holder in self.limiter.blockers(contender, stuck)]
 
     def run(self) -> None:
         """Start batches as long as an instance that waits can start."""
@@ -118,7 +137,9 @@ class ModelTurns:
         )
         seat.instance = instance
         self._taken[instance] = seat
-        self._turns.enable(seat.contender, lambda: self._start(instance, seat.contender, start))
+        self._turns.enable(
+            instance, seat.contender, lambda: self._start(instance, seat.contender, start)
+        )
 
     def _start(
         self, instance: Instance, contender: Contender, start: Callable[[Instance], bool]
@@ -158,7 +179,7 @@ class ModelTurns:
         if seat is None:
             return
         seat.instance = None
-        self._turns.disable(seat.contender)
+        self._turns.disable(instance)
         self._give_back(seat, 0)
         if self._is_closed:
             self._drop(seat)

@@ -83,6 +83,7 @@ class RepositoryCore(Core):
             loop,
             load_dependencies=self.repositories.load_dependencies,
             begin_trace=None if self.tracing is None else self.tracing.begin_call,
+            turns=self.turns,
         )
         self._control = CombinedControl(
             self.bound_models,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
+    from pytriton.engine.turns import Turns
     from pytriton.executor.inference import Inference
     from pytriton.messages import (
         InferResponse,
@@ -66,10 +67,12 @@ class ModelCaller:
         *,
         max_depth: int = MAX_DEPTH,
         begin_trace: BeginTrace | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.engine = engine
         self.loop = loop
-        self.waits = WaitGraph()
+        self.waits = WaitGraph(turns)
+        self.has_rate_limiter = turns is not None
         self._max_depth = max_depth
         self._begin_trace = begin_trace
 
@@ -225,6 +228,8 @@ class ModelCall:
             f"the call would never be answered, as {waiting} for calls that they made themselves. "
             "Models that call themselves, or one another in a circle, need more instances."
         )
+        if self._owner.has_rate_limiter:
+            text += " While they call, they hold their resources of the rate limiter."
         self._sink.on_refused(refusal(self._model_name, text))
 
     # Called by the engine

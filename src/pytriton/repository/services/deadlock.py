@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.executor.base import Instance
 
 if TYPE_CHECKING:
+    from pytriton.engine.turns import Turns
     from pytriton.executor.inference import Inference
 
 
@@ -39,9 +40,14 @@ class Wait:
 
 
 class WaitGraph:
-    """Which batches of which instances wait for which requests."""
+    """Which batches of which instances wait for which requests.
 
-    def __init__(self) -> None:
+    Args:
+        turns: The turns of a rate limiter: an instance may also wait for resources.
+    """
+
+    def __init__(self, turns: Turns | None = None) -> None:
+        self._turns = turns
         self._blocking: dict[Instance, dict[Inference, int]] = {}
         self._awaited: dict[Instance, dict[int, dict[Inference, None]]] = {}
 
@@ -109,8 +115,8 @@ class WaitGraph:
         blockers: list[Inference] = []
         for instance in owner.instances:
             if instance not in full:
-                slot_blockers = self._slot_blockers(instance)
-                if slot_blockers is None:
+                slot_blockers = self._slot_blockers(instance) or self._holders_calls(instance)
+                if not slot_blockers:
                     return None
                 blockers += slot_blockers
                 full.add(instance)
@@ -136,6 +142,24 @@ class WaitGraph:
                 return None
             blockers += batches[batch_id]
         return blockers or None  # an instance that runs no batch ends and fails its requests
+
+    def _holders_calls(self, instance: Instance) -> Collection[Inference] | None:
+        """Returns the same if an instance has a free slot, but batches that wait hold resources."""
+        if self._turns is None:
+            return None
+        calls: list[Inference] = []
+        for holder in self._turns.blockers(instance, self._waiting_count):
+            calls += self._blocking.get(holder, ())
+            for inferences in self._awaited.get(holder, {}).values():
+                calls += inferences
+        return calls or None
+
+    def _waiting_count(self, instance: Instance) -> int:
+        """Returns how many of an instance's batches wait for calls."""
+        return sum(
+            bool(self._batch_blockers(instance, batch_id))
+            for batch_id in instance.executing_batches
+        )
 
     def __len__(self) -> int:
         awaited = (each for batches in self._awaited.values() for each in batches.values())

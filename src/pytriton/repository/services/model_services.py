@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.control import ModelControl
     from pytriton.engine.engine import Engine
+    from pytriton.engine.turns import Turns
     from pytriton.messages import InferTensor, ResponseSink
     from pytriton.repository.services.bls import BeginTrace, CallingInstance, ModelCall
     from pytriton.repository.services.custom_metrics import CustomMetrics
@@ -54,11 +55,14 @@ class SharedServices:
         max_depth: int = MAX_DEPTH,
         load_dependencies: LoadDependencies | None = None,
         begin_trace: BeginTrace | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.engine = engine
         self.control = control
         self.metrics = metrics
-        self.caller = ModelCaller(engine, loop, max_depth=max_depth, begin_trace=begin_trace)
+        self.caller = ModelCaller(
+            engine, loop, max_depth=max_depth, begin_trace=begin_trace, turns=turns
+        )
         self.load_dependencies = (
             LoadDependencies() if load_dependencies is None else load_dependencies
         )
