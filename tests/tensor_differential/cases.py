@@ -14,7 +14,7 @@ import numpy as np
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.tensor_differential.models import GOOD, REFUSED, STRATEGY
+from tests.tensor_differential.models import ENSEMBLES, GOOD, REFUSED, STRATEGY
 from tests.tensor_differential.servers import Server
 
 DEADLINE_S = 60
@@ -89,9 +89,10 @@ def infer_grpc(model: str, *inputs: Tensor) -> Ask:
     return ask
 
 
-def classes(model: str, *shape: int) -> Ask:
-    tensor = {**floats(*shape), "data": [0.5, 3.0, 1.0, 2.0] * (prod(shape) // 4)}
-    return infer(model, tensor, outputs=[{"name": "OUT", "parameters": {"classification": 2}}])
+def classes(model: str, *shape: int, names: tuple[str, str] = ("IN", "OUT")) -> Ask:
+    values = [0.5, 3.0, 1.0, 2.0] * (prod(shape) // 4)
+    tensor = {**floats(*shape, name=names[0]), "data": values}
+    return infer(model, tensor, outputs=[{"name": names[1], "parameters": {"classification": 2}}])
 
 
 def generate(kind: str, model: str, **members: Any) -> Ask:
@@ -179,6 +180,21 @@ CASES: dict[str, Ask] = {
     "together batch_tensors": together("batch_tensors", [floats(1, 3)], [floats(3, 2)]),
     "classes labelled": classes("labelled", 2, 4),
     "classes labelled_unbatched": classes("labelled_unbatched", 4),
-    **{f"metadata {name}": metadata(name) for name in GOOD},
+    **{
+        f"classes {name}": classes(name, 2, 4, names=("X", "Y"))
+        for name in ENSEMBLES
+        if name.startswith("classified")
+    },
+    "HTTP reshaped_ensemble": infer("reshaped_ensemble", floats(2, 4, name="X")),
+    "gRPC reshaped_ensemble": infer_grpc("reshaped_ensemble", floats(2, 4, name="X")),
+    "HTTP reshaped_ensemble, as the steps see it": infer(
+        "reshaped_ensemble", floats(2, 2, 2, name="X")
+    ),
+    "HTTP reshaped_in_steps": infer("reshaped_in_steps", floats(2, 4, name="X")),
+    "HTTP reshaped_with_other_rank": infer("reshaped_wrongly", floats(1, 3, 4, name="X")),
+    "together ragged_ensemble": together(
+        "ragged_ensemble", [floats(1, 3, name="X")], [floats(3, 2, name="X")]
+    ),
+    **{f"metadata {name}": metadata(name) for name in (*GOOD, *ENSEMBLES)},
     **{f"load {name}": load(name) for name in (*REFUSED, *STRATEGY)},
 }  # fmt: skip

@@ -110,11 +110,43 @@ GOOD = {
     'batch_output { target_name: "OUT" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "IN" }',
     "labelled": BATCHING + echo([4], SQUARE, out_extra=f"{SQUARE} {LABELLED}"),
     "labelled_unbatched": echo([4], out_extra=LABELLED),
+    "squares": BATCHING + echo([2, 2]),
+    "squares_of_any": BATCHING + echo([-1, 4], out_dims=[-1, 2, 2]),
     "stream": BATCHING
     + "model_transaction_policy { decoupled: true } "
     + tensor("input", "IN", [4])
     + tensor("output", "OUT", [4], SQUARE),
 }  # fmt: skip
+
+
+def ensemble(dims: list[int], *steps: str, extra: str = "", out_extra: str = "") -> str:
+    """An ensemble in which each of these models, with inputs IN and outputs OUT, follows another.
+
+    A model may be an ensemble itself, which is written as its name in brackets.
+    """
+    names = ["X", *(f"between{number}" for number in range(1, len(steps))), "Y"]
+    text = ""
+    for number, model in enumerate(steps):
+        read, written = ("X", "Y") if model.startswith("[") else ("IN", "OUT")
+        text += (
+            f'step {{ model_name: "{model.strip("[]")}" model_version: -1 '
+            f'input_map {{ key: "{read}" value: "{names[number]}" }} '
+            f'output_map {{ key: "{written}" value: "{names[number + 1]}" }} }} '
+        )
+    tensors = tensor("input", "X", dims, extra) + tensor("output", "Y", dims, out_extra)
+    return f'{BATCHING} platform: "ensemble" {tensors} ensemble_scheduling {{ {text} }}'
+
+
+ENSEMBLES = {
+    "classified": ensemble([4], "labelled"),
+    "classified_by_itself": ensemble([4], "labelled", out_extra=LABELLED),
+    "classified_through_another": ensemble([4], "[classified]"),
+    "classified_by_the_last": ensemble([4], "labelled", "batched"),
+    "reshaped_ensemble": ensemble([4], "squares", extra=SQUARE, out_extra=SQUARE),
+    "reshaped_in_steps": ensemble([4], "batched", "batched"),
+    "reshaped_with_other_rank": ensemble([-1, 4], "squares_of_any", out_extra=reshape(-1, 2, 2)),
+    "ragged_ensemble": ensemble([-1], "ragged", extra=RAGGED),
+}
 
 
 def batch_input(kind: str, *sources: str, dtype: str = "data_type: TYPE_INT32") -> str:
@@ -168,9 +200,13 @@ STRATEGY = {
 
 def write_repository(folder: Path) -> None:
     """Write all models to a new folder."""
-    for name, config in {**GOOD, **REFUSED, **STRATEGY}.items():
+    for name, config in {**GOOD, **REFUSED, **STRATEGY, **ENSEMBLES}.items():
         version = folder / name / "1"
         version.mkdir(parents=True)
-        (folder / name / "config.pbtxt").write_text(f'backend: "python" {config}')
-        (folder / name / "labels.txt").write_text(LABELS)
-        (version / "model.py").write_text(STREAM if name == "stream" else ECHO)
+        if name in ENSEMBLES:
+            (folder / name / "config.pbtxt").write_text(config)
+            (folder / name / "labels.txt").write_text(LABELS.upper())
+        else:
+            (folder / name / "config.pbtxt").write_text(f'backend: "python" {config}')
+            (folder / name / "labels.txt").write_text(LABELS)
+            (version / "model.py").write_text(STREAM if name == "stream" else ECHO)

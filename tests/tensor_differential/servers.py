@@ -15,7 +15,7 @@ from pathlib import Path
 from tests import peers
 from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
-from tests.tensor_differential.models import GOOD, write_repository
+from tests.tensor_differential.models import ENSEMBLES, GOOD, write_repository
 
 START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
@@ -41,7 +41,7 @@ def running(command: list[str]) -> Iterator[Server]:
                     *command,
                     f"--model-repository={name}/models",
                     "--model-control-mode=explicit",
-                    *(f"--load-model={model}" for model in GOOD),
+                    *(f"--load-model={model}" for model in (*GOOD, *ENSEMBLES)),
                     f"--http-port={http_port}",
                     f"--grpc-port={grpc_port}",
                     f"--metrics-port={metrics_port}",

@@ -16,6 +16,7 @@ from pytriton.engine.ensemble.column_run import ColumnRuns
 from pytriton.engine.ensemble.ensemble_request import EnsembleRequest
 from pytriton.engine.ensemble.plan import make_plan
 from pytriton.engine.ensemble.recording import record_success
+from pytriton.engine.ensemble.reshaping import Reshaping
 from pytriton.engine.ensemble.step_gate import StepGate
 from pytriton.engine.model_spec import sequence_parameters
 from pytriton.engine.model_state import UNLOADED, ModelState
@@ -78,6 +79,7 @@ class EnsembleModel(ModelStatus):
         self._plans: dict[frozenset[str] | None, Plan] = {}  # by the requested outputs
         self._requests: dict[Inference, EnsembleRequest] = {}
         self._gates = _make_gates(graph)
+        self._reshaping = Reshaping(spec)
         # Those used last. A request that runs may still use one that is being unloaded.
         self._models: dict[int, ServedModel] = {}
         for step in graph.steps:
@@ -162,7 +164,7 @@ class EnsembleModel(ModelStatus):
         plan = self._plan(inference.request.outputs)
         request = EnsembleRequest(self, plan, inference, now_ns)
         self._requests[inference] = request
-        request.start(self.graph.inputs)
+        request.start(self.graph.inputs, self._reshaping.inputs(inference.request.inputs))
 
     def _plan(self, outputs: tuple[str, ...] | None) -> Plan:
         key = None if outputs is None else frozenset(outputs)
@@ -175,6 +177,8 @@ class EnsembleModel(ModelStatus):
     def takes_columns(self) -> bool:
         """See `ServedModel`: if the steps follow one another and all of them take columns."""
         if self._cache is not None or self._gates or not self._plan(None).chain:
+            return False
+        if self._reshaping:
             return False
         models = map(self.find, self.graph.steps)
         return all(model is not None and model.takes_columns for model in models)
@@ -291,8 +295,14 @@ class EnsembleModel(ModelStatus):
         inference = request.inference
         response = None
         if answer.outputs is not None:
+            try:
+                outputs = self._reshaping.outputs(answer.outputs)
+            except ServerError as error:
+                request.is_over = False  # it ends with the error instead
+                request.fail(error)
+                return
             response = InferResponse(
-                self.spec.name, str(self.spec.version), inference.request.id, answer.outputs
+                self.spec.name, str(self.spec.version), inference.request.id, outputs
             )
             if answer.outputs and request.plan.has_steps:
                 asked = inference.request

@@ -67,9 +67,9 @@ class EnsembleRequest:
         self._held = 0  # the number of those that wait for their turn
         self._watchers: list[Callable[[], None]] = []
 
-    def start(self, names: Collection[str]) -> None:
-        """Submit the first steps; `names` are the inputs of the ensemble."""
-        self._advance(self._run.start(self.inference.request.inputs, names))
+    def start(self, names: Collection[str], inputs: Mapping[str, InferTensor]) -> None:
+        """Submit the first steps; `names` are the inputs of the ensemble, `inputs` the given."""
+        self._advance(self._run.start(inputs, names))
 
     def resume(
         self, names: Collection[str], values: Mapping[str, InferTensor], done: Iterable[Step]
