@@ -15,7 +15,7 @@ from pytriton.engine.model_spec import ModelSpec
 from pytriton.engine.request_queue import add_each
 from pytriton.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch, Refusal, Scheduler
 from pytriton.engine.sequence.iterative_inputs import IterativeInputs, make_iterative_inputs
-from pytriton.engine.sequence.scheduler import make_sequence_scheduler
+from pytriton.engine.sequence.strategies import make_sequence_scheduler
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Instance, Outcome, RunningBatch

@@ -216,21 +216,37 @@ def test_backlog_refuses_more_sequences_than_it_may_hold(sequences):
     assert not ask(one, 2, END).refusals
 
 
-def test_cancelled_request_ends_what_waits_of_its_sequence(sequences):
+def test_cancelled_request_ends_its_sequence_after_those_before_it(sequences):
     one = sequences(slots=1)
-    running = ask(one, 1, START)
-    ask(one, 1)
+    running, before = ask(one, 1, START), ask(one, 1)
     (cancelled,) = one.submit(correlation_id=1)
+    behind = ask(one, 1)
     other = ask(one, 2, START)
     cancelled.cancel()
 
-    assert [type(sink.errors[0]) for sink in one.sinks[1:3]] == [CancelledError] * 2
+    assert [type(sink.errors[0]) for sink in (one.sink(2), behind)] == [CancelledError] * 2
     assert not running.final_count
+    assert not before.final_count
     assert ask(one, 1).refusals[0].message == MISSING_START.format(1)
-    one.instance.finish()
-    one.instance.finish()
+    finish_all(one)
     assert running.responses
+    assert before.responses
     assert other.responses
+    one.instance.die()
+    assert one.model.statistics.pending_count == 0
+
+
+def test_cancelled_first_request_ends_its_sequence_at_once(sequences):
+    one = sequences(slots=1)
+    ask(one, 1, START)
+    (cancelled,) = one.submit(correlation_id=1)
+    other = ask(one, 2, START)
+    cancelled.cancel()
+    finish_all(one)
+
+    assert isinstance(one.sink(1).errors[0], CancelledError)
+    assert other.responses
+    assert ask(one, 1).refusals[0].message == MISSING_START.format(1)
 
 
 def test_cancelled_sequence_in_the_backlog_leaves_it(sequences):

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from pytriton.engine.model_spec import SequenceSpec
 from pytriton.engine.scheduling import Dispatch
-from pytriton.engine.sequence.live_sequence import TRANSITIONS, LiveSequence
-from pytriton.engine.sequence.scheduler import END, START, make_sequence_scheduler
+from pytriton.engine.sequence.live_sequence import TRANSITIONS, LiveSequence, SequenceState
+from pytriton.engine.sequence.scheduler import END, START
+from pytriton.engine.sequence.strategies import make_sequence_scheduler
 from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
 from pytriton.executor.inference import CLOSED_SINK
@@ -166,12 +167,14 @@ class Simulation:
 
     def cancel_one(self, each):
         tenancy = self.owners[each]
+        is_in_backlog = self.scheduler._owners[each].state is SequenceState.BACKLOG
         removed = self.scheduler.remove(each)
         if tenancy.running is each:
             assert not removed
             return
-        assert list(removed) == tenancy.waiting
-        self.drop_waiting(tenancy)
+        first = 0 if is_in_backlog else tenancy.waiting.index(each)
+        assert list(removed) == tenancy.waiting[first:]
+        self.drop_waiting(tenancy, first)
 
     def kill(self):
         if len(self.instances) < 2:
@@ -275,10 +278,10 @@ class Simulation:
         if not tenancy.waiting and not tenancy.is_closed:
             tenancy.idle_ns = self.now_ns
 
-    def drop_waiting(self, tenancy):
+    def drop_waiting(self, tenancy, first=0):
         self.close(tenancy)
-        waiting, tenancy.waiting = tenancy.waiting, []
-        for each in waiting:
+        dropped, tenancy.waiting = tenancy.waiting[first:], tenancy.waiting[:first]
+        for each in dropped:
             self.end(each)
 
     def close(self, tenancy):

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING
 from pytriton.engine.request_queue import add_each
 from pytriton.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal
 from pytriton.engine.sequence.backlog import Backlog
-from pytriton.engine.sequence.direct import DirectSlots
 from pytriton.engine.sequence.live_sequence import LiveSequence, SequenceState
-from pytriton.engine.sequence.oldest import OldestSlots
 from pytriton.engine.sequence.opening import SequenceOpening
-from pytriton.engine.sequence.sequence_inputs import SequenceInputs
 from pytriton.engine.sequence.slots import FULL
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.scheduling import Decision
+    from pytriton.engine.sequence.sequence_inputs import SequenceInputs
     from pytriton.engine.sequence.slots import InstanceSlots
     from pytriton.executor.base import Instance, RunningBatch
     from pytriton.messages import InferRequest
@@ -48,23 +46,6 @@ _IDLE = SequenceState.IDLE
 _READY = SequenceState.READY
 _RUNNING = SequenceState.RUNNING
 _ENDED = SequenceState.ENDED
-
-
-def make_sequence_scheduler(spec: ModelSpec) -> SequenceScheduler:
-    """Returns the scheduler that the configuration of a sequence model asks for."""
-    assert spec.sequence is not None, f"model {spec.name} has no sequences"
-    settings = spec.sequence
-
-    def direct(instance: Instance) -> InstanceSlots:
-        slot_count = max(1, spec.max_batch_size)
-        # While a decoupled model answers some slots for long, the others go on.
-        return DirectSlots(instance, settings, slot_count, is_exclusive=not spec.decoupled)
-
-    def oldest(instance: Instance) -> InstanceSlots:
-        return OldestSlots(instance, settings, spec.max_batch_size)
-
-    make_slots = direct if settings.max_candidates is None else oldest
-    return SequenceScheduler(spec, SequenceInputs(spec), make_slots)
 
 
 class SequenceScheduler:
@@ -86,6 +67,7 @@ class SequenceScheduler:
         self._name = spec.name
         self._is_batched = spec.max_batch_size > 0
         self._inputs = inputs
+        self._no_states = inputs.new_states()  # of sequences whose first request is not ready
         self._make_slots = make_slots
         self._opening = SequenceOpening(spec.name, spec.sequence)
         self._idle_ns = 1000 * spec.sequence.idle_us
@@ -148,11 +130,14 @@ class SequenceScheduler:
         return add_each(self.add, inferences, now_ns)
 
     def remove(self, inference: Inference) -> Sequence[Inference]:
-        """Remove a cancelled request and all that wait with it; its sequence has ended."""
+        """Remove a cancelled request and those behind it; its sequence ends with those before."""
         sequence = self._owners.get(inference)
         if sequence is None or sequence.running is inference:
             return ()
-        return self._abort(sequence)
+        if sequence.state is _BACKLOG or sequence.waiting[0] is inference:
+            return self._abort(sequence)
+        self._close(sequence)
+        return self._forget_waiting(sequence, sequence.waiting.index(inference))
 
     def expire(self, now_ns: int) -> list[Refusal]:
         """End idle sequences, and those in the backlog whose timeout is over."""
@@ -290,7 +275,7 @@ class SequenceScheduler:
         if slots is None:
             self._opening.check_backlog(request, len(self._backlog))
         state = _BACKLOG if slots is None else _IDLE
-        sequence = LiveSequence(request.correlation_id, state, self._inputs.new_states())
+        sequence = LiveSequence(request.correlation_id, state, self._no_states)
         sequence.has_generated_id = is_generated
         self._open[sequence.id] = sequence
         if slots is None:
@@ -344,13 +329,19 @@ class SequenceScheduler:
             sequence.slots.remove_ready(sequence)
         elif state is _BACKLOG:
             self._backlog.remove(sequence)
-        removed = list(sequence.waiting)
-        sequence.waiting.clear()
+        removed = self._forget_waiting(sequence)
+        if state is not _RUNNING:
+            self._end(sequence)
+        return removed
+
+    def _forget_waiting(self, sequence: LiveSequence, first: int = 0) -> list[Inference]:
+        """Remove and return the waiting requests of a sequence, from number `first`."""
+        waiting = sequence.waiting
+        removed = [waiting.pop() for _ in range(len(waiting) - first)]
+        removed.reverse()
         self._waiting_count -= len(removed)
         for inference in removed:
             del self._owners[inference]
-        if state is not _RUNNING:
-            self._end(sequence)
         return removed
 
     def _close(self, sequence: LiveSequence) -> None:
