@@ -549,3 +549,51 @@ def test_bound_model_that_a_client_unloads_takes_the_ensemble_with_it(scene, rep
     it.engine.set_ready(model)
     it.run(it.engine.followed())
     assert ready(it) == "bound e"
+
+
+def test_bound_model_is_stopped_only_after_the_last_request_of_the_ensemble(scene, repository):
+    write_ensemble(repository, "e", "bound")
+    it = scene(mode="none", awaits_bound_models=True)
+    it.run(it.models.start())
+    model = bind(it, "bound")
+    sink = it.submit("e")
+
+    unloading = it.task(it.engine.unload(model))
+    it.run(asyncio.sleep(0.01))
+    assert model.state is ModelState.UNLOADING
+
+    it.ensembles[0].stop()
+    assert sink.final_count == 1
+    it.run(unloading)
+    assert model.state is ModelState.UNAVAILABLE
+
+
+def test_bound_model_is_stopped_in_time_although_an_ensemble_still_runs(scene, repository):
+    write_ensemble(repository, "e", "bound")
+    it = scene(mode="none", awaits_bound_models=True)
+    it.run(it.models.start())
+    model = bind(it, "bound")
+    it.submit("e")
+
+    it.run(it.engine.unload(model, timeout_s=0.01))
+
+    assert model.state is ModelState.UNAVAILABLE
+    it.ensembles[0].stop()
+
+
+def test_ensemble_that_is_read_while_its_step_is_loaded_by_somebody_else_follows(scene, repository):
+    write_step(repository, "a")
+    it = scene(mode="poll")
+    it.run(it.models.start())
+    write_step(repository, "slow")
+    it.loader.gates["slow"] = asyncio.Event()
+    first = it.task(it.models.poll_once())
+    it.until(lambda: it.loader.running["slow"])
+
+    write_ensemble(repository, "e", "a", "slow")
+    it.run(it.models.poll_once())
+    assert ready(it) == "a"
+
+    it.loader.gates["slow"].set()
+    it.run(first)
+    assert ready(it) == "a e slow"

@@ -6,6 +6,8 @@ It depends on neither HTTP nor gRPC, so an in-process user, an ensemble or a tes
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,6 +56,8 @@ class Engine:
         self.on_bound_changed: Callable[[str], None] = _do_nothing
         # Waits until ensembles have followed the changes of bound models; None: there are none.
         self.followed: Callable[[], Awaitable[None]] | None = None
+        # Waits until no ensemble needs a model that gets no new requests; None: there are none.
+        self.released: Callable[[ServedModel], Awaitable[None]] | None = None
         # Waits until every front end knows the current models; None: all are in this process.
         self.settled: Callable[[], Awaitable[None]] | None = None
 
@@ -136,6 +140,9 @@ class Engine:
         if model.state is ModelState.READY:
             model.become(ModelState.UNLOADING)
         try:
+            if self.released is not None:  # the last requests of ensembles may need it
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.released(model), timeout_s)
             await model.drain(timeout_s)
         finally:
             self.end_draining(model)

@@ -67,6 +67,7 @@ class ModelSet:
         self._following: asyncio.Task[None] | None = None
         engine.on_bound_changed = self._on_bound_changed
         engine.followed = self._followed
+        engine.released = use.released
 
     def lifecycle(self, name: str) -> ModelLifecycle:
         """Returns the life of a model, which begins if it is not known yet."""
@@ -129,7 +130,10 @@ class ModelSet:
 
         order = waits([*loaded, *dependents(loaded, steps) - loaded.keys()], steps)
         with self._waiting(order), self._announced(loaded):
-            return await run_in_order(order, work)
+            outcomes = await run_in_order(order, work)
+        # Ensembles that another load has read meanwhile, while these models were not there yet.
+        await self._refresh_all(dependents(loaded, self.steps()) - order.keys())
+        return outcomes
 
     async def unload(self, names: Collection[str]) -> None:
         """Unload models; ensembles on top of them leave the service first."""
@@ -138,12 +142,12 @@ class ModelSet:
         above = dependents(known, steps).difference(known)
         for name in known:
             self.lifecycles[name].forget()
-        for name in bottom_up(above, steps):
-            await self._refresh(name)
-        for name in reversed(bottom_up(known, steps)):
+        await self._refresh_all(above)
+        for name in reversed(bottom_up(steps.keys() & known, steps)):
             await self.lifecycles[name].unload()
-        for name in bottom_up(above, steps):  # one that was loaded again meanwhile
-            await self._refresh(name)
+        others = [name for name in known if name not in steps]
+        await asyncio.gather(*(self.lifecycles[name].unload() for name in others))
+        await self._refresh_all(above)  # one that was loaded again meanwhile
 
     async def stop(self, timeout_s: float | None) -> None:
         """Stop all models; those of steps after the ensembles, whose last requests need them."""
@@ -225,6 +229,11 @@ class ModelSet:
                 if announced.get(name) is config:  # else another load has read it, too
                     del announced[name]
 
+    async def _refresh_all(self, names: Collection[str]) -> None:
+        """Let ensembles follow their steps, from the bottom up."""
+        for name in bottom_up(names, self.steps()):
+            await self._refresh(name)
+
     async def _refresh(self, name: str) -> None:
         try:
             await self.lifecycles[name].refresh()
@@ -245,9 +254,7 @@ class ModelSet:
         try:
             while self._rebound:
                 changed, self._rebound = self._rebound, set()
-                steps = self.steps()
-                for name in bottom_up(dependents(changed, steps), steps):
-                    await self._refresh(name)
+                await self._refresh_all(dependents(changed, self.steps()))
         finally:
             self._following = None
 

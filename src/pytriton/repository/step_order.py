@@ -26,15 +26,15 @@ def waits(names: Iterable[str], steps: Steps) -> dict[str, list[str]]:
 
     Models of a cycle do not wait for each other, so that all of them get to the check of cycles.
     """
-    names = list(names)
-    reached = {name: _reached([name], steps) for name in names if name in steps}
+    members = dict.fromkeys(names)
+    reached = {name: _reached([name], steps) for name in members if name in steps}
     return {
         name: [
             step
             for step in dict.fromkeys(steps.get(name, ()))
-            if step in names and step != name and name not in reached.get(step, ())
+            if step in members and step != name and name not in reached.get(step, ())
         ]
-        for name in names
+        for name in members
     }
 
 
