@@ -212,7 +212,7 @@ TOLD = (
     bls("chain", "once", "NO", "1"),
     bls("repeat_alone", "stream", "B", "4", "5"),
     bls("repeat_alone", "stream", "B"),
-    bls("repeat_nested", "stream", "B", "1", "2"),
+    bls("add_then_repeat", "stream", "B", "1", "2"),
     bls("repeat_alone", "once", "B", "1"),
 )
 
