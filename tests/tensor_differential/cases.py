@@ -191,7 +191,7 @@ CASES: dict[str, Ask] = {
         "reshaped_ensemble", floats(2, 2, 2, name="X")
     ),
     "HTTP reshaped_in_steps": infer("reshaped_in_steps", floats(2, 4, name="X")),
-    "HTTP reshaped_with_other_rank": infer("reshaped_wrongly", floats(1, 3, 4, name="X")),
+    "HTTP reshaped_with_other_rank": infer("reshaped_with_other_rank", floats(1, 3, 4, name="X")),
     "together ragged_ensemble": together(
         "ragged_ensemble", [floats(1, 3, name="X")], [floats(3, 2, name="X")]
     ),
