@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pytriton.dtypes import FP32
-from pytriton.transport.arena import SEGMENT_BYTES, Arena, RemoteBlock
+from pytriton.transport.arena import SEGMENT_BYTES, Arena, Block, RemoteBlock, block_bytes, give_up
 from pytriton.transport.frames import Execute, TensorRef
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
@@ -86,8 +86,13 @@ class Trio:
 def block_of(array: np.ndarray) -> RemoteBlock:
     while isinstance(array.base, np.ndarray):
         array = array.base
-    assert isinstance(array.base, RemoteBlock)
+    assert isinstance(array.base, RemoteBlock | Block)
     return array.base
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array that is a whole block, as the engine has them."""
+    return block_bytes(block_of(array)).data
 
 
 def take_all(channel: MemoryChannel) -> list[np.ndarray]:
@@ -145,6 +150,106 @@ def test_part_of_a_block_can_be_forwarded(trio):
     (read,) = take_all(trio.reader)
 
     assert read.tolist() == [5.0] * 16
+
+
+# Tensors that a payload passes on by itself
+
+
+def pass_on(trio: Trio, *pieces: memoryview) -> None:
+    """Send pieces as one tensor from the middle to the reader."""
+    size = sum(map(len, pieces))
+    payload = trio.to_reader.payload()
+    assert payload.add_parts(pieces) is None
+    block, offset = payload.add(pieces, size)
+    ref = TensorRef("x", FP32.number, (size // 4,), offset, size, block)
+    trio.to_reader.send(Execute(1, [1], [ref]), payload)
+
+
+def test_tensor_that_is_given_up_is_passed_on_without_a_copy(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    give_up(bytes_of(array))
+    pass_on(trio, bytes_of(array))
+    (read,) = take_all(trio.reader)
+
+    assert (read == 1).all()
+    assert trio.arenas["middle"].reserved_bytes == 0
+
+
+def test_tensor_that_is_not_given_up_is_copied(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    pass_on(trio, bytes_of(array))
+    (read,) = take_all(trio.reader)
+    array[:] = 2
+
+    assert (read == 1).all()
+    assert trio.arenas["middle"].reserved_bytes == SEGMENT_BYTES
+
+
+def test_neighbours_in_a_block_are_passed_on_as_one_tensor(trio):
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    data = bytes_of(array)
+    give_up(data)
+    pass_on(trio, data[: 4 * COUNT // 2], data[4 * COUNT // 2 :])
+    (read,) = take_all(trio.reader)
+
+    assert (read == 1).all()
+    assert trio.arenas["middle"].reserved_bytes == 0
+
+
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_pieces_that_are_not_neighbours_are_joined(trio, is_swapped):
+    trio.send(1)
+    trio.send(2)
+    first, second = map(bytes_of, take_all(trio.from_owner))
+    half = 2 * COUNT
+    pieces = [first[half:], first[:half]] if is_swapped else [first[:half], second[half:]]
+    pass_on(trio, *pieces)
+    (read,) = take_all(trio.reader)
+
+    assert read.tolist() == [1.0] * (COUNT // 2) + [1.0 if is_swapped else 2.0] * (COUNT // 2)
+    assert trio.arenas["middle"].reserved_bytes == SEGMENT_BYTES
+
+
+def test_block_that_its_owner_still_reads_cannot_be_given_up(trio):
+    block = trio.arenas["owner"].allocate(4 * COUNT)
+    kept = block_bytes(block).view(np.float32)
+    kept[:] = 1
+    payload = trio.owner.payload()
+    number, offset = payload.add([bytes_of(kept)], kept.nbytes)
+    ref = TensorRef("x", FP32.number, kept.shape, offset, kept.nbytes, number)
+    trio.owner.send(Execute(1, [1], [ref]), payload)
+    (array,) = take_all(trio.from_owner)
+    give_up(bytes_of(array))
+    pass_on(trio, bytes_of(array))
+    (read,) = take_all(trio.reader)
+    read[:] = 2
+
+    assert (kept == 1).all()
+
+
+def test_block_of_another_arena_of_this_process_is_passed_on_without_a_copy(trio):
+    other = Arena()
+    array = block_bytes(other.allocate(4 * COUNT)).view(np.float32)
+    array[:] = 3
+    give_up(bytes_of(array))
+    pass_on(trio, bytes_of(array))
+    (read,) = take_all(trio.reader)
+    assert (read == 3).all()
+    assert trio.arenas["middle"].reserved_bytes == 0
+    assert trio.reader.tracker.mapped_count == 1
+
+    del array, read
+    trio.tell()
+    other.trim(idle_seconds=0)
+    gc.collect()
+    trio.tell()
+
+    assert other.reserved_bytes == 0
+    assert trio.lent() == [0, 0, 0, 0]
+    assert trio.reader.tracker.mapped_count == 0
 
 
 @pytest.mark.parametrize("first", ["middle", "reader"])

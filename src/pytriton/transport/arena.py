@@ -41,10 +41,11 @@ _numbers = itertools.count(1)  # ids of blocks, also of blocks of other processe
 class Block:
     """A part of this process's arena; its memory is free again when the object is deleted."""
 
-    __slots__ = ("__weakref__", "_allocator", "id", "offset", "segment", "size")
+    __slots__ = ("__weakref__", "_allocator", "id", "is_unshared", "offset", "segment", "size")
 
     def __init__(self, allocator: _SegmentAllocator, offset: int, size: int) -> None:
         self.id = next(_numbers)
+        self.is_unshared = False  # set by `give_up`
         self._allocator = allocator
         self.segment = allocator.segment
         self.offset = offset
@@ -75,14 +76,16 @@ class RemoteBlock:
         extent: Its offset and size in the segment.
         release: Called at the end with the peer's id of the block, and whether the block is to be
             abandoned.
-        is_unshared: Whether the owner does not read it any more, so that it may be forwarded to a
-            process that writes to it.
+        is_given: Whether the owner has made it for the message and does not read it any more.
+        is_unshared: Whether it may also be forwarded to a process that writes to it, because nobody
+            here reads it any more, either; see `give_up`.
     """
 
     __slots__ = (
         "_is_abandoned",
         "_release",
         "id",
+        "is_given",
         "is_unshared",
         "offset",
         "owner_id",
@@ -97,8 +100,10 @@ class RemoteBlock:
         extent: tuple[int, int],
         release: Callable[[int, bool], None],
         *,
+        is_given: bool = False,
         is_unshared: bool = False,
     ) -> None:
+        self.is_given = is_given
         self.is_unshared = is_unshared
         self.id = next(_numbers)  # used if the block is forwarded to another process
         self.owner_id = owner_id
@@ -134,6 +139,17 @@ def find_block(data: Any) -> tuple[Block | RemoteBlock, int] | None:
         return None
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return block, address - block.segment.address - block.offset
+
+
+def give_up(data: Any) -> None:
+    """Let the bytes of a tensor be passed on by reference to a process that may write to them.
+
+    The caller must be the only one that has read them, and must not read them again. If their owner
+    is a process that may still read them, they will be copied as ever.
+    """
+    found = find_block(data)
+    if found is not None and (isinstance(found[0], Block) or found[0].is_given):
+        found[0].is_unshared = True
 
 
 def find_unshared_remote_block(

@@ -53,7 +53,7 @@ class BlockTracker:
         self._lock = threading.RLock()
         self._lent: dict[int, list[Block | RemoteBlock]] = {}  # one reference per use by the peer
         self._known_segments: set[int] = set()  # segments that the peer has mapped
-        self._forwarded: dict[int, weakref.ref[ReceivedSegment]] = {}
+        self._forwarded: dict[int, weakref.ref[Segment | ReceivedSegment]] = {}
         self._dropped_segments: deque[int] = deque()
         self._mappings: dict[int, ReceivedSegment] = {}  # by the peer's id
         self._released: deque[int] = deque()
@@ -95,12 +95,15 @@ class BlockTracker:
         for block in payload.blocks:
             segment = block.segment
             if segment.id not in self._known_segments:
-                self._add_segment(segment)
+                # Its arena may be that of another channel, which drops it without telling us.
+                is_foreign = isinstance(segment, ReceivedSegment) or block.is_unshared
+                self._add_segment(segment, is_foreign=is_foreign)
                 update.segments.append(SegmentRef(segment.id, segment.size))
                 descriptors.append(segment.descriptor)
             with self._lock:
                 self._lent.setdefault(block.id, []).append(block)
-            update.blocks.append(BlockRef(block.id, segment.id, block.offset, block.size))
+            is_given = block.id not in payload.lent_ids
+            update.blocks.append(BlockRef(block.id, segment.id, block.offset, block.size, is_given))
         self.has_update = False  # first: later entries may miss this update and set the flag again
         while self._dropped_segments:
             update.dropped_segments.append(self._dropped_segments.popleft())
@@ -141,6 +144,7 @@ class BlockTracker:
                 mapping,
                 extent,
                 self._release,
+                is_given=block.is_given,
                 is_unshared=self._peer_gives_up_blocks,
             )
             blocks[block.id] = block_bytes(remote)
@@ -159,10 +163,9 @@ class BlockTracker:
         self._dropped_segments.clear()
         self._mappings.clear()  # arrays that are in use keep their mappings
 
-    def _add_segment(self, segment: Segment | ReceivedSegment) -> None:
+    def _add_segment(self, segment: Segment | ReceivedSegment, *, is_foreign: bool) -> None:
         self._known_segments.add(segment.id)
-        if isinstance(segment, ReceivedSegment):
-            # The owner's arena is in another process. The peer is told when our mapping is gone.
+        if is_foreign:  # the peer is told when our mapping is gone
             segment_id = segment.id
             self._forwarded[segment_id] = weakref.ref(
                 segment, lambda _: self._drop_forwarded(segment_id)

@@ -38,6 +38,7 @@ class Payload(msgspec.Struct, eq=False):
         inline_size: Their number.
         blocks: The blocks that the message refers to.
         returned_blocks: The same, of blocks of the receiver.
+        lent_ids: The ids of those in `blocks` that were not allocated for this message.
     """
 
     arena: Arena | None
@@ -46,6 +47,7 @@ class Payload(msgspec.Struct, eq=False):
     inline_size: int = 0
     blocks: list[Block | RemoteBlock] = []
     returned_blocks: list[RemoteBlock] = []
+    lent_ids: list[int] = []
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Add `pieces` as one tensor; returns its block (0: inside the message) and offset."""
@@ -60,7 +62,7 @@ class Payload(msgspec.Struct, eq=False):
                 self.inline.append(_PADDING[padding])
             self.inline_size = offset + size + padding
             return 0, offset
-        if len(pieces) == 1 and (found := find_block(pieces[0])) is not None:
+        if (found := _find_place(pieces)) is not None:
             block, offset = found
             if offset % INLINE_ALIGNMENT == 0 and self._may_lend(arena, block):
                 return self._lend(block), offset
@@ -77,10 +79,11 @@ class Payload(msgspec.Struct, eq=False):
     def add_parts(self, pieces: Sequence[Buffer]) -> list[PartRef] | None:
         """Refer to pieces of one tensor in blocks of other processes; the receiver joins them.
 
-        Returns None if `add` has to copy the pieces, because not all of them are in such blocks.
+        Returns None if `add` has to copy the pieces, because not all of them are in such blocks, or
+        if it can refer to all of them as one.
         """
         arena = self.arena
-        if arena is None:
+        if arena is None or _find_place(pieces) is not None:
             return None
         found = []
         for piece in pieces:
@@ -111,14 +114,32 @@ class Payload(msgspec.Struct, eq=False):
         return self._lend(block)
 
     def _may_lend(self, arena: Arena, block: Block | RemoteBlock) -> bool:
-        if isinstance(block, Block):
-            return arena.owns(block)
-        return self.forwards or block.is_unshared
+        if isinstance(block, Block) and arena.owns(block):
+            return True
+        return block.is_unshared or (self.forwards and isinstance(block, RemoteBlock))
 
     def _lend(self, block: Block | RemoteBlock) -> int:
         if block not in self.blocks:
             self.blocks.append(block)
+            self.lent_ids.append(block.id)
         return block.id
+
+
+def _find_place(pieces: Sequence[Buffer]) -> tuple[Block | RemoteBlock, int] | None:
+    """Returns the block that contains all pieces one after the other, and where they begin in it.
+
+    So are the outputs of a batch whose requests are again together in the next batch.
+    """
+    if not pieces or (first := find_block(pieces[0])) is None:
+        return None
+    block, offset = first
+    at = offset + len(pieces[0])
+    for piece in pieces[1:]:
+        found = find_block(piece)
+        if found is None or found[0] is not block or found[1] != at:
+            return None
+        at += len(piece)
+    return first
 
 
 class Received(msgspec.Struct, eq=False):

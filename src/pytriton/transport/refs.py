@@ -37,6 +37,7 @@ class BlockRef(msgspec.Struct, array_like=True, gc=False):
     segment: int
     offset: int
     size: int
+    is_given: bool = False  # the sender has made it for this message and does not read it any more
 
 
 class SegmentRef(msgspec.Struct, array_like=True, gc=False):

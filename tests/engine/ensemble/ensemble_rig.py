@@ -46,7 +46,7 @@ class EnsembleRig:
             model: Any = EnsembleModel(spec, graph, self.engine, self.loop, self._cache)
             self.ensembles[config.name] = model
         else:
-            model = Model(spec_from_config(config, 1), self.loop)
+            model = Model(spec_from_config(config, 1), self.loop, self._cache)
             model.add_instance(FakeInstance(config.name, model, concurrency=8))
             self.models[config.name] = model
         self.configs[config.name] = config

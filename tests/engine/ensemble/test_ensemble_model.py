@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from pytriton import dtypes
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model_state import ModelState
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError, UnsupportedError
+from pytriton.messages import InferTensor
+from pytriton.transport.arena import Arena, block_bytes, find_block
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 
@@ -222,6 +225,24 @@ def test_cached_answer_runs_no_step() -> None:
     assert response.parameters is None
     assert len(rig.instance("a").batches) == 1
     assert rig.ensembles["e"].statistics.cache_hit.count == 1
+
+
+def test_output_that_the_cache_still_has_to_copy_is_not_given_up() -> None:
+    cached = model_config("a", dims=[1 << 16])
+    cached.response_cache.enable = True
+    steps = CHAIN.ensemble_scheduling.step
+    rig = EnsembleRig(
+        cached,
+        model_config("b", dims=[1 << 16]),
+        ensemble_config(*steps, dims=[1 << 16]),
+        cache=ResponseCache(1 << 20),
+    )
+    shape = (1, 1 << 16)
+    rig.infer("e", InferTensor("X", dtypes.FP32, shape, bytes(4 << 16)))
+    data = block_bytes(Arena().allocate(4 << 16)).data
+    rig.answer("a", InferTensor("OUT", dtypes.FP32, shape, data))
+
+    assert find_block(rig.request("b").inputs["IN"].data) is None
 
 
 # Lifecycle

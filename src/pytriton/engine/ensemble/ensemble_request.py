@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from pytriton.engine.ensemble.run import Call, EnsembleRun, StuckError
+from pytriton.engine.ensemble.run import Call, EnsembleRun, StuckError, unshareable
 from pytriton.errors import CancelledError, InvalidArgumentError, ServerError
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
@@ -129,6 +129,10 @@ class EnsembleRequest:
             self.fail(CancelledError(""))
             return
         outputs = None if response is None else response.outputs
+        if outputs and step.inference.cache_key is not None:
+            # The cache copies them after this. Until then, no step may write to them.
+            for output in outputs:
+                output.data = unshareable(output.data)
         self._advance(self._run.respond(step.call, outputs, is_final=final))
 
     def on_step_error(self, step: RunningStep, error: ServerError, *, final: bool) -> None:

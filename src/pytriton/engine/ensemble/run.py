@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytriton.messages import InferTensor
+from pytriton.transport.arena import give_up
 from pytriton.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
@@ -143,9 +144,11 @@ class EnsembleRun:
             if each in plan.converted:
                 shape = _input_shape(shape, each, batches=step.batches)
             if each.tensor in plan.shared:
-                data = _unshareable(data)
+                data = unshareable(data)
             else:
                 frame.values[each.tensor] = None  # its memory is free after this step
+                if len(data) > INLINE_TENSOR_BYTES:
+                    give_up(data)
             inputs[each.name] = InferTensor(each.name, value.dtype, shape, data, value.strings)
         return Call(step, frame, inputs)
 
@@ -213,7 +216,7 @@ def _converted(shape: tuple[int, ...], rank: int, *, batches: bool) -> tuple[int
     return shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
 
 
-def _unshareable(data: memoryview | bytes) -> memoryview | bytes:
+def unshareable(data: memoryview | bytes) -> memoryview | bytes:
     """Returns the same bytes, but so that an instance copies them instead of using their block."""
     if len(data) <= INLINE_TENSOR_BYTES:
         return data
