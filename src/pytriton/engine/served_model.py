@@ -98,7 +98,10 @@ class ServedModel(InferenceOwner, Protocol):
 
     @property
     def takes_columns(self) -> bool:
-        """Whether `submit_chunk` may be used; not for decoupled and iterative models."""
+        """Whether `submit_chunk` may be used; not for decoupled and iterative models.
+
+        The members of a chunk for a model with sequences have a request record each.
+        """
 
     @property
     def prefers_columns(self) -> bool:

@@ -69,8 +69,11 @@ class SequenceScheduler:
         self._inputs = inputs
         self._no_states = inputs.new_states()  # of sequences whose first request is not ready
         self._make_slots = make_slots
-        self._opening = SequenceOpening(spec.name, spec.sequence)
-        self._idle_ns = 1000 * spec.sequence.idle_us
+        settings = spec.sequence
+        self._adds_inputs = bool(settings.controls or settings.states)
+        self._reads_answers = bool(settings.states or settings.generates_ids)
+        self._opening = SequenceOpening(spec.name, settings)
+        self._idle_ns = 1000 * settings.idle_us
         self._slots: dict[Instance, InstanceSlots] = {}
         self._open: dict[int | str, LiveSequence] = {}  # those that take more requests, by id
         self._owners: dict[Inference, LiveSequence] = {}  # of waiting and running requests
@@ -198,7 +201,9 @@ class SequenceScheduler:
             if sequence is None:
                 batch.null_rows += 1
                 continue
-            error = self._keep_states(sequence, outcome)
+            error = None
+            if self._reads_answers or outcome.is_rescheduled:
+                error = self._keep_states(sequence, outcome)
             passed_on.append(outcome if error is None else _failed(outcome, error))
             if outcome.is_final:
                 del self._owners[inferences[outcome.position]]
@@ -217,9 +222,10 @@ class SequenceScheduler:
             sequence.state = _RUNNING
             request = inference.request
             flags = request.flags
-            self._inputs.add(
-                request, sequence.states, is_start=bool(flags & START), is_end=bool(flags & END)
-            )
+            if self._adds_inputs:
+                self._inputs.add(
+                    request, sequence.states, is_start=bool(flags & START), is_end=bool(flags & END)
+                )
         self._waiting_count -= len(inferences)
         null_count = len(choice) - len(inferences)
         if null_count:
