@@ -342,3 +342,30 @@ def test_client_that_gives_up_waiting_ends_the_request(start_server):
 
     assert gave_up.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     assert eventually(lambda: server.infer("pipe", 1.0) == [1.0])
+
+
+def test_step_that_dies_fails_its_requests_once_and_comes_back(start_server):
+    patient = model(code(UNTIL_CANCELLED), **HELD)
+    models = {
+        "plus": model(code("y = x + 1")),
+        "patient": patient,
+        "pipe": ensemble("plus", "patient"),
+    }
+    server = start_server(models).await_ready()
+
+    def ask():
+        with server.grpc_client() as client:
+            client.infer("pipe", inputs(triton_grpc))
+
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask)
+        assert eventually((server.repository / "patient" / "1" / "started").exists)
+        (worker,) = [each for each in server.workers() if "patient" in " ".join(each.cmdline())]
+        worker.kill()
+        with pytest.raises(InferenceServerException) as failed:
+            answer.result(DEADLINE_S)
+    server.let_go("patient")
+
+    assert failed.value.message().startswith("in ensemble 'pipe', ")
+    assert eventually(lambda: server.serves("pipe") and server.infer("pipe", 1.0) == [2.0])
+    assert failures(server, "pipe") == 1
