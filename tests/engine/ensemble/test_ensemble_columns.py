@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from pytriton.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.engine.ensemble.graph import make_graph
 from pytriton.engine.ensemble.step_rules import complete_ensemble
 from pytriton.engine.model import Model
+from pytriton.engine.model_spec import SequenceSpec
 from pytriton.executor.columns import make_members, shared_request
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import DoublingInstance, Ends, signature
@@ -232,6 +234,16 @@ def test_chunk_continues_as_requests_if_a_step_is_gone() -> None:
         scene.ends.of(chunk)
         == [("failed", "in ensemble 'e', Request for unknown model: 'b' is not found")] * 2
     )
+
+
+def test_ensemble_with_a_sequence_model_takes_no_columns() -> None:
+    scene = Scene()
+    step_model = scene.engine.lookup("b")
+    assert isinstance(step_model, Model)
+    step_model.spec = msgspec.structs.replace(step_model.spec, sequence=SequenceSpec())
+
+    assert step_model.takes_columns
+    assert not scene.model.takes_columns
 
 
 @given(st.integers(0, 2**32))

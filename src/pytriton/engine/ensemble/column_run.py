@@ -135,7 +135,7 @@ class ColumnRuns:
         step = slab.plan.chain[slab.position]
         model = self._owner.find(step)
         signature = None
-        if model is not None and model.takes_columns:
+        if model is not None and takes_step_chunks(model):
             signature = self._signature(step, model, slab)
         if model is None or signature is None:
             for index in range(slab.first, slab.end):
@@ -221,6 +221,11 @@ class ColumnRuns:
             done += 1
         member = slab.chunk.members[index]
         self._owner.continue_member(member, slab.plan, values, done, slab.compute_ns)
+
+
+def takes_step_chunks(model: ServedModel) -> bool:
+    """Returns whether a model takes chunks as a step: no sequence model, which needs the ids."""
+    return model.takes_columns and model.spec.sequence is None
 
 
 def _step_requests(

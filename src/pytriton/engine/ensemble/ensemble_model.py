@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.delivery import deliver, not_ready_error
-from pytriton.engine.ensemble.column_run import ColumnRuns
+from pytriton.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
 from pytriton.engine.ensemble.ensemble_request import EnsembleRequest
 from pytriton.engine.ensemble.plan import make_plan
 from pytriton.engine.ensemble.recording import record_success
@@ -181,7 +181,7 @@ class EnsembleModel(ModelStatus):
         if self._reshaping:
             return False
         models = map(self.find, self.graph.steps)
-        return all(model is not None and model.takes_columns for model in models)
+        return all(model is not None and takes_step_chunks(model) for model in models)
 
     @property
     def prefers_columns(self) -> bool:
