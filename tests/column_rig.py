@@ -14,7 +14,7 @@ from pytriton import dtypes
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model import Model, ModelState
 from pytriton.errors import InternalError
-from pytriton.executor.batch_tracker import BatchTracker, ModelLabels
+from pytriton.executor.batch_tracker import BatchTracker
 from pytriton.executor.columns import (
     InputColumn,
     Signature,
@@ -22,6 +22,7 @@ from pytriton.executor.columns import (
     shared_request,
 )
 from pytriton.executor.inference import Inference
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.transport.frames import (
     BatchFailure,

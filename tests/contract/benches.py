@@ -13,9 +13,9 @@ import numpy as np
 from pytriton import dtypes
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators import TritonContext, batch
-from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.executor.inference import Inference
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import ModelConfig, SequenceBatcher, Tensor
 from pytriton.transport.memory_channel import MemoryChannel

@@ -21,7 +21,6 @@ from pytriton.decorators import TritonContext
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
-from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.executor.columns import (
     InputColumn,
@@ -30,6 +29,7 @@ from pytriton.executor.columns import (
     shared_request,
 )
 from pytriton.executor.inference import Inference
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.model_config import ModelConfig
 from pytriton.server.api.local_client import LocalClient

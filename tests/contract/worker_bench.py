@@ -7,7 +7,7 @@ import logging
 import pathlib
 import threading
 
-from pytriton.executor.batch_tracker import ModelLabels
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
 from pytriton.executor.worker import Worker as WorkerProcess
 from pytriton.pb_utils.runtime import set_runtime

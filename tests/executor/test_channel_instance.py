@@ -9,8 +9,8 @@ import pytest
 
 from pytriton.dtypes import UINT8
 from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.messages import InferTensor, TraceContext
 from pytriton.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pytriton import dtypes
 from pytriton.engine.model_spec import Reshape
 from pytriton.executor.batch_tensors import add_input
-from pytriton.executor.batch_tracker import BatchTracker, ModelLabels
+from pytriton.executor.batch_tracker import BatchTracker
 from pytriton.executor.inference import CLOSED_SINK, Inference
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.reshape import reshape_inputs
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.python_backend.batch_run import BatchRegistry, BatchRun

@@ -16,8 +16,8 @@ import uvloop
 
 from pytriton.dtypes import FP32, INT32
 from pytriton.errors import InternalError
-from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.transport.memory_trimmer import MemoryTrimmer

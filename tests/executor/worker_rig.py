@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from pytriton.dtypes import from_numpy
-from pytriton.executor.batch_tracker import ModelLabels
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
 from pytriton.executor.worker import Worker
 from pytriton.messages import InferResponse, InferTensor

@@ -27,67 +27,16 @@ from pytriton.messages import InferResponse
 from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Execute, Responses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pytriton.engine.model_spec import Reshape
     from pytriton.errors import ServerError
     from pytriton.executor.base import Instance, InstanceEvents
     from pytriton.executor.columns import Run
     from pytriton.executor.inference import Inference
+    from pytriton.executor.model_labels import ModelLabels
     from pytriton.messages import InferRequest, InferTensor
     from pytriton.transport.channel import Payload, Received
     from pytriton.transport.refs import TensorRef
-
-
-class ModelLabels:
-    """The name and version for all responses of a model, and the order of its inputs.
-
-    Args:
-        name: The name of the model.
-        version: The version of the model.
-        input_names: The inputs in the order in which they are sent to instances.
-        batching: Whether inputs have a batch dimension, along which requests are concatenated.
-        is_model_file: Whether the model is a model.py. It gets more details of a request than a
-            callable.
-        state_outputs: The outputs with the states of sequences, which are always returned.
-        input_reshapes: For inputs that the model gets in another shape than clients send.
-        output_reshapes: The same for outputs.
-        ragged_inputs: The inputs whose shapes may differ in a batch.
-    """
-
-    __slots__ = (
-        "batching", "input_names", "input_reshapes", "is_model_file", "name", "output_reshapes",
-        "ragged_inputs", "state_outputs", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        input_names: Sequence[str],
-        *,
-        batching: bool,
-        is_model_file: bool = False,
-        state_outputs: Sequence[str] = (),
-        input_reshapes: Mapping[str, Reshape] | None = None,
-        output_reshapes: Mapping[str, Reshape] | None = None,
-        ragged_inputs: Collection[str] = (),
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.input_names = tuple(input_names)
-        self.batching = batching
-        self.is_model_file = is_model_file
-        self.state_outputs = tuple(state_outputs)
-        self.input_reshapes = input_reshapes
-        self.output_reshapes = output_reshapes
-        self.ragged_inputs = ragged_inputs
-
-    def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the outputs that an instance returns to a request whose client wants these."""
-        if not self.state_outputs:
-            return wanted
-        return tuple(dict.fromkeys((*wanted, *self.state_outputs)))
 
 
 class BatchTracker:

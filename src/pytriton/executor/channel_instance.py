@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytriton.executor.base import InstanceEvents
-    from pytriton.executor.batch_tracker import ModelLabels
     from pytriton.executor.inference import Inference
+    from pytriton.executor.model_labels import ModelLabels
     from pytriton.transport.channel import Channel, Received
     from pytriton.transport.memory_trimmer import MemoryTrimmer
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytriton.errors import InternalError
-from pytriton.executor.batch_tracker import BatchTracker, ModelLabels
+from pytriton.executor.batch_tracker import BatchTracker
 from pytriton.executor.call_server import CallServer
 from pytriton.executor.fork_listener import ForkListener
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.worker import PROCESS_ENDED, ForkingProcessEndedError, describe_loss
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_channel import MemoryChannel

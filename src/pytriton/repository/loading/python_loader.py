@@ -19,9 +19,9 @@ from pytriton.engine.sequence.sequence_inputs import (
 )
 from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.executor.worker import ForkingProcessEndedError
 from pytriton.repository.loading.python_version import PythonVersion

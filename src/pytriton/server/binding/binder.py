@@ -21,8 +21,8 @@ from pytriton.engine.model import Model
 from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.sequence.sequence_inputs import added_input_names, state_output_names
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
-from pytriton.executor.batch_tracker import ModelLabels
 from pytriton.executor.channel_instance import ChannelInstance
+from pytriton.executor.model_labels import ModelLabels
 from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
