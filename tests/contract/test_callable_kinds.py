@@ -170,17 +170,18 @@ def test_cancelled_async_generator_hears_of_it_where_it_waits(serve):
     seen = []
 
     async def wait(requests):
+        yield echo(requests)
         try:
-            yield echo(requests)
+            seen.append("waits")
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            seen.append("cancelled")
+            seen.append("is cancelled")
             raise
 
     bench = serve(wait, decoupled=True)
     (call,) = bench.execute(ONE)
-    assert bench.until(lambda: call.responses)
+    assert bench.until(lambda: call.responses and seen == ["waits"])
     bench.instance.cancel(call.inference)
 
-    assert bench.until(lambda: call.is_over and seen == ["cancelled"])
+    assert bench.until(lambda: call.is_over and seen == ["waits", "is cancelled"])
     assert call.error == ""
