@@ -66,6 +66,7 @@ class FakeEngine:
         self.is_exiting = False
         self.is_serving = True
         self.settled = None
+        self.followed = None
         self.loaded = {
             "coupled": FakeModel("coupled"),
             "stream": FakeModel("stream", decoupled=True),
