@@ -10,7 +10,14 @@ import pytest
 
 from tests.e2e import http_client
 from tests.otlp_collector import Collector, new_trace_id
-from tests.repository_e2e.model_files import DECOUPLED, code, config, decoupled_code, model
+from tests.repository_e2e.model_files import (
+    DECOUPLED,
+    code,
+    config,
+    decoupled_code,
+    ensemble,
+    model,
+)
 
 PARENT_ID = f"{0xB7AD6B7169203331:016x}"
 BODY = http_client.json_body({"X": np.ones((1, 1), np.float32)})
@@ -39,6 +46,7 @@ def server(start_module_server, collector):
         "leaf": model(code(ECHO_CONTEXT)),
         "caller": model(code(CALLER)),
         "failing": model(code(FAILING)),
+        "pipe": ensemble("leaf", "leaf"),
         "stream": model(decoupled_code(STREAM), config(DECOUPLED)),
     }
     settings = [*collector.settings, "rate=0"]
@@ -92,6 +100,17 @@ def test_call_of_a_model_is_under_the_one_that_makes_it(caller, collector):
     assert inner.attributes["triton.request_id"] == "call"
     assert [span.parent_id for span in spans if span.name == "compute"].count(inner.span_id) == 1
     assert outer.start_ns <= inner.start_ns < inner.end_ns <= outer.end_ns
+
+
+def test_steps_of_an_ensemble_are_under_its_span(caller, collector):
+    assert caller.post("pipe").status == 200
+
+    spans = collector.trace_list(caller.trace_id, 7)
+    (whole,) = (span for span in spans if span.name == "pipe")
+    steps = [span for span in spans if span.name == "leaf"]
+    assert [step.parent_id for step in steps] == [whole.span_id] * 2
+    computed = [span.parent_id for span in spans if span.name == "compute"]
+    assert sorted(computed) == sorted(span.span_id for span in (whole, *steps))
 
 
 def test_call_that_passes_no_trace_on_has_no_spans(caller, collector):

@@ -72,8 +72,13 @@ class RepositoryCore(Core):
             turns=self.turns,
         )
         self.loaders: Mapping[str, BackendLoader] = {"python": python}  # by backend name
+        begin_trace = None if self.tracing is None else self.tracing.begin_call
         self.repositories = ModelRepositories(
-            settings, self.engine, self.loaders, loop, ensemble_maker(self.engine, loop, self.cache)
+            settings,
+            self.engine,
+            self.loaders,
+            loop,
+            ensemble_maker(self.engine, loop, self.cache, begin_trace),
         )
         self._metrics = CustomMetrics(server_family_names())
         shared = SharedServices(
@@ -82,7 +87,7 @@ class RepositoryCore(Core):
             self._metrics,
             loop,
             load_dependencies=self.repositories.load_dependencies,
-            begin_trace=None if self.tracing is None else self.tracing.begin_call,
+            begin_trace=begin_trace,
             turns=self.turns,
         )
         self._control = CombinedControl(

@@ -34,6 +34,7 @@ class EnsembleRig:
         self.models: dict[str, Model] = {}
         self.ensembles: dict[str, EnsembleModel] = {}
         self._cache = cache
+        self.begin_trace: Any = None
         for config in configs:
             self.add(config)
 
@@ -43,7 +44,9 @@ class EnsembleRig:
             config = complete_ensemble(config, self.configs)
             graph = make_graph(config, self.configs)
             spec = spec_from_config(config, 1)
-            model: Any = EnsembleModel(spec, graph, self.engine, self.loop, self._cache)
+            model: Any = EnsembleModel(
+                spec, graph, self.engine, self.loop, self._cache, begin_trace=self.begin_trace
+            )
             self.ensembles[config.name] = model
         else:
             model = Model(spec_from_config(config, 1), self.loop, self._cache)

@@ -13,10 +13,11 @@ from pytriton.engine.cache import ResponseCache
 from pytriton.engine.model_state import ModelState
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError, UnsupportedError
-from pytriton.messages import InferTensor
+from pytriton.messages import InferRequest, InferTensor, TraceContext
 from pytriton.transport.arena import Arena, block_bytes, find_block
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
+from tests.fakes import RecordingSink
 
 A, B = model_config("a"), model_config("b")
 CHAIN = ensemble_config(step("a", {"IN": "X"}, {"OUT": "t"}), step("b", {"IN": "t"}, {"OUT": "Y"}))
@@ -190,6 +191,48 @@ def test_cancelling_ends_a_request_whose_step_is_queued(chain: EnsembleRig) -> N
 
     assert [type(error) for error in sink.errors] == [CancelledError]
     assert not chain.ensembles["e"].is_busy
+
+
+# Traces
+
+
+class Trace:
+    """The trace of a request, which passes its responses on."""
+
+    def __init__(self, name: str, sink: RecordingSink) -> None:
+        self.name = name
+        self.on_response = sink.on_response
+        self.on_error = sink.on_error
+        self.on_refused = sink.on_refused
+        self.executions: list[Any] = []
+        self.add_execution = self.executions.append
+
+    def context(self, *, is_model_file: bool) -> TraceContext:
+        return TraceContext(self.name)
+
+
+def test_steps_of_a_traced_request_are_traced_as_its_children() -> None:
+    steps = []
+
+    def begin(request: Any, spec: Any, parent: TraceContext, sink: Any) -> Any:
+        steps.append((request.model_name, spec.name, parent.traceparent))
+        return Trace("step", sink)
+
+    rig = EnsembleRig(A, B)
+    rig.begin_trace = begin
+    rig.add(CHAIN)
+    sink = RecordingSink()
+    trace: Any = Trace("whole", sink)
+    request = InferRequest("e", {"X": tensor("X")}, received_ns=rig.clock.now_ns)
+    rig.engine.infer(request, trace, trace)
+    rig.loop.run()
+    rig.answer("a", tensor("OUT"))
+    rig.answer("b", tensor("OUT"))
+    rig.infer()
+
+    assert steps == [("a", "a", "whole"), ("b", "b", "whole")]
+    assert sink.final_count == 1
+    assert len(trace.executions) == 1
 
 
 # Statistics and the cache

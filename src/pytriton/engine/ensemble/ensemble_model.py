@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
-    from pytriton.engine.ensemble.ensemble_request import RunningStep
+    from pytriton.engine.ensemble.ensemble_request import BeginStepTrace, RunningStep
     from pytriton.engine.ensemble.graph import EnsembleGraph, Step
     from pytriton.engine.ensemble.plan import Plan
     from pytriton.engine.ensemble.run import Answer
@@ -52,6 +52,7 @@ class EnsembleModel(ModelStatus):
         loop: The event loop.
         cache: Stores responses, if the configuration enables the response cache.
         config_json: The configuration as clients read it.
+        begin_trace: Begins the trace of a step of a traced request.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class EnsembleModel(ModelStatus):
         cache: ResponseCache | None = None,
         *,
         config_json: bytes = b"",
+        begin_trace: BeginStepTrace | None = None,
     ) -> None:
         super().__init__(None)
         self.spec = spec
@@ -72,6 +74,7 @@ class EnsembleModel(ModelStatus):
         self.statistics = ModelStatistics()
         self.instances: Sequence[Instance] = ()
         self._engine = engine
+        self._begin_trace = begin_trace
         self._loop = loop
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
@@ -271,6 +274,8 @@ class EnsembleModel(ModelStatus):
             if last is not None and last.state is ModelState.UNLOADING:
                 model = last
         running.model = model
+        if model is not None and self._begin_trace is not None:
+            running.begin_trace(model.spec, self._begin_trace)
         if model is None:
             self._engine.submit(running.inference)  # it refuses the request with the reason
         else:

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from pytriton.engine.ensemble.graph import Step
     from pytriton.engine.ensemble.plan import Plan
     from pytriton.engine.ensemble.run import Answer
+    from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
-    from pytriton.messages import InferResponse, InferTensor
+    from pytriton.messages import (
+        InferResponse,
+        InferTensor,
+        ResponseSink,
+        TraceContext,
+        TracedSink,
+    )
 
 
 class RequestOwner(Protocol):
@@ -35,6 +42,15 @@ class RequestOwner(Protocol):
 
     def on_failed(self, request: EnsembleRequest, error: ServerError) -> None:
         """End the request with an error."""
+
+
+class BeginStepTrace(Protocol):
+    """Begins the trace of a step, if requests are traced."""
+
+    def __call__(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
+    ) -> TracedSink | None:
+        """Trace the request of a step as a child of a span."""
 
 
 class EnsembleRequest:
@@ -231,6 +247,16 @@ class RunningStep:
             is_paused=step.decoupled and request.is_paused,
         )
         call.inputs = {}  # the request has them
+
+    def begin_trace(self, spec: ModelSpec, begin: BeginStepTrace) -> None:
+        """Trace it as a child of the request's span, if the request is traced."""
+        whole = self._request.inference.trace
+        if whole is None:
+            return
+        parent = whole.context(is_model_file=True)
+        traced = begin(self.inference.request, spec, parent, self)
+        if traced is not None:
+            self.inference.sink = self.inference.trace = traced
 
     @property
     def is_wanted(self) -> bool:

@@ -14,6 +14,7 @@ from pytriton.engine.ensemble.graph import make_graph
 if TYPE_CHECKING:
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
+    from pytriton.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.engine.served_model import ServedModel
     from pytriton.repository.loading.ensemble_steps import StepFinder, StepModels
     from pytriton.repository.loading.plans import VersionPlan
@@ -101,7 +102,10 @@ class EnsembleLoader:
 
 
 def ensemble_maker(
-    engine: Engine, loop: asyncio.AbstractEventLoop, cache: ResponseCache | None
+    engine: Engine,
+    loop: asyncio.AbstractEventLoop,
+    cache: ResponseCache | None,
+    begin_trace: BeginStepTrace | None = None,
 ) -> MakeEnsemble:
     """Returns the function that makes the engine's models of ensembles."""
 
@@ -113,6 +117,7 @@ def ensemble_maker(
             loop,
             cache,
             config_json=config_to_json(steps.config),
+            begin_trace=begin_trace,
         )
 
     return make
