@@ -25,6 +25,7 @@ from tests.sequence_differential.servers import Server
 RECORDER = Path(__file__).parent.joinpath("model_repository/recorder/1/model.py").read_text()
 PENDING = "nv_inference_pending_request_count"
 LINE_NUMBER = re.compile(r"\(\d+\): ")
+SETTLING_US = 200_000
 SERVICE = "/inference.GRPCInferenceService"
 Observation = Any  # plain JSON
 
@@ -101,6 +102,14 @@ class Rig:
     def let_pass(self, duration_us: int) -> None:
         """Let time pass, where time is what a scenario is about."""
         eventually(lambda: False, duration_us / 1e6)
+
+    def settled(self, read: Callable[[], Observation]) -> Observation:
+        """What is read when it no longer changes: requests are counted after their answers."""
+        before, seen = None, read()
+        while seen != before:
+            self.let_pass(SETTLING_US)
+            before, seen = seen, read()
+        return seen
 
     def metric(self, family: str, labels: str = "") -> float:
         address = f"http://127.0.0.1:{self.server.metrics}/metrics"

@@ -17,10 +17,14 @@ REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 def failures(rig: Rig) -> dict[str, float]:
     """The counts of failed requests by their reasons."""
-    return {
-        reason: rig.metric("nv_inference_request_failure", f'reason="{reason}"')
-        for reason in REASONS
-    }
+
+    def read() -> dict[str, float]:
+        return {
+            reason: rig.metric("nv_inference_request_failure", f'reason="{reason}"')
+            for reason in REASONS
+        }
+
+    return dict(rig.settled(read))
 
 
 # Idle sequences

@@ -239,13 +239,18 @@ def config_of(rig: Rig) -> Observation:
 
 def counts(rig: Rig) -> Observation:
     """The numbers of requests and executions in the statistics and in the metrics."""
-    _, text = rig.get(f"/v2/models/{rig.model}/stats")
-    [stats] = json.loads(text)["model_stats"]
     families = ("request_success", "request_failure", "count", "exec_count")
-    return {
-        "inferences": stats["inference_count"],
-        "executions": stats["execution_count"],
-        "kinds": {name: it["count"] for name, it in stats["inference_stats"].items()},
-        "batches": {it["batch_size"]: it["compute_infer"]["count"] for it in stats["batch_stats"]},
-        "metrics": {name: rig.metric(f"nv_inference_{name}") for name in families},
-    }
+
+    def read() -> Observation:
+        _, text = rig.get(f"/v2/models/{rig.model}/stats")
+        [stats] = json.loads(text)["model_stats"]
+        sizes = {it["batch_size"]: it["compute_infer"]["count"] for it in stats["batch_stats"]}
+        return {
+            "inferences": stats["inference_count"],
+            "executions": stats["execution_count"],
+            "kinds": {name: it["count"] for name, it in stats["inference_stats"].items()},
+            "batches": sizes,
+            "metrics": {name: rig.metric(f"nv_inference_{name}") for name in families},
+        }
+
+    return rig.settled(read)
