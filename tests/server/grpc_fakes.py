@@ -67,6 +67,7 @@ class FakeEngine:
         self.is_serving = True
         self.settled = None
         self.followed = None
+        self.followed = None
         self.loaded = {
             "coupled": FakeModel("coupled"),
             "stream": FakeModel("stream", decoupled=True),

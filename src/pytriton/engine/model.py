@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.answers import Answers
+from pytriton.engine.batch_start import BatchStart
 from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
+from pytriton.engine.dispatch_watch import DispatchWatch
 from pytriton.engine.earliest_timer import EarliestTimer
-from pytriton.engine.gathering import Gathering
+from pytriton.engine.idle_wait import IdleWait
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduler import make_scheduler
 from pytriton.engine.scheduling import Dispatch
-from pytriton.engine.start_policy import Start, StartPolicy
+from pytriton.engine.start_policy import StartPolicy
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import CancelledError, ServerError
 from pytriton.executor.base import Outcome, RunningBatch
@@ -59,6 +61,9 @@ class Model(ModelStatus):
         turns: Says when instances may start batches; without it, they may when they are free.
     """
 
+    prefers_columns = False  # for a single request, a chunk takes 5 us more
+    is_behind = False  # what is submitted is in the queue at once
+
     def __init__(
         self,
         spec: ModelSpec,
@@ -83,17 +88,20 @@ class Model(ModelStatus):
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
         self._scheduler = make_scheduler(spec)
-        self._has_ragged_inputs = any(each.is_ragged for each in spec.inputs.values())
         self._start_policy = StartPolicy(spec)
         self._turns = turns
         self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._credit = ResponseCredit(loop)
-        self._is_pump_due = False
         self._timer = EarliestTimer(loop, self._pump)
-        self._gathering = Gathering(loop, self._pump)
+        self._start = BatchStart(
+            self._start_policy, self.statistics, self.instances, self._free, loop, self._pump
+        )
         self._answers = Answers(self._credit, is_ordered=spec.is_ordered)
-        self._on_idle: asyncio.Future[None] | None = None
-        self._when_passed_on: dict[Inference, Callable[[], None]] = {}
+        # Answers from the cache would overtake others of their chunk.
+        is_disordered = self._cache is not None and spec.is_ordered
+        self.takes_columns = spec.fits_columns and not is_disordered
+        self._idle = IdleWait()
+        self._dispatch_watch = DispatchWatch(loop)
 
     # Lifecycle
 
@@ -126,27 +134,21 @@ class Model(ModelStatus):
             if instance.free_slots:  # it may have ended already, which `start` reports
                 self._free[instance] = None
         instance.start()
-        self._pump_soon()
+        self._start.after_iteration()
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no request is queued or running, at most for `timeout_s`."""
-        if not self.is_busy:
-            return
-        if self._on_idle is None or self._on_idle.done():
-            self._on_idle = self._loop.create_future()
-        await asyncio.wait([self._on_idle], timeout=timeout_s)
+        if self.is_busy:
+            await self._idle.wait(timeout_s)
 
     def stop(self) -> None:
         """Stop all instances; waiting requests get an error."""
-        if self.state is ModelState.READY:
-            self.become(ModelState.UNLOADING)
-        if self.state is not ModelState.UNAVAILABLE:
-            self.become(ModelState.UNAVAILABLE, UNLOADED)
+        self.withdraw()
         self.give_up(UNLOADED)
         if self._turns is not None:
             self._turns.close()
         self._timer.cancel()
-        self._gathering.stop()
+        self._start.stop()
 
     def __repr__(self) -> str:
         return (
@@ -171,26 +173,9 @@ class Model(ModelStatus):
         if self._answers.is_ordered:
             self._answers.take_tickets((inference,))
         if self._free:
-            self._start_soon()
+            self._start.soon()
         elif inference.deadline_ns:
             self._timer.set(inference.deadline_ns)
-
-    @property
-    def takes_columns(self) -> bool:
-        """See `ServedModel`."""
-        if self._cache is not None and self._answers.is_ordered:
-            return False  # answers from the cache would overtake others of their chunk
-        spec = self.spec
-        if spec.decoupled or spec.iterative:
-            return False
-        if spec.sequence is not None and (spec.sequence.states or spec.sequence.generates_ids):
-            return False  # these are in the answer to each request
-        return not self._has_ragged_inputs  # a batch of chunks has one shape for each input
-
-    @property
-    def prefers_columns(self) -> bool:
-        """See `ServedModel`: for a single request, a chunk takes 5 us more."""
-        return False
 
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
@@ -211,35 +196,19 @@ class Model(ModelStatus):
             if deadline_ns:
                 self._timer.set(deadline_ns)
         elif is_complete:
-            self._pump_or_gather()
+            self._start.now()
         else:
-            self._start_soon()
+            self._start.soon()
         for inference, error in refused.items():
             refuse(inference, error)
 
-    @property
-    def is_behind(self) -> bool:
-        """See `ServedModel`: what is submitted is in the queue at once."""
-        return False
-
     def is_start_due(self, count: int) -> bool:
         """See `ServedModel`."""
-        waiting = self.statistics.pending_count + count
-        return bool(self._free) and self._start_policy.decide(waiting, self._free) is Start.NOW
-
-    def _start_soon(self) -> None:
-        """Form a batch of the waiting requests, as soon as the policy says."""
-        start = self._start_policy.decide(self.statistics.pending_count, self._free)
-        if start is Start.END_OF_ITERATION:
-            self._pump_soon()
-        elif start is Start.NOW:
-            self._pump()
-        else:
-            self._gathering.begin()
+        return self._start.would_be_now(count)
 
     def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after a queued request was sent to an instance, unless it ends before."""
-        self._when_passed_on[inference] = callback
+        self._dispatch_watch.add(inference, callback)
 
     def cancel(self, inference: Inference) -> None:
         """Remove a queued request; for a running one, notify the instance."""
@@ -264,24 +233,8 @@ class Model(ModelStatus):
 
     # Scheduling
 
-    def _pump_soon(self) -> None:
-        # Requests that arrive in the same iteration of the event loop share a batch.
-        if not self._is_pump_due:
-            self._is_pump_due = True
-            self._loop.call_soon(self._pump_or_gather)
-
-    def _pump_or_gather(self) -> None:
-        waiting = self.statistics.pending_count
-        busy_count = len(self.instances) - len(self._free)
-        if self._start_policy.gathers_more(waiting, busy_count):
-            self._is_pump_due = False
-            self._gathering.begin()  # it ends with the next answer, if that is earlier
-        else:
-            self._pump()
-
     def _pump(self) -> None:
-        self._is_pump_due = False
-        self._gathering.end()
+        self._start.began()
         now_ns = time.monotonic_ns()
         scheduler = self._scheduler
         wake_ns = 0
@@ -328,8 +281,8 @@ class Model(ModelStatus):
         del self._free[instance]
         if instance.free_slots:
             self._free[instance] = None
-        if self._when_passed_on:
-            self._notify_dispatched(inferences)
+        if self._dispatch_watch:
+            self._dispatch_watch.notify(inferences)
 
     def _fail_dispatch(self, inferences: list[Inference], error: ServerError, now_ns: int) -> None:
         batch = RunningBatch(0, inferences, now_ns, set())
@@ -337,12 +290,6 @@ class Model(ModelStatus):
         for outcome in self._scheduler.finished(batch, outcomes, now_ns):
             inference = inferences[outcome.position]
             self._refuse(inference, error, FailureReason.OTHER, is_pending=False)
-
-    def _notify_dispatched(self, inferences: list[Inference]) -> None:
-        for inference in inferences:
-            callback = self._when_passed_on.pop(inference, None)
-            if callback is not None:
-                self._loop.call_soon(callback)
 
     def _refuse_all(self, refusals: Iterable[Refusal]) -> None:
         for refusal in refusals:
@@ -358,14 +305,13 @@ class Model(ModelStatus):
     ) -> None:
         if is_pending:
             self.statistics.pending_count -= 1
-        self._when_passed_on.pop(inference, None)
+        self._dispatch_watch.discard(inference)
         self.statistics.record_failures(
             1, time.monotonic_ns() - inference.request.received_ns, reason
         )
         self._answers.skip(inference)
         deliver(inference, Outcome(0, None, error))
-        if self._on_idle is not None:
-            self._check_idle()
+        self._check_idle()
 
     # Events of instances
 
@@ -385,7 +331,7 @@ class Model(ModelStatus):
             count = len(outcomes) - len(passed_on)  # those are queued again
             self._answers.running -= count
             self.statistics.pending_count += count
-            self._pump_soon()
+            self._start.after_iteration()
         if self._turns is not None:
             self._turns.settle(instance)
         if instance.free_slots:
@@ -413,8 +359,7 @@ class Model(ModelStatus):
         self._answers.pass_on(batch, outcomes)
         if self._cache is not None:
             self._cache.store(batch, outcomes)
-        if self._on_idle is not None:
-            self._check_idle()
+        self._check_idle()
 
     def on_unavailable(self, instance: Instance) -> None:
         """Send an instance no more batches; its death will be reported later."""
@@ -435,8 +380,7 @@ class Model(ModelStatus):
 
     def give_up(self, reason: str) -> None:
         """Stop all instances for good and refuse the waiting requests."""
-        if self.state in (ModelState.LOADING, ModelState.READY):
-            self.become(ModelState.UNAVAILABLE, reason)
+        self.fail(reason)
         for instance in list(self.instances):
             instance.stop()
         self.missing_instances = 0
@@ -446,12 +390,11 @@ class Model(ModelStatus):
         """Refuse the waiting requests if there is no instance and none will be started."""
         if self.instances or self.missing_instances:
             return
-        if self.state in (ModelState.LOADING, ModelState.READY):
-            self.become(ModelState.UNAVAILABLE, reason)
+        self.fail(reason)
         error = not_ready_error(self.spec)
         for inference in self._scheduler.take_all():
             self._refuse(inference, error, FailureReason.OTHER)
 
     def _check_idle(self) -> None:
-        if not self.is_busy and self._on_idle is not None and not self._on_idle.done():
-            self._on_idle.set_result(None)
+        if self._idle.is_awaited and not self.is_busy:
+            self._idle.tell()

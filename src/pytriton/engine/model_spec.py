@@ -162,3 +162,14 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         batcher = self.batcher
         # The responses of a decoupled model may come in any order anyway.
         return batcher is not None and batcher.preserve_ordering and not self.decoupled
+
+    @property
+    def fits_columns(self) -> bool:
+        """Whether its requests may travel as columns (`pytriton.executor.columns`)."""
+        if self.decoupled or self.iterative:
+            return False
+        sequence = self.sequence
+        if sequence is not None and (sequence.states or sequence.generates_ids):
+            return False  # these are in the answer to each request
+        # A batch of chunks has one shape for each input.
+        return not any(tensor.is_ragged for tensor in self.inputs.values())

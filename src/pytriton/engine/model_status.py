@@ -39,6 +39,18 @@ class ModelStatus:
         self.reason = reason
         self.on_changed()
 
+    def withdraw(self) -> None:
+        """Become unavailable because it is unloaded on purpose."""
+        if self.state is ModelState.READY:
+            self.become(ModelState.UNLOADING)
+        if self.state is not ModelState.UNAVAILABLE:
+            self.become(ModelState.UNAVAILABLE, UNLOADED)
+
+    def fail(self, reason: str) -> None:
+        """Become unavailable because it cannot serve any more, unless it is so already."""
+        if self.state in (ModelState.LOADING, ModelState.READY):
+            self.become(ModelState.UNAVAILABLE, reason)
+
     @property
     def missing_instances(self) -> int:
         """The number of instances that have ended and will be replaced."""

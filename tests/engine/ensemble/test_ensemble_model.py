@@ -315,7 +315,6 @@ def test_stop_ends_running_requests(chain: EnsembleRig) -> None:
 def test_drain_waits_for_running_requests() -> None:
     async def scenario() -> Any:
         rig = EnsembleRig(A, CHAIN_OF_ONE)
-        rig.ensembles["e"]._loop = asyncio.get_running_loop()
         rig.infer()
         draining = asyncio.ensure_future(rig.ensembles["e"].drain())
         await asyncio.sleep(0)

@@ -18,8 +18,9 @@ from pytriton.engine.ensemble.plan import make_plan
 from pytriton.engine.ensemble.recording import record_success
 from pytriton.engine.ensemble.reshaping import Reshaping
 from pytriton.engine.ensemble.step_gate import StepGate
+from pytriton.engine.idle_wait import IdleWait
 from pytriton.engine.model_spec import sequence_parameters
-from pytriton.engine.model_state import UNLOADED, ModelState
+from pytriton.engine.model_state import ModelState
 from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import ServerError
@@ -87,7 +88,7 @@ class EnsembleModel(ModelStatus):
         self._models: dict[int, ServedModel] = {}
         for step in graph.steps:
             self.find(step)
-        self._on_idle: asyncio.Future[None] | None = None
+        self._idle = IdleWait()
         self._columns = ColumnRuns(self)
 
     # Lifecycle
@@ -126,18 +127,12 @@ class EnsembleModel(ModelStatus):
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no request is running, at most for `timeout_s`."""
-        if not self.is_busy:
-            return
-        if self._on_idle is None or self._on_idle.done():
-            self._on_idle = self._loop.create_future()
-        await asyncio.wait([self._on_idle], timeout=timeout_s)
+        if self.is_busy:
+            await self._idle.wait(timeout_s)
 
     def stop(self) -> None:
         """End all requests that are still running with an error."""
-        if self.state is ModelState.READY:
-            self.become(ModelState.UNLOADING)
-        if self.state is not ModelState.UNAVAILABLE:
-            self.become(ModelState.UNAVAILABLE, UNLOADED)
+        self.withdraw()
         for request in list(self._requests.values()):
             request.fail(not_ready_error(self.spec))
         self._models.clear()
@@ -336,8 +331,8 @@ class EnsembleModel(ModelStatus):
         self._check_idle()
 
     def _check_idle(self) -> None:
-        if self._on_idle is not None and not self.is_busy and not self._on_idle.done():
-            self._on_idle.set_result(None)
+        if not self.is_busy:
+            self._idle.tell()
 
     def _record(self, request: EnsembleRequest) -> None:
         """Count a request that succeeded."""
