@@ -202,7 +202,7 @@ class Simulation:
 
 
 @given(spec=specs(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_batcher_agrees_with_the_model(spec, seed):
     simulation = Simulation(spec, seed)
     for _ in range(100):
@@ -214,7 +214,7 @@ def test_batcher_agrees_with_the_model(spec, seed):
     keys=st.lists(st.sampled_from("aaaaaaab"), min_size=120, max_size=120),
     delay_us=st.sampled_from((0, 50)),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_standing_backlog_fills_every_batch(rows, keys, delay_us):
     spec = BatcherSpec(max_queue_delay_us=delay_us)
     batcher = (DynamicBatcher if delay_us else GreedyBatcher)(spec, MAX_ROWS)

@@ -93,7 +93,7 @@ class World:
             wanted |= contender.needs.keys()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(needs, min_size=1, max_size=6), st.data())
 def test_limiter_overdraws_no_pool_and_starves_nobody(limits, data):
     world = World(limits)
@@ -114,7 +114,7 @@ def test_limiter_overdraws_no_pool_and_starves_nobody(limits, data):
     assert all(used == 0 for used, _ in world.limiter.pools.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(1, 5), min_size=2, max_size=5),
     st.integers(1, 200),

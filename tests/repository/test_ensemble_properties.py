@@ -114,7 +114,7 @@ class World:
         return {model.spec.name for model in self.scene.engine.models() if model.is_ready}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(operations)
 def test_ensembles_serve_exactly_while_their_steps_do(steps):
     with tempfile.TemporaryDirectory() as folder:

@@ -336,7 +336,7 @@ class Simulation:
 
 
 @given(specs(), st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_request_runs_in_order_and_ends_once(spec, seed):
     with checked_transitions():
         simulation = Simulation(spec, seed)
@@ -357,7 +357,7 @@ def test_every_request_runs_in_order_and_ends_once(spec, seed):
 
 
 @given(specs(), st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_stopped_scheduler_gives_back_everything_that_waits(spec, seed):
     simulation = Simulation(spec, seed)
     for _ in range(60):

@@ -28,7 +28,7 @@ def running(model, instance):
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SIZES, st.integers(0, 1 << 30))
 def test_graph_says_what_a_simulation_shows(sizes, seed):
     simulation = Simulation(sizes, random.Random(seed))
@@ -36,7 +36,7 @@ def test_graph_says_what_a_simulation_shows(sizes, seed):
         simulation.step()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SIZES, st.integers(0, 1 << 30))
 def test_everybody_is_answered_when_stuck_calls_are_refused(sizes, seed):
     """Also coroutines that need the answers to all calls that they make at the same time."""
