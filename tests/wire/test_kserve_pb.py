@@ -54,11 +54,16 @@ def parts(content) -> tuple:
         parsed.model_name,
         parsed.model_version,
         parsed.id,
-        {key: str(value) for key, value in (parsed.parameters or {}).items()},
+        {key: repr(tuple(value)) for key, value in (parsed.parameters or {}).items()},
         [(item.name, item.dtype.name, item.shape, item.contents) for item in parsed.inputs],
         [item.name for item in parsed.outputs],
         [bytes(part) for part in raw],
     )
+
+
+def choice_and_value(parameter) -> tuple:
+    choice = parameter.WhichOneof("parameter_choice")
+    return (choice, getattr(parameter, choice) if choice else None)
 
 
 def expected_parts(request) -> tuple:
@@ -67,7 +72,7 @@ def expected_parts(request) -> tuple:
         request.model_name,
         request.model_version,
         request.id,
-        {key: str(value) for key, value in request.parameters.items()},
+        {key: repr(choice_and_value(value)) for key, value in request.parameters.items()},
         [
             (
                 item.name,

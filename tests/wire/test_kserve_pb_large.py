@@ -98,7 +98,7 @@ def test_long_texts_and_parameters_are_read():
     parsed, raw = kserve_pb.parse_message(request.SerializeToString())
 
     assert parsed.id == text
-    assert parsed.parameters["prompt"].string_param == text
+    assert parsed.parameters["prompt"].value == text
     assert parsed.inputs[0][:3] == ("x", dtypes.FP32, (2, 3))
     assert parsed.outputs[0].name == text
     assert [bytes(part) for part in raw] == [bytes(24)]

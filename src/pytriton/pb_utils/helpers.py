@@ -32,8 +32,9 @@ TRITON_STRING_TO_NUMPY: dict[str, type] = {
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
     """Returns the request's input of that name; None if the client did not send it."""
-    for tensor in request.inputs():
-        if tensor.name() == name:
+    # Models call this for each input of each request; with the methods it takes twice as long.
+    for tensor in request._inputs:  # noqa: SLF001  see above
+        if tensor._name == name:  # noqa: SLF001  see above
             return tensor
     return None
 

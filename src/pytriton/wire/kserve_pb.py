@@ -25,14 +25,18 @@ from pytriton.wire.kserve_pb_parsed import (
     MAX_FIELDS,
     Input,
     Output,
+    Parameter,
     ParsedMessage,
     add_to_cache,
     cached_inputs,
     cached_messages,
     cached_outputs,
+    cached_parameters,
     make_input,
+    make_parameters,
     read_input,
     read_output,
+    read_parameter,
 )
 from pytriton.wire.output_format import unknown_region
 from pytriton.wire.protobuf_fields import FieldError
@@ -123,15 +127,17 @@ def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  #
     inputs: list[Input] = []
     outputs: list[Output] = []
     texts = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}
-    parameters: list[Buffer] = []
+    parameters: dict[str, Parameter] = {}
     at = 0
     for _ in range(MAX_FIELDS):
         if at >= end - 1 or (tag := message[at]) == _RAW:
             break
-        begin = at
-        size, start = _length(message, at + 1)
-        if size > _MAX_PART_BYTES:
-            return None
+        size = message[at + 1]
+        start = at + 2
+        if size > 127:
+            size, start = _length(message, at + 1)
+            if size > _MAX_PART_BYTES:
+                return None
         at = start + size
         part = bytes(message[start:at])
         if tag == _INPUTS:
@@ -141,7 +147,8 @@ def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  #
         elif tag in texts:
             texts[tag] = str(part, "utf-8")
         elif tag == _PARAMETERS:
-            parameters.append(message[begin:at])
+            name, parameter = cached_parameters.get(part) or read_parameter(part)
+            parameters[name] = parameter
         else:
             return None
     raw = _split_raw(message, at)
@@ -151,7 +158,7 @@ def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  #
         texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], None, inputs, outputs
     )
     if parameters:
-        parsed.parameters = _Request.FromString(b"".join(parameters)).parameters
+        parsed.parameters = parameters
     elif not parsed.id and at <= MAX_CACHED_BYTES:
         add_to_cache(cached_messages, bytes(message[:at]), parsed)
     return parsed, raw
@@ -191,7 +198,7 @@ def _read_whole(message: Any) -> tuple[ParsedMessage, Sequence[Buffer]]:
         message.model_name,
         message.model_version,
         message.id,
-        message.parameters,
+        make_parameters(message.parameters),
         [make_input(item) for item in message.inputs],
         [Output(item.name, item.parameters) for item in message.outputs],
     )

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import service_pb2
-from pytriton.wire.kserve_pb_parsed import MAX_FIELDS, Input, ParsedMessage, read_input, read_output
+from pytriton.wire.kserve_pb_parsed import (
+    MAX_FIELDS,
+    Input,
+    ParsedMessage,
+    make_parameters,
+    read_input,
+    read_output,
+)
 from pytriton.wire.large_contents import LargeContents
 from pytriton.wire.protobuf_fields import LENGTH, split_fields
 
@@ -58,7 +65,7 @@ def read_large(message: memoryview) -> tuple[ParsedMessage, Sequence[Buffer]]:
     parsed.outputs = [read_output(head.take(part)) for part in parts[_OUTPUTS]]
     if parameters:
         content = b"".join(head.take(part) for part in parameters)
-        parsed.parameters = _Request.FromString(content).parameters
+        parsed.parameters = make_parameters(_Request.FromString(content).parameters)
     return parsed, parts[_RAW]
 
 

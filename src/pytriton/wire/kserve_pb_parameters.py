@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from pytriton.errors import InvalidArgumentError
 from pytriton.messages import InferRequest, ParameterValue
 from pytriton.protos import service_pb2
+from pytriton.wire.kserve_pb_parsed import Parameter
 from pytriton.wire.output_format import unknown_region
 from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
 
@@ -24,11 +25,11 @@ _KNOWN = {
 _CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
 
 
-def read_parameters(parameters: Mapping[str, Any], request: InferRequest) -> bool:
+def read_parameters(parameters: Mapping[str, Parameter], request: InferRequest) -> bool:
     """Read a request's parameters.
 
     Args:
-        parameters: InferParameter messages by name.
+        parameters: The parameters by name.
         request: Gets the parameters for the model, and those for the scheduler.
 
     Returns:
@@ -38,20 +39,23 @@ def read_parameters(parameters: Mapping[str, Any], request: InferRequest) -> boo
         ServerError: A parameter has a wrong type or a reserved name.
     """
     wants_empty_final = False
-    for key, parameter in parameters.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        if key == _EMPTY_FINAL:
-            _expect(key, choice, "bool_param")
-            wants_empty_final = parameter.bool_param
-        elif key in _KNOWN:
-            _read_known(key, choice, parameter, request)
+    for key, (choice, value) in parameters.items():
+        known = _KNOWN.get(key)
+        if known is not None:
+            if choice not in known:
+                _refuse_type(key, known)
+            _read_known(key, choice, value, request)
+        elif key == _EMPTY_FINAL:
+            if choice != "bool_param":
+                _refuse_type(key, ("bool_param",))
+            wants_empty_final = value
         elif key.startswith("triton_"):
             raise InvalidArgumentError(
                 "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
                 f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL}"
             )
         elif choice in _CUSTOM_CHOICES:
-            request.parameters[key] = getattr(parameter, choice)
+            request.parameters[key] = value
         else:
             raise InvalidArgumentError(
                 f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or "
@@ -60,28 +64,27 @@ def read_parameters(parameters: Mapping[str, Any], request: InferRequest) -> boo
     return wants_empty_final
 
 
-def _expect(key: str, choice: str | None, *expected: str) -> None:
-    if choice not in expected:
-        raise InvalidArgumentError(
-            f"invalid value type for '{key}' parameter, expected {' or '.join(expected)}."
-        )
+def _refuse_type(key: str, expected: Sequence[str]) -> NoReturn:
+    raise InvalidArgumentError(
+        f"invalid value type for '{key}' parameter, expected {' or '.join(expected)}."
+    )
 
 
-def _read_known(key: str, choice: str | None, parameter: Any, request: InferRequest) -> None:
-    _expect(key, choice, *_KNOWN[key])
-    if key == "sequence_id":
+def _read_known(key: str, choice: str | None, value: Any, request: InferRequest) -> None:
+    if key in SEQUENCE_FLAGS:
+        if value:
+            request.flags |= SEQUENCE_FLAGS[key]
+    elif key == "sequence_id":
         if choice == "string_param":
-            request.correlation_id = check_sequence_id(parameter.string_param)
+            request.correlation_id = check_sequence_id(value)
         else:  # the id is unsigned but the field is not: a large id is a negative number in it
-            request.correlation_id = parameter.int64_param % 2**64
-    elif key in SEQUENCE_FLAGS:
-        request.flags |= SEQUENCE_FLAGS[key] * parameter.bool_param
+            request.correlation_id = value % 2**64
     elif key == "priority":
-        if parameter.int64_param < 0:
+        if value < 0:
             raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
-        request.priority = parameter.int64_param or parameter.uint64_param
+        request.priority = value
     elif key == "timeout":
-        request.timeout_us = parameter.int64_param
+        request.timeout_us = value
 
 
 def class_count(parameters: Mapping[str, Any]) -> int:

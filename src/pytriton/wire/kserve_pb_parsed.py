@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parsed parts of a ModelInferRequest, and a cache for them.
 
-Clients often repeat the same inputs and outputs, so their bytes are parsed once.
+Clients often repeat the same inputs, outputs and parameters, so their bytes are parsed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from pytriton.protos import service_pb2
 _Request = service_pb2.ModelInferRequest
 _parse_input = _Request.InferInputTensor.FromString
 _parse_output = _Request.InferRequestedOutputTensor.FromString
+_parse_parameter = _Request.ParametersEntry.FromString
 
 MAX_FIELDS = 4096  # the limit for each of inputs, raw tensors, outputs and parameters
 MAX_DIMENSIONS = 1024
@@ -44,13 +45,20 @@ class Output(NamedTuple):
     parameters: Any  # the map in the message
 
 
+class Parameter(NamedTuple):
+    """The value of a parameter."""
+
+    choice: str | None  # the field of its message that is set
+    value: Any
+
+
 class ParsedMessage(msgspec.Struct, gc=False):
     """The parsed parts of a request message, without raw tensors."""
 
     model_name: str = ""
     model_version: str = ""
     id: str = ""
-    parameters: Any = None  # the map in the message
+    parameters: Mapping[str, Parameter] | None = None
     inputs: Sequence[Input] = ()
     outputs: Sequence[Output] = ()
     uses: int = 0  # a counter for the layer above
@@ -59,6 +67,7 @@ class ParsedMessage(msgspec.Struct, gc=False):
 cached_messages: dict[bytes, ParsedMessage] = {}
 cached_inputs: dict[bytes, Input] = {}
 cached_outputs: dict[bytes, Output] = {}
+cached_parameters: dict[bytes, tuple[str, Parameter]] = {}  # sequences repeat theirs
 
 
 def add_to_cache(known: dict[bytes, Any], content: bytes, value: Any) -> None:
@@ -82,6 +91,25 @@ def read_output(content: bytes) -> Output:
     item = Output(message.name, message.parameters)
     if len(content) <= MAX_CACHED_BYTES:
         add_to_cache(cached_outputs, content, item)
+    return item
+
+
+def make_parameters(message: Mapping[str, Any]) -> dict[str, Parameter]:
+    """Make the parameters of a request from the map in its message."""
+    return {name: _make_parameter(parameter) for name, parameter in message.items()}
+
+
+def _make_parameter(message: Any) -> Parameter:
+    choice = message.WhichOneof("parameter_choice")
+    return Parameter(choice, getattr(message, choice) if choice else None)
+
+
+def read_parameter(content: bytes) -> tuple[str, Parameter]:
+    """Parse the bytes of an entry of `parameters`; returns its name and its value."""
+    entry = _parse_parameter(content)
+    item = (entry.key, _make_parameter(entry.value))
+    if len(content) <= MAX_CACHED_BYTES:
+        add_to_cache(cached_parameters, content, item)
     return item
 
 

@@ -214,7 +214,11 @@ class Call:
     def send(self, parts: list[Buffer]) -> bool:
         """Send a message; returns False if the caller should pause until `on_writable`."""
         if self.encoding == IDENTITY:
-            return self.send_framed(gather(frame_message(parts)))
+            size = message_size(parts)
+            framed = [pack_prefix(False, size), *parts]
+            # One join takes 1 us less than looking at each part of a small message.
+            small = size <= _JOINED_BYTES
+            return self.send_framed([b"".join(framed)] if small else gather(framed))
         if self._sends is None:
             self._sends = CompressedSends(self)
         return self._sends.send(parts)
