@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,7 @@ import tritonclient.grpc as triton_grpc
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton
-from tests.e2e.http_client import InferFailedError
+from tests.e2e.http_client import InferFailedError, call
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import HELD, HOLD, code, config, ensemble, model
 
@@ -82,6 +83,25 @@ def test_configuration_and_metadata_of_an_ensemble_are_tritons(start_server):
     metadata = server.get("/v2/models/pipe").json
     assert metadata["platform"] == "ensemble"
     assert metadata["inputs"] == [{"name": "X", "datatype": "FP32", "shape": [-1, -1]}]
+
+
+def test_metrics_have_ensembles_and_the_times_that_loading_took(start_server):
+    models = {**STEPS, "pipe": ensemble("plus", "twice")}
+    server = start_explicit(start_server, models, "pipe")
+    server.infer("pipe", 1.0)
+
+    def metric(name: str, model_name: str) -> str:
+        page = call(server.metrics_port, "/metrics").body.decode()
+        found = re.search(rf'^{name}{{model="{model_name}",version="1"}} (.*)', page, re.MULTILINE)
+        return found[1] if found else ""
+
+    for name in ("plus", "twice", "pipe"):
+        assert metric("nv_inference_request_success", name) == "1"
+        assert float(metric("nv_model_load_duration_secs", name)) > 0
+
+    assert server.unload("pipe").status == 200
+    assert eventually(lambda: metric("nv_inference_count", "pipe") == "")
+    assert metric("nv_inference_count", "plus") == "1"
 
 
 def test_broken_ensemble_ends_the_start_unless_told_otherwise(start_server):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -70,9 +71,12 @@ class LoadCoordinator:
         """
         async with self._load_slots if is_limited else contextlib.nullcontext():
             with self._counted_as_loading(source.name):
+                started_ns = time.monotonic_ns()
                 for attempt in range(self.settings.retry_count + 1):
                     outcome = await self._try_version(source, version)
                     if not isinstance(outcome, str):
+                        statistics = outcome.model.statistics
+                        statistics.load_ns = time.monotonic_ns() - started_ns
                         return outcome
                     is_last = attempt == self.settings.retry_count
                     logger.error(

@@ -22,7 +22,9 @@ TRITON_VERSION = "2.73.0"
 # The extensions of Triton that are supported, in Triton's order.
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "binary_tensor_data",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytriton.engine.model_state import ModelState
 from pytriton.server.http.handler import HttpHandler
 from pytriton.server.metrics.page import MetricsPage
 
@@ -46,12 +47,13 @@ class MetricsApi(HttpHandler):
         path = request.head.target.partition(b"?")[0]
         if path in (b"/metrics", b"/metrics/"):
             # A version that failed to load, or is unloaded, has no statistics to show.
-            models = [model for model in self._engine.models() if _has_instances(model)]
+            models = [model for model in self._engine.models() if _has_served(model)]
             page = self._page.render(models, self._custom())
             connection.respond(200, (page,), _CONTENT_TYPE)
         else:
             connection.respond(200, (), _CONTENT_TYPE)
 
 
-def _has_instances(model: ServedModel) -> bool:
-    return bool(model.instances or model.missing_instances)
+def _has_served(model: ServedModel) -> bool:
+    is_loaded = model.state in (ModelState.READY, ModelState.UNLOADING)
+    return is_loaded or bool(model.instances or model.missing_instances)
