@@ -143,6 +143,9 @@ class ChunkItem(msgspec.Struct, array_like=True):
     priorities: list[int] = []  # of each request; empty: none has one
     timeouts_us: list[int] = []  # of each request; empty: none has one
     model_version: str = ""  # as the clients wrote it
+    # The id and the flags of each request, if the model has sequences.
+    correlation_ids: list[int | str] = []
+    flags: list[int] = []
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True):

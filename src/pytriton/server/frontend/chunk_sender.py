@@ -103,6 +103,9 @@ class ChunkSender:
         if any(each.priority or each.timeout_us for each in requests):
             item.priorities = [member.request.priority for member in members]
             item.timeouts_us = [member.request.timeout_us for member in members]
+        if model.spec.sequence is not None:
+            item.correlation_ids = [member.request.correlation_id for member in members]
+            item.flags = [member.request.flags for member in members]
         return item, inline_bytes
 
     def _number_of(self, signature: Signature, model: RemoteModel) -> int:
@@ -203,6 +206,8 @@ class ChunkSender:
             outputs=shared.outputs,
             priority=shared.priority,
             timeout_us=shared.timeout_us,
+            correlation_id=shared.correlation_id,
+            flags=shared.flags,
             received_ns=shared.received_ns,
         )
         # The same handle, by which it can still be cancelled.

@@ -177,7 +177,8 @@ class CoreLink:
 
     def submit_chunk(self, model: RemoteModel, members: Sequence[Inference]) -> None:
         """Send small requests at the end of this iteration of the event loop."""
-        if self._items and model.spec.is_ordered:
+        spec = model.spec
+        if self._items and (spec.is_ordered or spec.sequence is not None):
             self._send_items()  # the core submits the chunks of a message first
         call = self._next_call
         self._next_call += 1

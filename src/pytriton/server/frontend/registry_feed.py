@@ -134,6 +134,5 @@ def _describe(number: int, model: ServedModel) -> ModelDescription:
         model.config_json,
         model.is_bound,
         model.has_ready_check,
-        # A chunk from a front end has no ids of sequences.
-        model.takes_columns and model.spec.sequence is None,
+        model.takes_columns,
     )

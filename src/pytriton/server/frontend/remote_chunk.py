@@ -161,22 +161,36 @@ def _read_requests(
 ) -> InferRequest | list[InferRequest]:
     """Returns the record of all members, or that of each; equal members share one."""
     received_ns, version = item.received_ns, item.model_version
-    if not item.rows and not item.priorities:
+    if not (item.rows or item.priorities or item.correlation_ids):
         return shared_request(model_name, signature, received_ns, version=version)
     ones, zeros = [1] * item.count, [0] * item.count
     details = list(
-        zip(item.rows or ones, item.priorities or zeros, item.timeouts_us or zeros, strict=True)
+        zip(
+            item.rows or ones,
+            item.priorities or zeros,
+            item.timeouts_us or zeros,
+            item.correlation_ids or zeros,
+            item.flags or zeros,
+            strict=True,
+        )
     )
-    requests = {
-        each: shared_request(
+
+    def make(
+        rows: int, priority: int, timeout_us: int, correlation_id: int | str, flags: int
+    ) -> InferRequest:
+        return shared_request(
             model_name,
             signature,
             received_ns,
-            rows=each[0],
-            priority=each[1],
-            timeout_us=each[2],
+            rows=rows,
+            priority=priority,
+            timeout_us=timeout_us,
             version=version,
+            correlation_id=correlation_id,
+            flags=flags,
         )
-        for each in set(details)
-    }
+
+    if item.correlation_ids:  # a model with sequences adds inputs to each
+        return [make(*each) for each in details]
+    requests = {each: make(*each) for each in set(details)}
     return [requests[each] for each in details]
