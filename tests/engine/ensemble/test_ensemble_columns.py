@@ -157,6 +157,15 @@ def test_only_needed_steps_run_for_requested_outputs() -> None:
     assert scene.instances["b"].frames == []
 
 
+def test_chunk_for_an_output_that_is_an_input_needs_no_step() -> None:
+    steps = [step("a", {"x": "x", "y": "y"}, {"x": "X", "y": "Y"})]
+    scene = Scene(steps, outputs=["x", "X", "Y"])
+    chunk = scene.submit([1, 1], outputs=("x",))
+
+    assert scene.ends.of(chunk) == [{"x": [0, 1]}, {"x": [2, 3]}]
+    assert not scene.model.is_busy
+
+
 def test_failed_batch_of_a_step_fails_its_members_with_the_name_of_the_ensemble() -> None:
     scene = Scene()
     chunk = scene.submit([1, 1])

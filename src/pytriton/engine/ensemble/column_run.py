@@ -132,14 +132,16 @@ class ColumnRuns:
         self._submit(Slab(plan, chunk, (0, len(members)), sources), is_complete=is_complete)
 
     def _submit(self, slab: Slab, *, is_complete: bool = False) -> None:
+        if not slab.plan.chain:  # the requested outputs are inputs
+            self._continue_all(slab)
+            return
         step = slab.plan.chain[slab.position]
         model = self._owner.find(step)
         signature = None
         if model is not None and takes_step_chunks(model):
             signature = self._signature(step, model, slab)
         if model is None or signature is None:
-            for index in range(slab.first, slab.end):
-                self._continue(slab, index)
+            self._continue_all(slab)
             return
         chunk = StepChunk(self, slab, signature, model, step)
         now_ns = time.monotonic_ns()
@@ -206,6 +208,10 @@ class ColumnRuns:
         self.running -= end - first
         self._owner.on_members_answered(members, slab.compute_ns)
         deliver_run(members, Run(chunk, first, end, 0, 0, slab.output_columns()))
+
+    def _continue_all(self, slab: Slab) -> None:
+        for index in range(slab.first, slab.end):
+            self._continue(slab, index)
 
     def _continue(self, slab: Slab, index: int, response: InferResponse | None = None) -> None:
         """Let a member go on as an ordinary request; `response` is that of the slab's step."""
