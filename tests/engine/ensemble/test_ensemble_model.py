@@ -10,9 +10,10 @@ import pytest
 
 from pytriton import dtypes
 from pytriton.engine.cache import ResponseCache
+from pytriton.engine.ensemble.run import EnsembleRun
 from pytriton.engine.model_state import ModelState
 from pytriton.engine.stats import FailureReason
-from pytriton.errors import CancelledError, InternalError, UnsupportedError
+from pytriton.errors import UNEXPECTED, CancelledError, InternalError, UnsupportedError
 from pytriton.messages import InferRequest, InferTensor, TraceContext
 from pytriton.transport.arena import Arena, block_bytes, find_block
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
@@ -326,3 +327,47 @@ def test_drain_waits_for_running_requests() -> None:
 
 
 CHAIN_OF_ONE = ensemble_config(step("a", {"IN": "X"}, {"OUT": "Y"}))
+
+
+def test_many_steps_that_are_answered_at_once_do_not_nest() -> None:
+    tensors = ["X", *(f"t{index}" for index in range(300)), "Y"]
+    steps = [
+        step("a", {"IN": each}, {"OUT": tensors[i + 1]}) for i, each in enumerate(tensors[:-1])
+    ]
+    cached = model_config("a")
+    cached.response_cache.enable = True
+    rig = EnsembleRig(cached, ensemble_config(*steps), cache=ResponseCache(1 << 20))
+    _, sink = rig.infer()
+    rig.answer("a", tensor("OUT"))
+    rig.answer("a", tensor("OUT"))  # was asked before the first answer was stored
+
+    assert sink.errors == []
+    assert sink.final_count == 1
+
+
+def test_request_ends_if_its_next_step_cannot_be_made(
+    chain: EnsembleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, sink = chain.infer()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(EnsembleRun, "respond", fail)
+    chain.answer("a", tensor("OUT"))
+
+    assert [error.message for error in sink.errors] == ["in ensemble 'e', " + UNEXPECTED]
+    assert not chain.ensembles["e"].is_busy
+
+
+def test_plans_for_the_outputs_that_clients_choose_are_bounded() -> None:
+    names = [f"Y{index}" for index in range(10)]
+    steps = [step("a", {"IN": "X"}, {"OUT": name}) for name in names]
+    rig = EnsembleRig(A, ensemble_config(*steps, outputs=names))
+    for number in range(1, 1 << len(names)):
+        chosen = [name for index, name in enumerate(names) if number >> index & 1]
+        inference, _ = rig.infer(outputs=tuple(chosen))
+        inference.cancel()
+    ensemble = rig.ensembles["e"]
+
+    assert len(ensemble._plans) <= 256

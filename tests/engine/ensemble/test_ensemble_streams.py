@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
+import numpy as np
 import pytest
 
 from pytriton.errors import CancelledError, InternalError
@@ -163,3 +167,36 @@ def test_cancelled_request_gives_its_turn_to_another() -> None:
     assert received(second_sink) == [7]
     assert second_sink.final_count == 1
     assert second.is_over
+
+
+def test_cancelled_request_leaves_nothing_that_waits_for_a_turn() -> None:
+    rig = limited(1)
+    rig.infer()
+    rig.answer("source", tensor("OUT", values(0)))
+    data = np.ones(16, np.uint8)
+    is_kept = weakref.ref(data)
+    inference, sink = rig.infer()
+    rig.answer("source", tensor("OUT", data.data))  # type: ignore[arg-type]  any buffer
+    del data
+    gc.disable()
+    try:
+        inference.cancel()
+        del inference
+
+        assert sink.final_count == 1
+        assert is_kept() is None
+    finally:
+        gc.enable()
+
+
+def test_requests_that_wait_for_a_turn_end_with_the_model_of_their_step() -> None:
+    rig = limited(1)
+    sinks = []
+    for _ in range(500):
+        sinks.append(rig.infer()[1])
+        rig.answer("source", tensor("OUT", values(0)))
+    rig.models["filter"].stop()
+    rig.loop.run()
+
+    assert {sink.final_count for sink in sinks} == {1}
+    assert not rig.ensembles["e"].is_busy

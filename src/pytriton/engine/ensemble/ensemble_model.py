@@ -17,7 +17,7 @@ from pytriton.engine.ensemble.ensemble_request import EnsembleRequest
 from pytriton.engine.ensemble.plan import make_plan
 from pytriton.engine.ensemble.recording import record_success
 from pytriton.engine.ensemble.reshaping import Reshaping
-from pytriton.engine.ensemble.step_gate import StepGate
+from pytriton.engine.ensemble.step_gate import make_gates
 from pytriton.engine.idle_wait import IdleWait
 from pytriton.engine.model_spec import sequence_parameters
 from pytriton.engine.model_state import ModelState
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferTensor
+
+_MAX_PLANS = 256
 
 
 class EnsembleModel(ModelStatus):
@@ -82,7 +84,7 @@ class EnsembleModel(ModelStatus):
             self._cache = AnswerCache(cache, spec, self.statistics)
         self._plans: dict[frozenset[str] | None, Plan] = {}  # by the requested outputs
         self._requests: dict[Inference, EnsembleRequest] = {}
-        self._gates = _make_gates(graph)
+        self._gates = make_gates(graph, self._submit_held_step)
         self._reshaping = Reshaping(spec)
         # Those used last. A request that runs may still use one that is being unloaded.
         self._models: dict[int, ServedModel] = {}
@@ -160,14 +162,16 @@ class EnsembleModel(ModelStatus):
             return
         inference.queued_ns = now_ns
         plan = self._plan(inference.request.outputs)
-        request = EnsembleRequest(self, plan, inference, now_ns)
-        self._requests[inference] = request
-        request.start(self.graph.inputs, self._reshaping.inputs(inference.request.inputs))
+        inputs = self._reshaping.inputs(inference.request.inputs)
+        self._requests[inference] = request = EnsembleRequest(self, plan, inference, now_ns)
+        request.start(self.graph.inputs, inputs)
 
     def _plan(self, outputs: tuple[str, ...] | None) -> Plan:
         key = None if outputs is None else frozenset(outputs)
         plan = self._plans.get(key)
-        if plan is None:  # there are at most as many as there are sets of outputs
+        if plan is None:
+            if len(self._plans) >= _MAX_PLANS:  # clients choose the outputs
+                self._plans.clear()
             plan = self._plans[key] = make_plan(self.graph, outputs)
         return plan
 
@@ -276,17 +280,20 @@ class EnsembleModel(ModelStatus):
         else:
             self._engine.submit_to(model, running.inference)
 
+    def _submit_held_step(self, step: RunningStep) -> None:
+        step.hold(-1)
+        self._submit_step(step)
+
     def on_step_ended(self, step: RunningStep) -> None:
         """Let the next one run that waits for the same step."""
         gate = self._gates.get(step.call.step.index)
-        if gate is None:
-            return
-        following = gate.leave(step)
-        while following is not None and not following.is_wanted:
-            following = gate.leave(following)
-        if following is not None:
-            following.hold(-1)
-            self._submit_step(following)
+        if gate is not None:
+            gate.leave(step)
+
+    def give_up_step(self, step: RunningStep) -> bool:
+        """Forget a step that waits for those before it; returns whether it did."""
+        gate = self._gates.get(step.call.step.index)
+        return gate is not None and gate.give_up(step)
 
     # Answers
 
@@ -379,14 +386,3 @@ class EnsembleModel(ModelStatus):
         if response is not None:  # a cached answer does not say anything about sequences
             response = InferResponse("", "", "", response.outputs)
         cache.store(RunningBatch(0, [inference], 0, set()), [Outcome(0, response)])
-
-
-def _make_gates(graph: EnsembleGraph) -> dict[int, StepGate[RunningStep]]:
-    """Returns the gates of the steps whose number of requests a decoupled step decides."""
-    if not graph.max_inflight:
-        return {}
-    return {
-        step.index: StepGate(graph.max_inflight)
-        for step in graph.steps
-        if graph.depth(step.inputs[0].tensor) > 0
-    }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.engine.ensemble.run import Call, EnsembleRun, StuckError, unshareable
@@ -37,6 +38,9 @@ class RequestOwner(Protocol):
     def on_step_ended(self, step: RunningStep) -> None:
         """Note the end of a step."""
 
+    def give_up_step(self, step: RunningStep) -> bool:
+        """Forget a step that waits for its turn; returns whether it did."""
+
     def on_answer(self, request: EnsembleRequest, answer: Answer) -> None:
         """Pass an answer on to the client."""
 
@@ -57,7 +61,9 @@ class EnsembleRequest:
     """Connects the run of a request with the models of its steps and with its client."""
 
     __slots__ = (
+        "_calls",
         "_held",
+        "_is_advancing",
         "_owner",
         "_run",
         "_steps",
@@ -79,6 +85,8 @@ class EnsembleRequest:
         self.compute_ns = [0, 0, 0]  # input, infer and output times of all steps, summed
         self._owner = owner
         self._run = EnsembleRun(plan)
+        self._calls: deque[Call] = deque()  # those to submit
+        self._is_advancing = False
         self._steps: dict[RunningStep, None] = {}  # those without a final response
         self._held = 0  # the number of those that wait for their turn
         self._watchers: list[Callable[[], None]] = []
@@ -95,14 +103,29 @@ class EnsembleRequest:
 
     def _advance(self, calls: list[Call]) -> None:
         """Submit steps, then pass on what can be answered now."""
-        for call in calls:
-            if self.is_over:
-                return
-            step = RunningStep(self, call)
+        self._calls += calls
+        if self._is_advancing:  # a step was answered at once: the loop below goes on with it
+            return
+        self._is_advancing = True
+        try:
+            while not self.is_over:
+                self._submit_calls()
+                self._pass_answers_on()
+                if not self._calls:
+                    break
+        finally:
+            self._is_advancing = False
+
+    def _submit_calls(self) -> None:
+        has_new = bool(self._calls)
+        while self._calls and not self.is_over:
+            step = RunningStep(self, self._calls.popleft())
             self._steps[step] = None
             self._owner.submit_step(step)
-        if calls and self._watchers:
+        if has_new and self._watchers:
             self.notify_watchers()
+
+    def _pass_answers_on(self) -> None:
         if self.is_over:
             return
         try:
@@ -121,9 +144,18 @@ class EnsembleRequest:
         if self.is_over:
             return
         self.is_over = True
-        for step in list(self._steps):
-            step.inference.cancel()
+        self._calls.clear()
+        self._cancel_steps()
         self._owner.on_failed(self, error)
+
+    def _cancel_steps(self) -> None:
+        for step in list(self._steps):
+            if self._owner.give_up_step(step):
+                self._held -= 1
+                del self._steps[step]
+                step.inference.end()
+            else:
+                step.inference.cancel()
 
     def _stuck_error(self) -> ServerError:
         return InvalidArgumentError(
@@ -160,6 +192,8 @@ class EnsembleRequest:
         self.fail(error)
 
     def _end_step(self, step: RunningStep) -> None:
+        if step not in self._steps:  # its last response was taken, but led to an error
+            return
         del self._steps[step]
         step.add_times(self.compute_ns)
         self._owner.on_step_ended(step)
@@ -168,9 +202,8 @@ class EnsembleRequest:
 
     def cancel(self) -> None:
         """Cancel the steps; the request ends when those that run have ended."""
-        for step in list(self._steps):
-            step.inference.cancel()
-        if not self.is_over and len(self._steps) == self._held:
+        self._cancel_steps()
+        if not self._steps:
             self.fail(CancelledError(""))
 
     def update_pause(self) -> None:
@@ -257,11 +290,6 @@ class RunningStep:
         traced = begin(self.inference.request, spec, parent, self)
         if traced is not None:
             self.inference.sink = self.inference.trace = traced
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the request that it is a part of has not ended."""
-        return not self._request.is_over
 
     def hold(self, change: int) -> None:
         """Tell the request that this step waits for its turn (1), or does so no more (-1)."""
