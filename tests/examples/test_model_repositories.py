@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from tests import peers
 from tests.examples.readme_commands import commands
 from tests.examples.repository_server import port_options, ready_server
 from tests.free_ports import free_ports
@@ -57,6 +58,27 @@ def test_commands_of_a_readme_do_what_it_says(repository):
             assert '"error"' not in done.stdout
             if question.promised is not None:
                 assert done.stdout == question.promised
+
+
+def test_real_triton_answers_the_client_of_the_ensembles_alike():
+    if peers.missing():
+        pytest.skip(peers.missing())
+    (repository,) = [each for each in EXAMPLES if name_of(each) == "ensemble"]
+    _, question = commands(repository.with_name("README.md"))
+    ports = free_ports(3)
+    command = [*peers.triton_command(), f"--model-repository={repository}", *port_options(ports)]
+
+    with ready_server(command, REPOSITORY, ports[0]):
+        printed = subprocess.run(
+            question.on_ports(ports),
+            cwd=REPOSITORY,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        ).stdout
+
+    assert printed == question.promised
 
 
 def test_every_example_has_client_and_page_and_is_listed():
