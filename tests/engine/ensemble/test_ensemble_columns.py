@@ -255,6 +255,119 @@ def test_ensemble_with_a_sequence_model_takes_no_columns() -> None:
     assert not scene.model.takes_columns
 
 
+def test_cancelled_member_leaves_the_queue_of_its_step() -> None:
+    scene = Scene()
+    first = scene.submit([1])  # occupies the instance
+    chunk = scene.submit([1, 1, 1])
+    chunk.members[1].cancel()
+    cancelled = scene.ends.heard.pop((id(chunk), 1))
+    queued = scene.engine.lookup("a").statistics.pending_count
+    scene.finish()
+
+    assert cancelled == [("failed", "")]
+    assert queued == 2
+    assert [len(frame.rows) for frame in scene.instances["a"].frames] == [1, 2]
+    assert scene.ends.of(first) == scene.expected[id(first)]
+    for index in (0, 2):
+        assert scene.ends.heard[id(chunk), index] == [scene.expected[id(chunk)][index]]
+    assert not scene.model.is_busy
+
+
+def test_cancelled_member_leaves_the_queue_of_a_later_step() -> None:
+    scene = Scene()
+    first = scene.submit([1])
+    chunk = scene.submit([1, 1])
+    scene.double("a")  # the first one is at the second step
+    scene.double("a")
+    chunk.members[0].cancel()
+
+    assert scene.ends.heard[id(chunk), 0] == [("failed", "")]
+
+    scene.finish()
+
+    assert scene.ends.of(first) == scene.expected[id(first)]
+    assert scene.ends.of(chunk)[1] == scene.expected[id(chunk)][1]
+    assert not scene.model.is_busy
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("by_item", [False, True])
+def test_member_that_is_cancelled_while_its_step_runs_goes_no_further(
+    name: str, by_item: bool
+) -> None:
+    scene = Scene()
+    chunk = scene.submit([1, 2, 1])
+    if name == "b":
+        scene.double("a")
+    instance = scene.instances[name]
+    chunk.members[1].cancel()
+
+    assert instance.cancelled == [(instance.running[0], 1)]
+    assert not scene.ends.heard
+
+    if by_item:
+        instance.double_by_item()
+    else:
+        instance.double()
+    scene.loop.run()
+    scene.finish()
+    expected = scene.expected[id(chunk)]
+
+    assert scene.ends.of(chunk) == [expected[0], ("failed", ""), expected[2]]
+    assert scene.model.statistics.fail.count == 1
+    assert sum(sum(frame.rows) for frame in scene.instances["b"].frames) == (
+        2 if name == "a" else 4
+    )
+    assert not scene.model.is_busy
+
+
+def test_member_that_continues_as_a_request_can_be_cancelled() -> None:
+    scene = Scene()
+    chunk = scene.submit([1, 1])
+    scene.instances["a"].double_by_item()
+    scene.loop.run()
+    chunk.members[0].cancel()
+    scene.finish()
+
+    assert scene.ends.of(chunk) == [("failed", ""), scene.expected[id(chunk)][1]]
+    assert not scene.model.is_busy
+
+
+@given(st.integers(0, 2**32))
+def test_random_chunks_with_cancelled_members_end_once(seed: int) -> None:
+    dice = random.Random(seed)
+    scene = Scene(max_batch_size=dice.choice([2, 4, 8]))
+    chunks: list[tuple[Any, list[Any]]] = []
+    cancelled: set[tuple[int, int]] = set()
+    for _ in range(dice.randint(1, 20)):
+        busy = [each for each in scene.instances.values() if each.running]
+        choice = dice.random()
+        if busy and choice < 0.4:
+            instance = dice.choice(busy)
+            dice.choice([instance.double, instance.double, instance.double_by_item])()
+            scene.loop.run()
+        elif chunks and choice < 0.7:
+            chunk, members = dice.choice(chunks)
+            index = dice.randrange(len(members))
+            if not members[index].is_over:
+                cancelled.add((id(chunk), index))
+                members[index].cancel()
+                scene.loop.run()
+        else:
+            rows = [dice.randint(1, 2) for _ in range(dice.randint(1, 5))]
+            chunk = scene.submit(rows, joined=dice.random() < 0.5)
+            chunks.append((chunk, list(chunk.members)))
+    scene.finish()
+
+    for chunk, _ in chunks:
+        for index, end in enumerate(scene.ends.of(chunk)):
+            is_cancelled = (id(chunk), index) in cancelled
+            assert end == (("failed", "") if is_cancelled else scene.expected[id(chunk)][index])
+    assert not scene.model.is_busy
+    assert not scene.model._columns._open
+    assert not scene.model._columns._cancelled
+
+
 @given(st.integers(0, 2**32))
 def test_random_chunks_are_answered_once_and_right(seed: int) -> None:
     dice = random.Random(seed)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.engine.delivery import deliver_run
 from pytriton.engine.ensemble.slab import InputSource, Slab
 from pytriton.engine.validation import UncountedStringsError, validate
-from pytriton.errors import ServerError
+from pytriton.errors import CancelledError, ServerError
 from pytriton.executor.columns import (
     InputColumn,
     MemberSink,
@@ -104,11 +104,22 @@ class StepChunk:
         """See `Chunk`."""
         return MemberSink(self, index)
 
-    def end(self, count: int) -> None:
-        """Count members that were answered; with the last one it forgets them."""
+    def end(self, count: int) -> bool:
+        """Count members that were answered; with the last one it forgets them.
+
+        Returns whether that was the last one.
+        """
         self._open_count -= count
-        if not self._open_count:
-            self.members = []
+        if self._open_count:
+            return False
+        self.members = []
+        return True
+
+    def cancel(self, index: int) -> None:
+        """Cancel a member, given its index in the client's chunk, if it is here."""
+        slab = self.slab
+        if self.members and slab.first <= index < slab.end:
+            self.members[index - slab.first].cancel()
 
 
 class ColumnRuns:
@@ -119,6 +130,8 @@ class ColumnRuns:
         self._owner = owner
         # By step, rows and columns of inputs. None: such a request does not fit to the model.
         self._signatures: dict[object, tuple[ServedModel, Signature | None]] = {}
+        self._open: dict[int, list[StepChunk]] = {}  # by the `id` of the client's chunk
+        self._cancelled: set[Inference] = set()  # members that have not ended yet
 
     def start(self, plan: Plan, members: Sequence[Inference], *, is_complete: bool) -> None:
         """Submit the members of a client's chunk to the first step."""
@@ -130,6 +143,15 @@ class ColumnRuns:
             for index, column in enumerate(chunk.signature.inputs)
         }
         self._submit(Slab(plan, chunk, (0, len(members)), sources), is_complete=is_complete)
+
+    def cancel(self, member: Inference) -> None:
+        """Cancel a member at its step; it goes to no other step."""
+        open_chunks = self._open.get(id(member.chunk))
+        if open_chunks is None:
+            return
+        self._cancelled.add(member)
+        for chunk in list(open_chunks):
+            chunk.cancel(member.index)
 
     def _submit(self, slab: Slab, *, is_complete: bool = False) -> None:
         if not slab.plan.chain:  # the requested outputs are inputs
@@ -144,6 +166,7 @@ class ColumnRuns:
             self._continue_all(slab)
             return
         chunk = StepChunk(self, slab, signature, model, step)
+        self._open.setdefault(id(slab.chunk), []).append(chunk)
         now_ns = time.monotonic_ns()
         requests = _step_requests(slab, step, signature, now_ns)
         model.submit_chunk(make_members(chunk, model, requests), now_ns, is_complete=is_complete)
@@ -177,11 +200,36 @@ class ColumnRuns:
         extent = (first + slab.first, end + slab.first)
         following = slab.after_step(extent, outputs, row)
         following.add_times(model.statistics.last_batch)
-        chunk.end(end - first)
-        if following.position < len(following.plan.chain):
-            self._submit(following)
-        else:
-            self._finish(following)
+        self._end(chunk, end - first)
+        for part in self._wanted_parts(following) if self._cancelled else (following,):
+            if part.position < len(part.plan.chain):
+                self._submit(part)
+            else:
+                self._finish(part)
+
+    def _end(self, chunk: StepChunk, count: int) -> None:
+        """Count members that a step has answered."""
+        if chunk.end(count):
+            key = id(chunk.slab.chunk)
+            open_chunks = self._open[key]
+            open_chunks.remove(chunk)
+            if not open_chunks:
+                del self._open[key]
+
+    def _wanted_parts(self, slab: Slab) -> list[Slab]:
+        """End the members of a slab that were cancelled; returns the others."""
+        parts = []
+        first = slab.first
+        for index in range(slab.first, slab.end):
+            member = slab.chunk.members[index]
+            if member in self._cancelled:
+                if first < index:
+                    parts.append(slab.part(first, index))
+                first = index + 1
+                self._fail(member, CancelledError(""))
+        if first < slab.end:
+            parts.append(slab.part(first, slab.end))
+        return parts
 
     def on_outcome(
         self,
@@ -193,14 +241,21 @@ class ColumnRuns:
         is_refused: bool,
     ) -> None:
         """End a member with an error, or let it continue with a response of its own."""
-        chunk.end(1)
         slab = chunk.slab
         index += slab.first
-        if error is not None:
-            self.running -= 1
-            self._owner.fail_member(slab.chunk.members[index], error)
+        member = slab.chunk.members[index]
+        self._end(chunk, 1)
+        if member in self._cancelled:
+            self._fail(member, CancelledError(""))
+        elif error is not None:
+            self._fail(member, error)
         else:
             self._continue(slab, index, response)
+
+    def _fail(self, member: Inference, error: ServerError) -> None:
+        self.running -= 1
+        self._cancelled.discard(member)
+        self._owner.fail_member(member, error)
 
     def _finish(self, slab: Slab) -> None:
         chunk, first, end = slab.chunk, slab.first, slab.end

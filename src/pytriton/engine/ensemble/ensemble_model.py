@@ -222,6 +222,8 @@ class EnsembleModel(ModelStatus):
         request = self._requests.get(inference)
         if request is not None:
             request.cancel()
+        elif inference.chunk is not None:
+            self._columns.cancel(inference)
 
     def pause(self, inference: Inference) -> None:
         """Let decoupled steps wait: the client is behind with its responses."""

@@ -101,6 +101,11 @@ class Slab:
                 sources[tensor] = RowsSource(output, starts, offset)
         return Slab(plan, self.chunk, extent, sources, position + 1, self.compute_ns)
 
+    def part(self, first: int, end: int) -> Slab:
+        """Returns the slab of some of its members."""
+        extent = (first, end)
+        return Slab(self.plan, self.chunk, extent, self.sources, self.position, self.compute_ns)
+
     def add_times(self, record: BatchRecord | None) -> None:
         """Add the compute times of the batch."""
         if record is not None:
