@@ -396,3 +396,18 @@ def test_model_that_asks_for_another_execution_gets_an_error(sequences):
 
     assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in sink.errors[0].message
     assert not ask(one, 1).refusals
+
+
+def test_null_requests_beside_one_that_asks_for_another_execution_are_not_queued(sequences):
+    one = sequences(slots=2)
+    for correlation_id in (1, 2):
+        ask(one, correlation_id, START)
+    finish_all(one)
+    ask(one, 2, END)  # with the direct strategy, a null request is before it
+    (batch,) = one.instance.running
+    batch.is_rescheduled = True
+    positions = range(len(batch.inferences))
+    one.instance.report(batch, [Outcome(position, is_rescheduled=True) for position in positions])
+
+    one.check_all_answered()
+    assert not one.model.is_busy

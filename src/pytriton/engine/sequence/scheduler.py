@@ -140,7 +140,7 @@ class SequenceScheduler:
         if sequence.state is _BACKLOG or sequence.waiting[0] is inference:
             return self._abort(sequence)
         self._close(sequence)
-        return self._forget_waiting(sequence, sequence.waiting.index(inference))
+        return self._forget_waiting(sequence, inference)
 
     def expire(self, now_ns: int) -> list[Refusal]:
         """End idle sequences, and those in the backlog whose timeout is over."""
@@ -211,6 +211,7 @@ class SequenceScheduler:
         for run in batch.answered:
             for inference in inferences[run.position : run.position + run.count]:
                 self._go_on(self._owners.pop(inference), now_ns)
+        batch.is_rescheduled = False  # those that asked for it have failed: none is queued again
         return passed_on
 
     def _dispatch(self, instance: Instance, choice: Sequence[Inference | None]) -> Dispatch:
@@ -340,10 +341,15 @@ class SequenceScheduler:
             self._end(sequence)
         return removed
 
-    def _forget_waiting(self, sequence: LiveSequence, first: int = 0) -> list[Inference]:
-        """Remove and return the waiting requests of a sequence, from number `first`."""
+    def _forget_waiting(
+        self, sequence: LiveSequence, first: Inference | None = None
+    ) -> list[Inference]:
+        """Remove and return the waiting requests of a sequence, from `first` on; None: all."""
         waiting = sequence.waiting
-        removed = [waiting.pop() for _ in range(len(waiting) - first)]
+        removed: list[Inference] = []
+        # From the end: a search from the front would be long for each of many that are cancelled.
+        while waiting and (not removed or removed[-1] is not first):
+            removed.append(waiting.pop())
         removed.reverse()
         self._waiting_count -= len(removed)
         for inference in removed:
