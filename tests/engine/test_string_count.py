@@ -168,6 +168,24 @@ def test_request_whose_strings_cannot_be_counted_is_refused_once(monkeypatch, ca
     assert "strings could not be counted" in caplog.text
 
 
+def test_requests_of_a_sequence_stay_in_order_while_strings_are_counted(gate):
+    async def main():
+        engine, taken = make_engine(asyncio.get_running_loop())
+        sent = []
+        for count, correlation_id in ((MANY, 7), (1, 7), (MANY, 7), (2, 7), (1, 8), (1, 0), (3, 7)):
+            request = request_of(varied(count))
+            request.correlation_id = correlation_id
+            sent.append(engine.infer(request, Sink()))
+        assert taken == sent[4:6]  # they are of no sequence or of another one
+        sent[3].cancel()
+        gate.opened.set()
+        await settle(lambda: len(taken) == 6)
+
+        assert taken[2:] == [sent[0], sent[1], sent[2], sent[6]]
+
+    asyncio.run(main())
+
+
 def test_who_waits_for_the_place_of_a_request_hears_of_it(gate):
     async def main():
         engine, _ = make_engine(asyncio.get_running_loop())

@@ -274,6 +274,8 @@ class Engine:
             if model is None or request.model_version or model.state is not ModelState.READY:
                 model = self.lookup(request.model_name, request.model_version)
             validate(request, model.spec)
+            if self._strings.behind and self._strings.holds_back(inference, self.submit):
+                return
             inference.owner = model
             model.submit(inference, time.monotonic_ns())
         except UncountedStringsError:
@@ -289,6 +291,10 @@ class Engine:
         """
         try:
             validate(inference.request, model.spec)
+            if self._strings.behind and self._strings.holds_back(
+                inference, partial(self.submit_to, model)
+            ):
+                return
             inference.owner = model
             model.submit(inference, time.monotonic_ns())
         except UncountedStringsError:

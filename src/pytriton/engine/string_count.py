@@ -2,13 +2,15 @@
 """Counts the elements of large BYTES inputs in a thread.
 
 The event loop cannot do this: millions of length prefixes have to be read one after the other. The
-thread stores the result in the tensors for validation. Until then this module owns the request.
+thread stores the result in the tensors for validation. Until then this module owns the request, and
+those that come after it in its sequence.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest
+
+    Submit = Callable[[Inference], None]
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +50,30 @@ class StringCounter:
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._when_passed_on: dict[Inference, Callable[[], None]] = {}
+        # By model and sequence, if a request of the sequence is counted: those behind it.
+        self.behind: dict[tuple[str, int | str], deque[tuple[Inference, Submit]]] = {}
 
-    def count(self, inference: Inference, submit: Callable[[Inference], None]) -> None:
+    def holds_back(self, inference: Inference, submit: Submit) -> bool:
+        """Returns whether a request has to wait for an earlier one of its sequence; then it does.
+
+        Args:
+            inference: The request.
+            submit: Called with it afterwards, unless it was cancelled.
+        """
+        waiting = self.behind.get(_sequence(inference.request))
+        if waiting is None:
+            return False
+        inference.owner = self
+        waiting.append((inference, submit))
+        return True
+
+    def count(self, inference: Inference, submit: Submit) -> None:
         """Count the strings of a request in a thread, then submit it unless it was cancelled.
 
-        If counting fails, the request is refused.
+        If counting fails, the request is refused. Requests of one sequence stay in order.
         """
+        if self.holds_back(inference, submit):
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # no event loop that this could block
@@ -62,21 +84,29 @@ class StringCounter:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="strings")
         counting = loop.run_in_executor(self._threads, count_strings, inference.request)
+        sequence = _sequence(inference.request)
+        if inference.request.correlation_id:
+            self.behind[sequence] = deque()
 
         def on_counted(counted: asyncio.Future[None]) -> None:
-            callback = self._when_passed_on.pop(inference, None)
-            failure = counted.exception()
-            if inference.is_over:
-                return
-            if failure is not None:
-                logger.error("strings could not be counted", exc_info=failure)
-                refuse(inference, InternalError(UNEXPECTED))
-                return
-            submit(inference)
-            if callback is not None and not inference.is_over:
-                callback()
+            waiting = self.behind.pop(sequence, ())
+            self._pass_on(inference, submit, counted.exception())
+            for each, submit_it in waiting:
+                self._pass_on(each, submit_it, None)
 
         counting.add_done_callback(on_counted)
+
+    def _pass_on(self, inference: Inference, submit: Submit, failure: BaseException | None) -> None:
+        callback = self._when_passed_on.pop(inference, None)
+        if inference.is_over:
+            return
+        if failure is not None:
+            logger.error("strings could not be counted", exc_info=failure)
+            refuse(inference, InternalError(UNEXPECTED))
+            return
+        submit(inference)
+        if callback is not None and not inference.is_over:
+            callback()
 
     def cancel(self, inference: Inference) -> None:
         """Cancel it; its sink gets an error once."""
@@ -100,3 +130,7 @@ class StringCounter:
     def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after its model has queued it, unless it ends before."""
         self._when_passed_on[inference] = callback
+
+
+def _sequence(request: InferRequest) -> tuple[str, int | str]:
+    return request.model_name, request.correlation_id
