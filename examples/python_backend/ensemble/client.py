@@ -7,7 +7,7 @@ import tritonclient.grpc as triton
 
 url = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8001"
 TEXTS = ["the cat and the dog", "die Katze und le chien"]
-LINES = "the sun is warm\ndie Sonne ist warm\nxyz\nle soleil est chaud"
+LINES = "the sun is warm\ndie Sonne ist warm\nle soleil est chaud\nxyz"
 
 
 def tensor(*texts):
