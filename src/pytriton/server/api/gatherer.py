@@ -249,6 +249,10 @@ class Gatherer:
             self._submit(is_complete=False)
         return chunk, count - 1
 
+    def submit(self) -> None:
+        """Submit what was gathered, because a later request is submitted in another way."""
+        self._submit(is_complete=False)
+
     def cancel(self, chunk: GatheredChunk, index: int) -> None:
         """Cancel a request: nobody waits for its answer any more."""
         if chunk is self._chunk:

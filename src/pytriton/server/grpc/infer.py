@@ -11,6 +11,7 @@ from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.server.grpc.columns import LEARN_EVERY, MAX_MESSAGE_BYTES, ColumnTable
+from pytriton.server.grpc.stream_columns import StreamColumnTable
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.wire.kserve_pb import build_request, parse_message, read_start
 from pytriton.wire.kserve_pb_response import encode_infer_response
@@ -57,6 +58,7 @@ class InferService:
         # For requests of which nothing but the message matters.
         is_plain = not pattern and tracing is None and self.compression is CompressionLevel.NONE
         self.columns = ColumnTable(engine, loop) if is_plain else None
+        self.stream_columns = StreamColumnTable(engine, loop) if is_plain else None
 
     def encoding(self, head: CallHead) -> str:
         """Returns the encoding of the responses of a call."""

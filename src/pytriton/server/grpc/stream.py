@@ -12,26 +12,26 @@ import collections
 import functools
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import InternalError, ServerError, UnavailableError
+from pytriton.errors import ServerError, UnavailableError
 from pytriton.server.api.turns import MEDIUM_BYTES
-from pytriton.server.grpc.call import Call
+from pytriton.server.grpc.call import Call, frame_message, gather
 from pytriton.server.grpc.infer import SMALL_BYTES, has_typed_tensors
+from pytriton.server.grpc.streamed_request import StreamedMember, StreamedRequest
+from pytriton.wire.grpc.messages import PREFIX_BYTES
 from pytriton.wire.http2 import ErrorCode
 from pytriton.wire.kserve_pb import parse_message
 from pytriton.wire.kserve_pb_response import (
-    encode_empty_final,
-    encode_infer_response,
     encode_stream_failure,
     encode_stream_refusal,
-    encode_stream_response,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.served_model import ServedModel
-    from pytriton.executor.inference import Inference
-    from pytriton.messages import InferResponse
+    from pytriton.server.api.gatherer import Gatherer
     from pytriton.server.grpc.call import CallConnection
     from pytriton.server.grpc.infer import InferService
     from pytriton.wire.grpc import CallHead, MessageAssembler
@@ -92,6 +92,9 @@ class StreamInferCall(Call):
 
     def _begin(self, message: Buffer) -> None:
         """Pass a request to the engine; an error in the request ends only that request."""
+        columns = self.service.stream_columns
+        if columns is not None and columns.take(self, message):
+            return
         parsed, raw = parse_message(message)
         streamed = StreamedRequest(self, parsed)
         self._in_flight[streamed] = None
@@ -103,15 +106,29 @@ class StreamInferCall(Call):
             if not streamed.is_decoupled:
                 self._ordered.append(streamed)
             work = (parsed, raw, model.spec, self.head)
+            if model.spec.sequence is not None and columns is not None:
+                columns.submit()  # requests of its sequence may be among those that came before
             if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
                 then = functools.partial(self._start, streamed, model.spec)
                 self.connection.work.run_in_thread(self, then, self._try_build, *work)
             else:
-                self._start(streamed, model.spec, self.service.build(*work))
+                built = self.service.build(*work)
+                if model.spec.sequence is not None and columns is not None:
+                    columns.learn(model, built.request, message, raw)
+                self._start(streamed, model.spec, built)
         except ServerError as error:
             if streamed.is_decoupled is None:  # errors about unknown models keep the order, too
                 self._ordered.append(streamed)
             self.refuse_request(streamed, error)
+
+    def add_member(self, message: bytes, request_id: bytes, gatherer: Gatherer) -> StreamedMember:
+        """Add a request to a coupled model that travels as a column."""
+        member = StreamedMember(self, message, request_id, gatherer)
+        self._in_flight[member] = None
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self.is_full = True
+        self._ordered.append(member)
+        return member
 
     def _try_build(self, *work: Any) -> BuiltRequest | ServerError:
         """Build a large request in a thread; returns the error if the request is malformed."""
@@ -177,6 +194,30 @@ class StreamInferCall(Call):
             self._send(answer)
             self._end_request(ended)
 
+    def deliver_framed(self, members: Sequence[StreamedMember], messages: Sequence[bytes]) -> None:
+        """Send responses of coupled models, each with its prefix, in one buffer if it is turn."""
+        turns, in_flight = self._ordered, self._in_flight
+        ready: list[Buffer] = []
+        for member, message in zip(members, messages, strict=True):
+            if member not in in_flight:
+                continue
+            if turns[0] is not member:  # an earlier request has no response yet
+                member.answer = [message[PREFIX_BYTES:]]
+                self._count_waiting_response(member.answer)
+                continue
+            turns.popleft()
+            del in_flight[member]
+            ready.append(message)
+            while turns and (answer := turns[0].answer) is not None:
+                self._answer_bytes -= sum(map(len, answer))
+                ready += gather(frame_message(answer))
+                in_flight.pop(turns.popleft(), None)
+        if ready:
+            self._pause_unless(is_ready=self.send_framed(gather(ready)))
+            if self.is_full:
+                self._resume_input_if_possible()
+            self._finish_if_done()
+
     def _count_waiting_response(self, answer: list[Buffer] | None) -> None:
         """Count a response that waits for those to earlier requests."""
         self._answer_bytes += sum(map(len, answer or ()))
@@ -217,7 +258,10 @@ class StreamInferCall(Call):
     # Flow control
 
     def _send(self, parts: list[Buffer]) -> None:
-        if self.send(parts):
+        self._pause_unless(is_ready=self.send(parts))
+
+    def _pause_unless(self, *, is_ready: bool) -> None:
+        if is_ready:
             return
         if not self._is_paused:
             self._is_paused = self.is_full = True
@@ -240,84 +284,3 @@ class StreamInferCall(Call):
             or self._answer_bytes >= MAX_ANSWER_BYTES
         )
         self.resume_input()
-
-
-class StreamedRequest:
-    """One request of a stream; the engine's sink for its responses."""
-
-    __slots__ = (
-        "_call",
-        "_class_counts",
-        "_inference",
-        "_spec",
-        "_wants_empty_final",
-        "answer",
-        "is_decoupled",
-        "parsed",
-    )
-
-    def __init__(self, call: StreamInferCall, parsed: ParsedMessage) -> None:
-        self.parsed = parsed
-        self.is_decoupled: bool | None = None  # None until the model is known
-        self.answer: list[Buffer] | None = None  # a coupled model's response that is not yet sent
-        self._call = call
-        self._inference: Inference | None = None  # None until the engine has the request
-        self._class_counts: dict[str, int] | None = None
-        self._wants_empty_final = False
-
-    def start(self, built: BuiltRequest, spec: ModelSpec, *, is_paused: bool) -> None:
-        """Pass the request to the engine."""
-        service, head = self._call.service, self._call.head
-        self._spec = spec
-        self._class_counts = built.class_counts
-        self._wants_empty_final = built.wants_empty_final
-        self._inference = service.submit(built.request, spec, head.metadata, self)
-        if is_paused:
-            self.pause()
-
-    def cancel(self) -> None:
-        """Cancel the request."""
-        if self._inference is not None:
-            self._inference.cancel()
-
-    def pause(self) -> None:
-        """Pause the responses of a decoupled model."""
-        if self._inference is not None and self.is_decoupled:
-            self._inference.pause()
-
-    def resume(self) -> None:
-        """Resume the responses of a decoupled model."""
-        if self._inference is not None and self.is_decoupled:
-            self._inference.resume()
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Send a response."""
-        call, spec = self._call, self._spec
-        if not call.is_waiting_for(self):
-            return
-        parts = None
-        if response is not None:
-            encoded = encode_infer_response(
-                response,
-                self._class_counts,
-                is_batched=spec.max_batch_size > 0,
-                labels=spec.labels,
-            )
-            parts = encode_stream_response(encoded, is_final=final)
-        elif not self.is_decoupled:
-            call.fail_request(self, InternalError("expected a single response, got 0"))
-            return
-        elif self._wants_empty_final:
-            parsed = self.parsed
-            parts = encode_empty_final(parsed.model_name, parsed.model_version, parsed.id)
-        call.deliver(self, parts, final=final)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error instead of a response."""
-        if self._call.is_waiting_for(self):
-            self._call.fail_request(self, error, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Send the error of a request that the engine refused."""
-        if self._call.is_waiting_for(self):
-            self._call.refuse_request(self, error)
