@@ -11,11 +11,14 @@ import time
 import numpy as np
 import pytest
 
+from pytriton import model_config
 from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators import TritonContext
 from pytriton.dtypes import FP32
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import ModelState
+from pytriton.engine.rate_limiter import RateLimiter
+from pytriton.engine.turns import Turns
 from pytriton.errors import ErrorCode, NotFoundError, ServerError
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
@@ -31,14 +34,20 @@ DEADLINE_S = 60.0
 class Binder:
     """Both ends of a control connection: the server's session, and a process that binds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_rate_limiter: bool = False) -> None:
         self.loop = asyncio.new_event_loop()
         self.engine = Engine()
         self.ends: list[bool] = []
         self.answers: dict[int, Done] = {}
+        self.limiter = RateLimiter()
         ours, theirs = stream_pair()
         self.session = BinderSession(
-            ControlLink(theirs), self.engine, self.loop, None, self.ends.append
+            ControlLink(theirs),
+            self.engine,
+            self.loop,
+            None,
+            self.ends.append,
+            Turns(self.limiter, self.loop) if has_rate_limiter else None,
         )
         self.session.start(Started(1, 2, 3))
         self.link = ControlLink(ours)
@@ -161,6 +170,24 @@ def test_bound_model_is_served(server):
     assert value(sink) == 7
     assert model.is_alive()
     assert server.engine.lookup("m").statistics.load_ns > 0
+
+
+def test_refused_model_holds_no_place_in_the_rate_limiter():
+    server = Binder(has_rate_limiter=True)
+    needs = model_config.RateLimiter([model_config.RateLimiterResource("R", 2)])
+    model = server.bind(answering(1), rate_limiter=needs)
+    config = model.message() | {
+        "sequence_batching": {},
+        "parameters": {"sequence_max_queue_size": {"string_value": "many"}},
+    }
+    config.pop("dynamic_batching", None)
+    config["instance_group"][0]["rate_limiter"]["resources"][0]["count"] = 9
+    answer = server.answer(server.send_bind(model, config))
+    pools = server.limiter.pools
+    server.close()
+
+    assert "sequence_max_queue_size" in answer.error
+    assert [count for _, count in pools.values()] == [2]
 
 
 def test_replaced_model_finishes_its_queue_and_new_requests_go_to_the_new_one(server, gate):

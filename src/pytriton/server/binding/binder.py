@@ -169,12 +169,13 @@ class BinderSession:
     def _make_model(self, message: Bind, memory: MemoryTrimmer) -> Model:
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
+        spec = spec_from_config(config, message.version, initial_states=message.initial_states)
         turns = None
-        if self._turns is not None:
+        if self._turns is not None:  # last: the model gives back what it takes
             limits = InstanceLimits.read(config.instance_group[0].rate_limiter)
             turns = self._turns.join([limits] * len(message.concurrency))
         return Model(
-            spec_from_config(config, message.version, initial_states=message.initial_states),
+            spec,
             self._loop,
             self._cache,
             config_json=config_to_json(config),
