@@ -142,6 +142,16 @@ def _find_place(pieces: Sequence[Buffer]) -> tuple[Block | RemoteBlock, int] | N
     return first
 
 
+def unshareable(data: Buffer) -> Buffer:
+    """Returns the same bytes, but so that a payload copies them instead of lending their block.
+
+    They cannot be given up, either: see `give_up`.
+    """
+    if len(data) <= INLINE_TENSOR_BYTES:
+        return data
+    return np.frombuffer(data, np.uint8).data
+
+
 class Received(msgspec.Struct, eq=False):
     """A received message, and access to its tensors.
 

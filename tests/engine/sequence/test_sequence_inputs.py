@@ -18,6 +18,7 @@ from pytriton.engine.sequence.sequence_inputs import (
 from pytriton.engine.validation import validate
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.transport.arena import Arena, block_bytes, find_block, give_up
 from tests.wire.specs import model_spec, tensor_spec
 
 
@@ -259,6 +260,20 @@ def test_a_large_state_is_not_copied_and_a_small_one_does_not_keep_its_message()
 
     assert isinstance(kept[0], bytes)
     assert kept[1] is large
+
+
+def test_memory_of_a_state_is_not_given_to_those_who_get_it_as_an_output():
+    count = 1 << 18
+    inputs = SequenceInputs(spec_of(states=(state((count,)),), outputs=("state_out",)))
+    states = inputs.new_states()
+    memory = block_bytes(Arena().allocate(4 * count))
+    answer = response(InferTensor("state_out", INT32, (1, count), memory.data))
+    inputs.take(states, answer)
+    give_up(answer.outputs[0].data)  # as an ensemble does for its next step
+    found = find_block(states.tensors["state_in"].data)
+
+    assert found is not None
+    assert not found[0].is_unshared
 
 
 def test_a_null_request_has_zeros_and_is_not_ready():

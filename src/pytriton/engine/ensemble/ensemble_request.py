@@ -7,10 +7,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from pytriton.engine.ensemble.run import Call, EnsembleRun, StuckError, unshareable
+from pytriton.engine.ensemble.run import Call, EnsembleRun, StuckError
 from pytriton.errors import CancelledError, InvalidArgumentError, ServerError
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
+from pytriton.transport.payload import unshareable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

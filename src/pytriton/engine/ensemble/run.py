@@ -13,11 +13,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pytriton.messages import InferTensor
 from pytriton.transport.arena import give_up
-from pytriton.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.transport.payload import INLINE_TENSOR_BYTES, unshareable
 
 if TYPE_CHECKING:
     from pytriton.engine.ensemble.graph import Step, StepInput
@@ -214,10 +212,3 @@ def _converted(shape: tuple[int, ...], rank: int, *, batches: bool) -> tuple[int
     if batches:
         return (1, *shape) if len(shape) == rank else shape
     return shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
-
-
-def unshareable(data: memoryview | bytes) -> memoryview | bytes:
-    """Returns the same bytes, but so that an instance copies them instead of using their block."""
-    if len(data) <= INLINE_TENSOR_BYTES:
-        return data
-    return np.frombuffer(data, np.uint8).data

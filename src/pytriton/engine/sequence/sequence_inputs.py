@@ -16,6 +16,7 @@ from pytriton import dtypes
 from pytriton.engine.model_spec import ControlKind
 from pytriton.errors import InternalError
 from pytriton.messages import InferRequest, InferTensor
+from pytriton.transport.payload import unshareable
 
 if TYPE_CHECKING:
     from pytriton.dtypes import DataType
@@ -168,6 +169,8 @@ class SequenceInputs:
                 taken[state.input_name] = self._state_tensor(state, output, rows)
                 if not self._is_wanted(output.name, wanted):
                     continue
+                # Whoever gets it must not write to the memory that the state is in.
+                output.data = unshareable(output.data)
             passed_on.append(output)
         states.tensors.update(taken)
         if self._varying:
