@@ -12,7 +12,7 @@ from pytriton.engine.model import Model
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
 from pytriton.protos import service_pb2
 from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc.columns import LEARN_EVERY
+from pytriton.server.grpc.sequence_columns import LEARN_EVERY
 from pytriton.wire.http2 import frames
 from tests.column_rig import DoublingInstance
 from tests.fakes import model_spec

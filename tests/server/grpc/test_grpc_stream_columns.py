@@ -12,7 +12,7 @@ from pytriton.engine.model import Model
 from pytriton.engine.model_spec import SequenceSpec, TensorSpec
 from pytriton.protos import service_pb2
 from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc.columns import LEARN_EVERY
+from pytriton.server.grpc.sequence_columns import LEARN_EVERY
 from tests.column_rig import DoublingInstance
 from tests.fakes import model_spec
 from tests.server.grpc_fakes import GrpcClient
@@ -98,7 +98,9 @@ class Scene:
         ]
 
 
-def request(value, sequence_id, request_id="", *, start=False, end=False, **parameters) -> bytes:
+def request(
+    value, sequence_id, request_id="", *, start=False, end=False, classes=0, **parameters
+) -> bytes:
     message = service_pb2.ModelInferRequest(model_name="m", id=request_id)
     message.parameters["sequence_id"].int64_param = sequence_id
     message.parameters["sequence_start"].bool_param = start
@@ -108,6 +110,8 @@ def request(value, sequence_id, request_id="", *, start=False, end=False, **para
     for name in ("x", "y"):
         message.inputs.add(name=name, datatype="INT32", shape=[1, WIDTH])
         message.raw_input_contents.append(np.full((1, WIDTH), value, np.int32).tobytes())
+    if classes:
+        message.outputs.add(name="x").parameters["classification"].int64_param = classes
     content: bytes = message.SerializeToString(deterministic=True)
     return content
 
@@ -248,3 +252,13 @@ def test_stream_ends_after_its_answers(scene):
 
     assert scene.client.response(scene.stream).status == "0"
     assert [name for name, _ in scene.values] == ["5", "6"]
+
+
+def test_classes_stay_classes(scene):
+    for _ in range(2 * LEARN_EVERY):
+        scene.send(request(7, 5, "5", start=True, end=True, classes=1))
+        scene.finish()
+    scene.send(*[request(7, number, "5", start=True, end=True, classes=1) for number in (5, 6)])
+    scene.finish()
+
+    assert {each.infer_response.outputs[0].datatype for each in scene.answers} == {"BYTES"}

@@ -15,7 +15,9 @@ from pytriton.engine.validation import validate
 from pytriton.errors import ServerError
 from pytriton.server.api.gatherer import Iterations, gatherer_for
 from pytriton.server.grpc.call import IDENTITY, Call
+from pytriton.server.grpc.sequence_columns import MAX_LAYOUTS, SequenceColumnTable
 from pytriton.wire.grpc import OK_TRAILERS, RESPONSE_HEADS
+from pytriton.wire.grpc.messages import PREFIX_BYTES, pack_prefix
 from pytriton.wire.http2.whole_responses import ResponseFrames
 from pytriton.wire.kserve_pb_pattern import (
     RequestPattern,
@@ -41,9 +43,6 @@ if TYPE_CHECKING:
     from pytriton.wire.http2 import IncompleteInput
     from pytriton.wire.kserve_pb_pattern import Layout
 
-MAX_MESSAGE_BYTES = 4096
-LEARN_EVERY = 16  # how many equal requests, but for their tensors, take the ordinary way
-MAX_LAYOUTS = 256
 _HEAD = RESPONSE_HEADS[IDENTITY]
 
 
@@ -76,60 +75,22 @@ class ColumnCall(Call):
             self.gatherer.cancel(self.chunk, self.index)
 
 
-class ColumnRequests:
-    """Reads, gathers and answers the requests of one layout for a model; it is their sink.
+class CallColumns:
+    """Gathers and answers calls with one set of inputs for a model; it is their sink.
 
     Args:
-        engine: The engine.
         iterations: Tells when to submit what was gathered.
         spec: The specification of the model.
-        request: A valid request of this layout.
-        layout: Its layout.
+        request: A valid request of these.
     """
 
-    def __init__(
-        self,
-        engine: EngineClient,
-        iterations: Iterations,
-        spec: ModelSpec,
-        request: InferRequest,
-        layout: Layout,
-    ) -> None:
+    def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
         self.spec = spec
-        self._engine = engine
-        self._version = request.model_version
+        self.version = request.model_version
+        self.gatherer = gatherer_for(iterations, spec, request, list(request.inputs), self)
         self._rows = request.rows if spec.max_batch_size else None
-        names = list(request.inputs)
-        self.pattern = RequestPattern(
-            layout, [len(tensor.data) for tensor in request.inputs.values()]
-        )
-        self._gatherer = gatherer_for(iterations, spec, request, names, self)
         self._answers: ResponsePattern | None = None
         self._frames: ResponseFrames
-
-    def take(
-        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
-    ) -> Call | None:
-        """Add a request to the next chunk; returns None if it has to take the ordinary way."""
-        inputs = self.pattern.read(framed)
-        if inputs is None:
-            return None
-        model = self._engine.find(self.spec.name, self._version)
-        gatherer = self._gatherer
-        if (
-            model is None
-            or model.spec is not self.spec
-            or self._engine.is_exiting
-            or gatherer.is_alone(model)
-        ):
-            return None
-        call = ColumnCall(connection, stream_id, head)
-        call.gatherer = gatherer
-        try:
-            call.chunk, call.index = gatherer.add(model, inputs, call)
-        except Exception as error:  # noqa: BLE001  it is sent to the client
-            connection.fail_call(call, error)
-        return call
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
@@ -176,6 +137,56 @@ class ColumnRequests:
         chunk.end(1)
 
 
+class ColumnRequests(CallColumns):
+    """Reads the calls of one layout, too.
+
+    Args:
+        engine: The engine.
+        iterations: Tells when to submit what was gathered.
+        spec: The specification of the model.
+        request: A valid request of this layout.
+        layout: Its layout.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        iterations: Iterations,
+        spec: ModelSpec,
+        request: InferRequest,
+        layout: Layout,
+    ) -> None:
+        super().__init__(iterations, spec, request)
+        self._engine = engine
+        self.pattern = RequestPattern(
+            layout, [len(tensor.data) for tensor in request.inputs.values()]
+        )
+
+    def take(
+        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+    ) -> Call | None:
+        """Add a request to the next chunk; returns None if it has to take the ordinary way."""
+        inputs = self.pattern.read(framed)
+        if inputs is None:
+            return None
+        model = self._engine.find(self.spec.name, self.version)
+        gatherer = self.gatherer
+        if (
+            model is None
+            or model.spec is not self.spec
+            or self._engine.is_exiting
+            or gatherer.is_alone(model)
+        ):
+            return None
+        call = ColumnCall(connection, stream_id, head)
+        call.gatherer = gatherer
+        try:
+            call.chunk, call.index = gatherer.add(model, inputs, call)
+        except Exception as error:  # noqa: BLE001  it is sent to the client
+            connection.fail_call(call, error)
+        return call
+
+
 class ColumnTable:
     """The layouts of requests that repeat.
 
@@ -189,6 +200,7 @@ class ColumnTable:
         self._iterations = Iterations(loop)
         self._learned: dict[Layout, ColumnRequests] = {}
         self._by_size: dict[int, list[ColumnRequests]] = {}
+        self.sequences = SequenceColumnTable(engine, loop, CallColumns)
 
     def take(
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
@@ -198,7 +210,28 @@ class ColumnTable:
             call = requests.take(connection, stream_id, head, framed)
             if call is not None:
                 return call
-        return None
+        return self._take_in_sequence(connection, stream_id, head, framed)
+
+    def _take_in_sequence(
+        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+    ) -> Call | None:
+        size = len(framed) - PREFIX_BYTES
+        sequences = self.sequences
+        if not sequences.has_size(size) or not framed.startswith(pack_prefix(False, size)):
+            return None
+        found = sequences.find(framed[PREFIX_BYTES:])
+        if found is None:
+            return None
+        model, columns, read = found
+        call = ColumnCall(connection, stream_id, head)
+        call.gatherer = columns.gatherer
+        sequence = (read.correlation_id, read.flags)
+        try:
+            added = columns.gatherer.add_in_sequence(model, read.inputs, call, sequence)
+            call.chunk, call.index = added
+        except Exception as error:  # noqa: BLE001  it is sent to the client
+            connection.fail_call(call, error)
+        return call
 
     def learn(
         self, model: ServedModel, request: InferRequest, message: bytes, raw: Sequence[Buffer]

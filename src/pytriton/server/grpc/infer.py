@@ -10,7 +10,8 @@ from pytriton.errors import InternalError, UnsupportedError
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.grpc.call import IDENTITY, UnaryCall
-from pytriton.server.grpc.columns import LEARN_EVERY, MAX_MESSAGE_BYTES, ColumnTable
+from pytriton.server.grpc.columns import ColumnTable
+from pytriton.server.grpc.sequence_columns import LEARN_EVERY, MAX_MESSAGE_BYTES
 from pytriton.server.grpc.stream_columns import StreamColumnTable
 from pytriton.wire.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.wire.kserve_pb import build_request, parse_message, read_start
@@ -169,6 +170,8 @@ class InferCall(UnaryCall):
         else:
             built = service.build(parsed, raw, spec, self.head)
             self._class_counts = built.class_counts
+            if spec.sequence is not None and service.columns is not None:
+                self._learn_sequence(service.columns, model, message, raw, built)
             self._inference = service.submit(built.request, spec, self.head.metadata, self)
             parsed.uses += 1
             if not parsed.uses % LEARN_EVERY and service.columns is not None:
@@ -192,6 +195,19 @@ class InferCall(UnaryCall):
             and not built.class_counts
         ):
             columns.learn(model, built.request, message, raw)
+
+    def _learn_sequence(
+        self,
+        columns: ColumnTable,
+        model: ServedModel,
+        message: Buffer,
+        raw: Sequence[Buffer],
+        built: BuiltRequest,
+    ) -> None:
+        """Let later requests of sequences like this one travel as columns."""
+        columns.sequences.submit()  # requests of its sequence may be among those that came before
+        if not built.class_counts and not built.request.id:
+            columns.sequences.learn(model, built.request, message, raw)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts

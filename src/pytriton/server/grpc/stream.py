@@ -113,7 +113,8 @@ class StreamInferCall(Call):
                 self.connection.work.run_in_thread(self, then, self._try_build, *work)
             else:
                 built = self.service.build(*work)
-                if model.spec.sequence is not None and columns is not None:
+                is_sequence = model.spec.sequence is not None
+                if is_sequence and columns is not None and not built.class_counts:
                     columns.learn(model, built.request, message, raw)
                 self._start(streamed, model.spec, built)
         except ServerError as error:
