@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.model_config import DeviceKind, RateLimiter, RateLimiterResource
+from pytriton.model_config import DeviceKind, ModelConfig, RateLimiter, RateLimiterResource
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.parser import ModelConfigParser
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -69,3 +69,16 @@ def test_limiter_is_read_back_from_a_file(tmp_path):
 def test_values_out_of_range_are_refused(limiter, message):
     with pytest.raises(PyTritonBadParameterError, match=message):
         ModelConfigGenerator(config_of(limiter)).get_config()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RateLimiter("memory"),
+        lambda: RateLimiter([("memory", 1)]),
+        lambda: ModelConfig(rate_limiter=RateLimiterResource("memory", 1)),
+    ],
+)
+def test_objects_of_another_kind_are_refused_where_they_are_written(make):
+    with pytest.raises(PyTritonBadParameterError, match="Expected an object of RateLimiter"):
+        make()

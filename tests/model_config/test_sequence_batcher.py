@@ -19,6 +19,7 @@ from pytriton.model_config import (
     ControlKind,
     DirectStrategy,
     DynamicBatcher,
+    ModelConfig,
     OldestStrategy,
     SequenceBatcher,
     SequenceControl,
@@ -135,6 +136,41 @@ def test_initial_state_of_another_shape_is_refused(initial):
 
     with pytest.raises(PyTritonBadParameterError, match=expected):
         spec_of(sequence)
+
+
+@pytest.mark.parametrize(
+    "make, expected",
+    [
+        (lambda: SequenceControl("START"), "ControlKind as kind of a control, got 'START'"),
+        (lambda: SequenceControl(ControlKind.START, np.int32), "str as name of a control, got <"),
+        (
+            lambda: SequenceState("i", "o", np.int32, 2),
+            "tuple or list as shape of the state 'i', got 2",
+        ),
+        (lambda: SequenceState(1, "o", np.int32, (2,)), "str as input_name of a state, got 1"),
+        (lambda: SequenceState("i", None, np.int32, (2,)), "str as output_name of a state, got N"),
+        (
+            lambda: SequenceBatcher(strategy="direct"),
+            "DirectStrategy or OldestStrategy as strategy of sequences, got 'direct'",
+        ),
+        (
+            lambda: SequenceBatcher(OldestStrategy),
+            "DirectStrategy or OldestStrategy as strategy of sequences, got <",
+        ),
+        (
+            lambda: SequenceBatcher(controls=[ControlKind.END]),
+            "SequenceControl as control of sequences, got <ControlKind.END",
+        ),
+        (lambda: SequenceBatcher(states="sum"), "SequenceState as state of sequences, got 's'"),
+        (lambda: ModelConfig(sequence=SequenceBatcher), "SequenceBatcher as sequence, got <class"),
+        (lambda: ModelConfig(sequence={"direct": {}}), "SequenceBatcher as sequence, got {'direct"),
+    ],
+)
+def test_objects_of_another_kind_are_refused_where_they_are_written(make, expected):
+    with pytest.raises(PyTritonBadParameterError) as refused:
+        make()
+
+    assert f"Expected an object of {expected}" in str(refused.value)
 
 
 @pytest.mark.parametrize(

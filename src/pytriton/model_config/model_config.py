@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pytriton.model_config.checks import check_type
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup
 from pytriton.model_config.rate_limiter import RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
@@ -35,3 +36,7 @@ class ModelConfig:
     model_warmup: list[ModelWarmup] | None = None
     sequence: SequenceBatcher | None = None
     rate_limiter: RateLimiter | None = None
+
+    def __post_init__(self) -> None:
+        check_type(self.sequence, "sequence", SequenceBatcher, type(None))
+        check_type(self.rate_limiter, "rate_limiter", RateLimiter, type(None))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.model_config.checks import check_type
 
 
 @dataclasses.dataclass
@@ -36,6 +37,10 @@ class RateLimiter:
 
     resources: Sequence[RateLimiterResource] = ()
     priority: int = 1
+
+    def __post_init__(self) -> None:
+        for resource in self.resources:
+            check_type(resource, "resource of a rate limiter", RateLimiterResource)
 
 
 def rate_limiter_message(limiter: RateLimiter) -> dict[str, Any]:

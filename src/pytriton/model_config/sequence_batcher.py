@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton.model_config.checks import check_type
+
 
 class ControlKind(enum.Enum):
     """What a control input tells a sequence model."""
@@ -42,6 +44,8 @@ class SequenceControl:
     false_true: tuple[float, float] = (0, 1)
 
     def __post_init__(self) -> None:
+        check_type(self.kind, "kind of a control", ControlKind)
+        check_type(self.name, "name of a control", str)
         self.name = self.name or self.kind.name
         if self.dtype is None:
             self.dtype = np.uint64 if self.kind is ControlKind.CORRID else np.bool_
@@ -72,6 +76,11 @@ class SequenceState:
     initial: NDArray[Any] | None = dataclasses.field(default=None, compare=False)
     use_same_buffer_for_input_output: bool = False
     use_growable_memory: bool = False
+
+    def __post_init__(self) -> None:
+        check_type(self.input_name, "input_name of a state", str)
+        check_type(self.output_name, "output_name of a state", str)
+        check_type(self.shape, f"shape of the state '{self.input_name}'", tuple, list)
 
 
 @dataclasses.dataclass
@@ -127,3 +136,10 @@ class SequenceBatcher:
     states: Sequence[SequenceState] = ()
     max_queue_size: int = 0
     generate_ids: bool = False
+
+    def __post_init__(self) -> None:
+        check_type(self.strategy, "strategy of sequences", DirectStrategy, OldestStrategy)
+        for control in self.controls:
+            check_type(control, "control of sequences", SequenceControl)
+        for state in self.states:
+            check_type(state, "state of sequences", SequenceState)
