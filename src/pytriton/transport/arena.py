@@ -11,6 +11,7 @@ keeps the object from which it read `__array_interface__`). When the last array 
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
 import time
@@ -125,7 +126,8 @@ class RemoteBlock:
 
 
 def _array_interface(address: int, size: int) -> dict[str, Any]:
-    return {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+    # Without the "|" of the documentation, numpy looks the type up instead of parsing it: 0.7 us.
+    return {"data": (address, False), "shape": (size,), "typestr": "u1", "version": 3}
 
 
 def find_block(data: Any) -> tuple[Block | RemoteBlock, int] | None:
@@ -133,12 +135,30 @@ def find_block(data: Any) -> tuple[Block | RemoteBlock, int] | None:
 
     None if the view is in other memory.
     """
+    block = _block_of(data)
+    if block is None:
+        return None
+    return block, _address(data) - block.segment.address - block.offset
+
+
+def _block_of(data: Any) -> Block | RemoteBlock | None:
     array: Any = data.obj if isinstance(data, memoryview) else None
     block: Any = array.base if isinstance(array, np.ndarray) else None
-    if not isinstance(block, Block | RemoteBlock):
-        return None
-    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-    return block, address - block.segment.address - block.offset
+    return block if isinstance(block, _BLOCKS) else None
+
+
+_BLOCKS = (Block, RemoteBlock)
+_Byte = ctypes.c_char
+
+
+def _address(data: Any) -> int:
+    """Returns where the bytes of a view or of an array begin."""
+    try:
+        # This takes 1 us, and 6 us with numpy; each large tensor of a batch needs it.
+        return ctypes.addressof(_Byte.from_buffer(data))
+    except (TypeError, ValueError):  # it cannot be written, is empty, or has gaps
+        address: int = np.asarray(data).__array_interface__["data"][0]
+        return address
 
 
 def give_up(data: Any) -> None:
@@ -147,9 +167,9 @@ def give_up(data: Any) -> None:
     The caller must be the only one that has read them, and must not read them again. If their owner
     is a process that may still read them, they will be copied as ever.
     """
-    found = find_block(data)
-    if found is not None and (isinstance(found[0], Block) or found[0].is_given):
-        found[0].is_unshared = True
+    block = _block_of(data)
+    if block is not None and (isinstance(block, Block) or block.is_given):
+        block.is_unshared = True
 
 
 def find_unshared_remote_block(
@@ -169,8 +189,7 @@ def find_unshared_remote_block(
         return None
     if sys.getrefcount(root) > _SOLE_ROOT or _reference_count(arrays, name) > _SOLE_REFERENCE:
         return None
-    offset = arrays[name].__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    return block, offset
+    return block, _address(arrays[name]) - block.segment.address - block.offset
 
 
 def _root(array: NDArray[Any]) -> NDArray[Any]:

@@ -107,29 +107,32 @@ class BlockTracker:
         self.has_update = False  # first: later entries may miss this update and set the flag again
         while self._dropped_segments:
             update.dropped_segments.append(self._dropped_segments.popleft())
-        room = _MAX_RELEASES
-        for queue, sent in (
-            (self._released, update.released_blocks),
-            (self._abandoned, update.abandoned_blocks),
-        ):
-            while queue and room:
-                sent.append(queue.popleft())
-                room -= 1
-            self.has_update = self.has_update or bool(queue)
+        if self._released:
+            self._move(self._released, update.released_blocks, _MAX_RELEASES)
+        if self._abandoned:
+            room = _MAX_RELEASES - len(update.released_blocks)
+            self._move(self._abandoned, update.abandoned_blocks, room)
         return update, descriptors
+
+    def _move(self, queue: deque[int], sent: list[int], room: int) -> None:
+        while queue and len(sent) < room:
+            sent.append(queue.popleft())
+        if queue:
+            self.has_update = True
 
     def apply_update(
         self, update: MemoryUpdate, segments: Iterable[ReceivedSegment]
     ) -> dict[int, NDArray[np.uint8]]:
         """Apply the peer's update; returns its message's blocks, with negative ids for ours."""
-        for ref, segment in zip(update.segments, segments, strict=True):
-            self._mappings[ref.id] = segment
+        if update.segments:
+            for ref, segment in zip(update.segments, segments, strict=True):
+                self._mappings[ref.id] = segment
         for segment_id in update.dropped_segments:
             self._mappings.pop(segment_id, None)
         # Before the releases: a returned block must be referenced here before it is released.
-        blocks = {
-            -block_id: block_bytes(self._lent[block_id][0]) for block_id in update.returned_blocks
-        }
+        blocks = {}
+        for block_id in update.returned_blocks:
+            blocks[-block_id] = block_bytes(self._lent[block_id][0])
         for block_id in update.released_blocks:
             self._remove_lent(block_id)
         for block_id in update.abandoned_blocks:

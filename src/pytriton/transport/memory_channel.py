@@ -84,7 +84,8 @@ class MemoryChannel:
         memory = frame.memory
         if memory is None:
             return Received(frame, message, start, _NO_BLOCKS)
-        blocks = self.tracker.apply_update(memory, self._take_segments(memory.segments))
+        segments = self._take_segments(memory.segments) if memory.segments else ()
+        blocks = self.tracker.apply_update(memory, segments)
         if isinstance(frame, Spill):
             message = bytearray(blocks[frame.block][: frame.size])
             frame, start = decode_frame(message)

@@ -139,7 +139,7 @@ class EnsembleRun:
             if value is None:
                 continue
             shape, data = value.shape, value.data
-            if each in plan.converted:
+            if plan.converted and each in plan.converted:
                 shape = _input_shape(shape, each, batches=step.batches)
             if each.tensor in plan.shared:
                 data = unshareable(data)
@@ -156,6 +156,8 @@ class EnsembleRun:
         Raises:
             StuckError: all steps have ended, and outputs are missing.
         """
+        if self.open_calls and not self._plan.depth:
+            return []  # without decoupled steps there is one answer, after all steps
         ready: list[list[InferTensor]] = []
         is_complete = self._drain(self._first, ready)
         is_over = self.open_calls == 0
