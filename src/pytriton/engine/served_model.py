@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a model version to the engine and the front ends.
 
-`pytriton.engine.model.Model` implements it with a queue and instances. An ensemble, or a model in
-another server, would be another implementation.
+`pytriton.engine.model.Model` implements it with a queue and instances,
+`pytriton.engine.ensemble.ensemble_model.EnsembleModel` with the models of its steps. A model in
+another server would be another implementation.
 """
 
 from __future__ import annotations
