@@ -101,8 +101,9 @@ _NAMES_BY_REASON = {
         objects of text: *
         stream with text: *
     """,
-    "priority and timeout are set among the parameters": """
+    "priority, timeout and sequence are set among the parameters": """
         parameters, a reserved name: *
+        parameters, a sequence's name: *
     """,
     "an unknown input is refused with the names of those there are": """
         stream with an unknown input: *

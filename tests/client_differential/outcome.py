@@ -24,6 +24,8 @@ import numpy as np
 
 PACKAGE = "pytriton."
 SHOWN_ELEMENTS = 32
+# Settings of a model that the original does not have; models that do not use them are compared.
+ADDED_SETTINGS = frozenset({"sequence", "rate_limiter"})
 WORKSPACE = "workspace-path"
 NEVER = {"never": "returns"}
 # Users' tests and their error handling look for these.
@@ -56,7 +58,12 @@ CIRCUMSTANCES = (
 def plain(value: Any) -> Any:
     """A result of a client, as JSON has it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        value = {
+            name: item
+            for name, item in fields.items()
+            if item is not None or name not in ADDED_SETTINGS
+        }
     if isinstance(value, np.ndarray):
         return plain_array(value)
     if isinstance(value, dict):

@@ -94,7 +94,7 @@ SIGNATURES = {
     "pytriton.triton.TritonSecurityConfig": "access_token restricted_endpoints",
     "pytriton.model_config.Tensor": "shape dtype name optional",
     "pytriton.model_config.ModelConfig": "batching max_batch_size batcher response_cache decoupled "
-    "model_warmup",
+    "model_warmup sequence rate_limiter",  # the last two are ours
     "pytriton.model_config.DynamicBatcher": "max_queue_delay_microseconds preferred_batch_size "
     "preserve_ordering priority_levels default_priority_level default_queue_policy "
     "priority_queue_policy",
