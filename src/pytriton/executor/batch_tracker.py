@@ -290,12 +290,8 @@ class BatchTracker:
         """Returns the outcomes of the requests that are no members of chunks."""
         inferences = batch.inferences
         others = [each for each in inferences if each.chunk is None]
-        if all(each.sink is CLOSED_SINK for each in others):  # null requests: nobody waits for them
-            return [
-                Outcome(position)
-                for position, inference in enumerate(inferences)
-                if inference.chunk is None
-            ]
+        if all(each.sink is CLOSED_SINK and each.owner is None for each in set(others)):
+            return []  # null requests: nobody waits for them
         return [
             outcome
             for outcome in self._split(received, frame, batch)

@@ -145,6 +145,19 @@ def test_null_requests_stand_between_columns():
     assert not scene.model.is_busy
 
 
+@pytest.mark.parametrize("more", [{}, {"id": "r"}], ids=["columns", "with another request"])
+def test_rows_of_null_requests_are_counted(more):
+    scene = Scene(DIRECT)
+    scene.answers(*[request(1, number, start=True) for number in range(5, 12)])
+    scene.answers(request(3, 5), request(4, 6), request(3, 10, **more))
+    batches = scene.model.statistics.batch_durations()
+    sizes = {each.batch_size: each.compute_infer.count for each in batches}
+
+    assert sizes[6] == 1  # two requests, three null requests, a request
+    assert sizes[7] == 1
+    assert not scene.model.is_busy
+
+
 def test_columns_and_other_requests_share_a_batch(scene):
     clients = scene.send(
         request(5, 5, start=True), request(6, 6, start=True, id="r"), request(7, 7, start=True)

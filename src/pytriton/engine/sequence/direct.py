@@ -110,9 +110,8 @@ class DirectSlots:
 
 
 def _have_one_key(inferences: Iterable[Inference]) -> bool:
-    keys = iter(inferences)
-    first = next(keys).request.batch_key
-    return all(each.request.batch_key == first for each in keys)
+    keys = [each.request.batch_key for each in inferences]
+    return keys.count(keys[0]) == len(keys)
 
 
 def _queued_ns(inference: Inference) -> int:

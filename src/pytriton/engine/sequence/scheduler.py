@@ -208,7 +208,10 @@ class SequenceScheduler:
             if outcome.is_final:
                 del self._owners[inferences[outcome.position]]
                 self._go_on(sequence, now_ns)
+        if batch.answered:
+            batch.null_rows += len(inferences) - len(outcomes)  # less those of the runs
         for run in batch.answered:
+            batch.null_rows -= run.count
             for inference in inferences[run.position : run.position + run.count]:
                 self._go_on(self._owners.pop(inference), now_ns)
         batch.is_rescheduled = False  # those that asked for it have failed: none is queued again
@@ -230,11 +233,9 @@ class SequenceScheduler:
         self._waiting_count -= len(inferences)
         null_count = len(choice) - len(inferences)
         if null_count:
-            null = self._null_request(inferences[0])
-            inferences = [
-                Inference(null, CLOSED_SINK) if inference is None else inference
-                for inference in choice
-            ]
+            # One for all: nobody waits for the answers.
+            null = Inference(self._null_request(inferences[0]), CLOSED_SINK)
+            inferences = [null if inference is None else inference for inference in choice]
         return Dispatch(instance, inferences, null_count)
 
     def _null_request(self, like: Inference) -> InferRequest:
