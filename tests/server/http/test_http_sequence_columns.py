@@ -148,8 +148,8 @@ def test_null_requests_stand_between_columns():
 @pytest.mark.parametrize("more", [{}, {"id": "r"}], ids=["columns", "with another request"])
 def test_rows_of_null_requests_are_counted(more):
     scene = Scene(DIRECT)
-    scene.answers(*[request(1, number, start=True) for number in range(5, 12)])
-    scene.answers(request(3, 5), request(4, 6), request(3, 10, **more))
+    scene.answers(*[request(1, number, start=True) for number in range(1, 8)])
+    scene.answers(request(3, 1), request(4, 2), request(3, 6, **more))
     batches = scene.model.statistics.batch_durations()
     sizes = {each.batch_size: each.compute_infer.count for each in batches}
 
