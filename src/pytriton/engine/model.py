@@ -76,7 +76,7 @@ class Model(ModelStatus):
         supervisor: InstanceSupervisor | None = None,
         turns: ModelTurns | None = None,
     ) -> None:
-        super().__init__(supervisor)
+        super().__init__(supervisor, turns)
         self.spec = spec
         self.is_bound = is_bound
         self.config_json = config_json
@@ -89,7 +89,6 @@ class Model(ModelStatus):
             self._cache = AnswerCache(cache, spec, self.statistics)
         self._scheduler = make_scheduler(spec)
         self._start_policy = StartPolicy(spec)
-        self._turns = turns
         self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._credit = ResponseCredit(loop)
         self._timer = EarliestTimer(loop, self._pump)

@@ -9,8 +9,11 @@ from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from collections.abc import Set as AbstractSet
 
+    from pytriton.engine.rate_limiter import Pool
     from pytriton.engine.served_model import InstanceSupervisor
+    from pytriton.engine.turns import ModelTurns
     from pytriton.executor.inference import Inference
 
 
@@ -23,14 +26,18 @@ class ModelStatus:
 
     Args:
         supervisor: Replaces instances that died; without one, they are not replaced.
+        turns: Says when instances may start batches, by resources.
     """
 
-    def __init__(self, supervisor: InstanceSupervisor | None) -> None:
+    def __init__(
+        self, supervisor: InstanceSupervisor | None, turns: ModelTurns | None = None
+    ) -> None:
         self.on_changed: Callable[[], None] = _do_nothing  # the engine's, once it has the model
         self.state = ModelState.LOADING
         self.reason = ""
         self._missing_instances = 0  # those that died and will be replaced
         self._supervisor = supervisor
+        self._turns = turns
 
     def become(self, state: ModelState, reason: str = "") -> None:
         """Change the state; a transition that the table does not allow is a bug."""
@@ -65,6 +72,11 @@ class ModelStatus:
     def is_ready(self) -> bool:
         """Whether it serves with all its instances; it accepts requests with fewer, too."""
         return self.state is ModelState.READY and not self.missing_instances
+
+    @property
+    def resource_pools(self) -> AbstractSet[Pool]:
+        """The resources of the rate limiter that its instances need."""
+        return frozenset() if self._turns is None else self._turns.pools
 
     def steps_of(self, inference: Inference) -> Collection[Inference]:
         """Returns no steps: instances execute the request."""

@@ -14,9 +14,11 @@ from pytriton.executor.inference import InferenceOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytriton.engine.model_spec import ModelSpec
     from pytriton.engine.model_state import ModelState
+    from pytriton.engine.rate_limiter import Pool
     from pytriton.engine.stats import ModelStatistics
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
@@ -68,6 +70,10 @@ class ServedModel(InferenceOwner, Protocol):
     @property
     def running_count(self) -> int:
         """The number of requests that are being executed."""
+
+    @property
+    def resource_pools(self) -> AbstractSet[Pool]:
+        """The resources of the rate limiter that its instances need; none without a limiter."""
 
     @property
     def has_ready_check(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytriton.engine.rate_limiter import Contender, InstanceLimits, RateLimiter
+from pytriton.engine.rate_limiter import Contender, InstanceLimits, Pool, RateLimiter
 
 if TYPE_CHECKING:
     import asyncio
@@ -115,6 +115,11 @@ class ModelTurns:
         self._seats: list[_Seat] = []
         self._taken: dict[Instance, _Seat] = {}
         self._is_closed = False
+
+    @property
+    def pools(self) -> frozenset[Pool]:
+        """The resources that its instances need."""
+        return frozenset(pool for seat in self._seats for pool in seat.contender.needs)
 
     def add_seat(self, limits: InstanceLimits) -> None:
         """Add an instance that will be started, and started again when it dies."""

@@ -13,6 +13,8 @@ from pytriton.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.engine.ensemble.graph import make_graph
 from pytriton.engine.ensemble.step_rules import complete_ensemble
 from pytriton.engine.model import Model
+from pytriton.engine.rate_limiter import InstanceLimits, RateLimiter
+from pytriton.engine.turns import Turns
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
@@ -26,7 +28,12 @@ def tensor(name: str, values: bytes = bytes(16), rows: int = 1) -> InferTensor:
 class EnsembleRig:
     """An engine with models and ensembles, by name."""
 
-    def __init__(self, *configs: Any, cache: ResponseCache | None = None) -> None:
+    def __init__(
+        self,
+        *configs: Any,
+        cache: ResponseCache | None = None,
+        limits: InstanceLimits | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.loop: Any = FakeLoop(self.clock)
         self.engine = Engine()
@@ -34,6 +41,8 @@ class EnsembleRig:
         self.models: dict[str, Model] = {}
         self.ensembles: dict[str, EnsembleModel] = {}
         self._cache = cache
+        self._limits = limits  # of every instance
+        self._turns = Turns(RateLimiter(), self.loop)
         self.begin_trace: Any = None
         for config in configs:
             self.add(config)
@@ -49,7 +58,8 @@ class EnsembleRig:
             )
             self.ensembles[config.name] = model
         else:
-            model = Model(spec_from_config(config, 1), self.loop, self._cache)
+            turns = None if self._limits is None else self._turns.join([self._limits])
+            model = Model(spec_from_config(config, 1), self.loop, self._cache, turns=turns)
             model.add_instance(FakeInstance(config.name, model, concurrency=8))
             self.models[config.name] = model
         self.configs[config.name] = config

@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
+from pytriton.engine.rate_limiter import InstanceLimits, ResourceNeed
 from pytriton.errors import CancelledError, InternalError
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
@@ -150,6 +151,24 @@ def test_source_waits_while_responses_wait_for_the_step_after_it() -> None:
     rig.answer("filter", tensor("OUT", values(0)))
 
     assert not source.is_paused
+
+
+def test_source_does_not_wait_for_a_step_that_needs_its_resources() -> None:
+    config = ensemble_config(*STEPS, max_inflight_requests=1)
+    rig = EnsembleRig(
+        SOURCE, FILTER, config, limits=InstanceLimits(resources=(ResourceNeed("R", 1),))
+    )
+    _, sink = rig.infer()
+    ((_, source),) = rig.running("source")
+    for number in range(3):
+        rig.answer("source", tensor("OUT", values(number)), final=False)
+    assert rig.running("filter") == []  # the source has the resource until it ends
+    assert not source.is_paused
+    rig.end("source")
+    for number in range(3):
+        rig.answer("filter", tensor("OUT", values(number)))
+
+    assert received(sink) == [0, 1, 2]
 
 
 def test_cancelled_request_gives_its_turn_to_another() -> None:

@@ -28,7 +28,8 @@ from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.messages import ExecutionTimes, InferResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pytriton.engine.ensemble.plan import Plan
     from pytriton.engine.ensemble.run import Answer
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.rate_limiter import Pool
     from pytriton.engine.served_model import ServedModel
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
@@ -57,6 +59,9 @@ class EnsembleModel(ModelStatus):
         config_json: The configuration as clients read it.
         begin_trace: Begins the trace of a step of a traced request.
     """
+
+    prefers_columns = False  # for a single request, a chunk takes more time
+    is_behind = False  # what is submitted is started at once
 
     def __init__(
         self,
@@ -116,6 +121,15 @@ class EnsembleModel(ModelStatus):
             if model is not None and model.has_ready_check and not await model.check_ready():
                 return False
         return True
+
+    @property
+    def resource_pools(self) -> AbstractSet[Pool]:
+        """The resources of the rate limiter that its steps need."""
+        return self._pools_of(self.graph.steps)
+
+    def _pools_of(self, steps: Iterable[Step]) -> AbstractSet[Pool]:
+        models = map(self.find, steps)
+        return {pool for model in models if model is not None for pool in model.resource_pools}
 
     @property
     def is_busy(self) -> bool:
@@ -185,11 +199,6 @@ class EnsembleModel(ModelStatus):
         models = map(self.find, self.graph.steps)
         return all(model is not None and takes_step_chunks(model) for model in models)
 
-    @property
-    def prefers_columns(self) -> bool:
-        """See `ServedModel`: for a single request, a chunk takes more time."""
-        return False
-
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
@@ -200,11 +209,6 @@ class EnsembleModel(ModelStatus):
         assert chunk is not None
         plan = self._plan(chunk.signature.outputs)
         self._columns.start(plan, inferences, is_complete=is_complete)
-
-    @property
-    def is_behind(self) -> bool:
-        """See `ServedModel`: what is submitted is started at once."""
-        return False
 
     def is_start_due(self, count: int) -> bool:
         """See `ServedModel`: whether the first step would start."""
@@ -291,6 +295,12 @@ class EnsembleModel(ModelStatus):
         gate = self._gates.get(step.call.step.index)
         if gate is not None:
             gate.leave(step)
+
+    @property
+    def may_pause_sources(self) -> bool:
+        """Whether a decoupled step may wait for a later one: not if it keeps what that needs."""
+        sources = self._pools_of(step for step in self.graph.steps if step.decoupled)
+        return sources.isdisjoint(self._pools_of(self.graph.steps[index] for index in self._gates))
 
     def give_up_step(self, step: RunningStep) -> bool:
         """Forget a step that waits for those before it; returns whether it did."""

@@ -36,6 +36,10 @@ class RequestOwner(Protocol):
     def submit_step(self, step: RunningStep) -> None:
         """Submit a step to its model, now or when its turn comes."""
 
+    @property
+    def may_pause_sources(self) -> bool:
+        """Whether a decoupled step may wait for one after it."""
+
     def on_step_ended(self, step: RunningStep) -> None:
         """Note the end of a step."""
 
@@ -221,7 +225,8 @@ class EnsembleRequest:
     @property
     def is_paused(self) -> bool:
         """Whether decoupled steps are to send no more responses for now."""
-        return self._held > 0 or self.inference.is_paused
+        is_behind = self._held > 0 and self._owner.may_pause_sources
+        return is_behind or self.inference.is_paused
 
     def hold(self, change: int) -> None:
         """Note that a step waits for its turn (1), or does so no more (-1)."""

@@ -9,8 +9,10 @@ from pytriton.engine.model_state import UNLOADED, ModelState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.engine.rate_limiter import Pool
     from pytriton.engine.stats import ModelStatistics
     from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
@@ -24,6 +26,7 @@ class RemoteModel:
     # Instances are known to the core only.
     instances: Sequence[Instance] = ()
     missing_instances = 0
+    resource_pools: AbstractSet[Pool] = frozenset()
     running_count = 0
     is_busy = False
     prefers_columns = True  # two processes have less to write and to read
