@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytriton.dtypes import BYTES
 from pytriton.engine.model_spec import ControlKind, ControlSpec, SequenceSpec
 from pytriton.engine.sequence.sequence_inputs import added_input_names
+from pytriton.errors import CancelledError
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled
 
@@ -79,3 +82,23 @@ def test_chunk_follows_earlier_requests_of_its_sequence(seam):
 
     assert call.values == doubled([1, 2])
     assert seam.ends.of(chunk) == [doubled(each) for each in VALUES[1:]]
+
+
+@pytest.mark.parametrize("is_chunk", [False, True])
+def test_sequence_may_begin_again_in_the_iteration_that_cancels_it(seam, is_chunk):
+    _, instance = sequence_model(seam)
+    first = seam.infer([1, 2], correlation_id=7, flags=START)
+    seam.run()
+    waiting = seam.infer([3, 4], correlation_id=7)
+    seam.run()
+    waiting.inference.cancel()
+    if is_chunk:
+        chunk, _ = seam.chunk([[5, 6]], details=details((7, START)))
+    else:
+        again = seam.infer([5, 6], correlation_id=7, flags=START)
+    seam.run()
+    finish(seam, instance)
+
+    assert first.values == doubled([1, 2])
+    assert type(waiting.sink.errors[0]) is CancelledError
+    assert (seam.ends.of(chunk) if is_chunk else [again.values]) == [doubled([5, 6])]

@@ -130,6 +130,8 @@ class CoreLink:
     def submit(self, model: RemoteModel, inference: Inference) -> None:
         """Send a request at the end of this iteration; raises UnavailableError without memory."""
         request = inference.request
+        if request.correlation_id:
+            self._send_cancellations()
         payload = self._payload
         if payload is None:
             payload = self._payload = self._channel.payload()
@@ -180,6 +182,8 @@ class CoreLink:
         spec = model.spec
         if self._items and (spec.is_ordered or spec.sequence is not None):
             self._send_items()  # the core submits the chunks of a message first
+        if spec.sequence is not None:
+            self._send_cancellations()
         call = self._next_call
         self._next_call += 1
         payload = self._payload
@@ -276,6 +280,11 @@ class CoreLink:
             consumed, self._consumed = self._consumed, {}
             members, self._cancelled_members = self._cancelled_members, []
             self._channel.send(Flow(cancelled, consumed, members))
+
+    def _send_cancellations(self) -> None:
+        """Send them before a request of a sequence, which one of them may have ended."""
+        if self._cancelled or self._cancelled_members:
+            self.flush()
 
     def _send_items(self) -> None:
         items, self._items = self._items, []
