@@ -13,7 +13,7 @@ class TritonPythonModel:
 
 
 def answer(request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
-    counts = pb_utils.get_input_tensor_by_name(request, "COUNTS").as_numpy()
+    counts = request.inputs()[0].as_numpy()
     if not counts.any(axis=1).all():
         error = pb_utils.TritonError("no known word", pb_utils.TritonError.INVALID_ARG)
         return pb_utils.InferenceResponse(error=error)

@@ -13,7 +13,7 @@ class TritonPythonModel:
 
 def send_lines(request: pb_utils.InferenceRequest) -> None:
     sender = request.get_response_sender()
-    text = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().item()
+    text = request.inputs()[0].as_numpy().item()
     for line in text.splitlines():
         output = pb_utils.Tensor("LINE", np.array([[line]], np.object_))
         sender.send(pb_utils.InferenceResponse([output]))

@@ -16,7 +16,7 @@ class TritonPythonModel:
 
 
 def answer(request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
-    texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()[:, 0]
+    texts = request.inputs()[0].as_numpy()[:, 0]
     counts = np.array([count(text.decode()) for text in texts], np.float32)
     return pb_utils.InferenceResponse([pb_utils.Tensor("COUNTS", counts)])
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -6,17 +8,16 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     """The average of the values that a sequence has had so far."""
 
-    def execute(self, requests):
+    def execute(
+        self, requests: list[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse]:
         return [self.answer(request) for request in requests]
 
-    def answer(self, request):
-        value, total, count, start = (
-            pb_utils.get_input_tensor_by_name(request, name).as_numpy()
-            for name in ("VALUE", "TOTAL", "COUNT", "START")
-        )
-        if start.item():
+    def answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        if inputs["START"].item():
             pb_utils.Logger.log_verbose(f"sequence {request.correlation_id()} starts")
-        total, count = total + value, count + np.float32(1)
+        total, count = inputs["TOTAL"] + inputs["VALUE"], inputs["COUNT"] + np.float32(1)
         return pb_utils.InferenceResponse(
             [
                 pb_utils.Tensor("AVERAGE", total / count),
