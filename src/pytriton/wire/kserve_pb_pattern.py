@@ -11,9 +11,10 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from pytriton.messages import InferResponse, InferTensor
+from pytriton.messages import InferResponse
 from pytriton.wire.grpc.messages import message_prefix
 from pytriton.wire.kserve_pb_response import encode_infer_response, encode_length, message_size
+from pytriton.wire.output_column import blank_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,11 +80,7 @@ class ResponsePattern:
     ) -> None:
         self.structure = structure_of(columns)
         self._rows = rows or 1
-        tensors = []
-        for column in columns:
-            shape = column.shape if rows is None else (rows, *column.shape)
-            data = bytes(self._rows * column.row_bytes)
-            tensors.append(InferTensor(column.name, column.dtype, shape, data))
+        tensors = blank_tensors(columns, rows)
         response = InferResponse(model_name, model_version, "", tensors, parameters)
         parts = encode_infer_response(response)
         size = message_size(parts)

@@ -11,7 +11,7 @@ import struct
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.messages import InferResponse, InferTensor
+from pytriton.messages import InferResponse
 from pytriton.wire.grpc.messages import message_prefix
 from pytriton.wire.kserve_pb_pattern import layout_of, structure_of
 from pytriton.wire.kserve_pb_response import (
@@ -19,6 +19,7 @@ from pytriton.wire.kserve_pb_response import (
     encode_stream_response,
     message_size,
 )
+from pytriton.wire.output_column import blank_tensors
 from pytriton.wire.protobuf_fields import FieldError, read_varint, split_fields
 from pytriton.wire.sequence import MAX_TEXT_LENGTH
 
@@ -186,11 +187,7 @@ class StreamedResponsePattern:
     ) -> None:
         self.structure = structure_of(columns)
         self._rows = rows or 1
-        tensors = []
-        for column in columns:
-            shape = column.shape if rows is None else (rows, *column.shape)
-            data = bytes(self._rows * column.row_bytes)
-            tensors.append(InferTensor(column.name, column.dtype, shape, data))
+        tensors = blank_tensors(columns, rows)
         self._response = InferResponse(model_name, model_version, "", tensors, parameters)
         self._splits = [struct.Struct(f"{len(tensor.data)}s") for tensor in tensors]
         self._layouts: dict[int, tuple[bytes, list[bytes]]] = {}  # by the length of the id

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from pytriton.messages import InferTensor
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytriton.dtypes import DataType
 
 
@@ -31,3 +35,18 @@ class Column(Protocol):
     @property
     def data(self) -> memoryview:
         """The bytes of the batch."""
+
+
+def blank_tensors(columns: Sequence[Column], rows: int | None) -> list[InferTensor]:
+    """Returns the outputs of one response with zeros for data.
+
+    Args:
+        columns: The outputs of a batch.
+        rows: The batch dimension of the response; None if the model has none.
+    """
+    tensors = []
+    for column in columns:
+        shape = column.shape if rows is None else (rows, *column.shape)
+        data = bytes((rows or 1) * column.row_bytes)
+        tensors.append(InferTensor(column.name, column.dtype, shape, data))
+    return tensors
