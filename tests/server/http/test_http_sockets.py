@@ -189,7 +189,7 @@ def test_client_that_sends_too_much_still_reads_why_it_was_refused(server):
 def test_client_that_does_not_read_is_not_served_further(server):
     with server.connect() as sock:
         sock.sendall(get(b"/big") * 200)
-        wait_until(lambda: any(it._is_writing_paused for it in server.handler.connections))
+        wait_until(lambda: any(it.is_writing_paused for it in server.handler.connections))
         handled = len(server.handler.requests)
         assert handled < 100
 

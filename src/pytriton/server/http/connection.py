@@ -66,7 +66,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_processing_scheduled = False
         self._is_streaming = False
 
-        self._is_writing_paused = False
+        self.is_writing_paused = False  # the write buffer is full, as the client reads slowly
         self._timeouts = ClientTimeouts(handler.limits)
         self._was_used = False  # since the last check for idle connections
         self._on_lost: asyncio.Future[None] | None = None
@@ -123,21 +123,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timeouts.on_part(reader, nbytes, self._loop.time())
             self._handler.watch.add(self)
 
-    @property
-    def is_writing_paused(self) -> bool:
-        """Whether the transport's write buffer is full because the client reads slowly."""
-        return self._is_writing_paused
-
     def pause_writing(self) -> None:
         """Called by the transport when its write buffer is full."""
-        self._is_writing_paused = True
+        self.is_writing_paused = True
         if self._exchange is not None:
             self._exchange.pause()
         self._watch_writing()
 
     def resume_writing(self) -> None:
         """Called by the transport when its write buffer has drained."""
-        self._is_writing_paused = False
+        self.is_writing_paused = False
         if self._exchange is not None:
             self._exchange.resume()
         self._process_waiting_soon()
@@ -146,7 +141,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_request(self, request: HttpRequest) -> None:
         """Handle a request, or queue it until those before it are answered."""
-        if self._current is None and not self._waiting and not self._is_writing_paused:
+        if self._current is None and not self._waiting and not self.is_writing_paused:
             self._handle(request)
         else:
             self._enqueue(request)
@@ -188,7 +183,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if self._current is request:
             self._exchange = exchange
-            if self._is_writing_paused and exchange is not None:
+            if self.is_writing_paused and exchange is not None:
                 exchange.pause()
 
     def respond(
@@ -205,9 +200,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._is_streaming:  # closing tells the client that the streamed response is incomplete
             self.close()
             return
-        size = 0
-        for part in parts:
-            size += len(part)
+        size = sum(map(len, parts))
         head = request.head
         closes = self._closes_after(head)
         text = response_head(
@@ -245,9 +238,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if request is None:
             return
         self._is_streaming = True
-        closes = self._closes_after(request.head, is_stream=True)
-        is_chunked = not request.head.is_http_10
-        text = stream_head(status, content_type, closes=closes, is_chunked=is_chunked)
+        head, closes = request.head, self._closes_after(request.head, is_stream=True)
+        text = stream_head(status, content_type, closes=closes, is_chunked=not head.is_http_10)
         self._transport.write(text)
 
     def stream(self, part: bytes) -> None:
@@ -289,7 +281,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _process_waiting(self) -> None:
         """Process queued requests until one is answered later or the client reads too slowly."""
-        while self._waiting and self._current is None and not self._is_writing_paused:
+        while self._waiting and self._current is None and not self.is_writing_paused:
             item = self._waiting.popleft()
             if isinstance(item, HttpRequest):
                 self._handle(item)
@@ -370,10 +362,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Close the connection if the client stalls; returns whether to continue checking."""
         if self._state is _LINGERING and self._timeouts.reading_stalled_s(now) > LINGER_S:
             self.close()
-        is_writing = self._is_writing_paused or self._state is not _OPEN
-        if is_writing and self._timeouts.is_write_stalled(
-            self._transport.get_write_buffer_size(), now
-        ):
+        is_writing = self.is_writing_paused or self._state is not _OPEN
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if is_writing and self._timeouts.is_write_stalled(unsent_bytes, now):
             logger.info("HTTP client read no responses for too long: connection closed")
             self._transport.abort()
             return False
