@@ -38,3 +38,28 @@ class Option:
     def value(self) -> str:
         """The form of the value, as the help shows it."""
         return self.form or self.takes.value
+
+
+def switch(name: str, default: str, text: str, *, has_effect: bool = True) -> Option:
+    """Returns an option with a boolean."""
+    return Option(name, Takes.BOOLEAN, default, text, has_effect=has_effect)
+
+
+def integer(name: str, default: str, text: str, *, has_effect: bool = True) -> Option:
+    """Returns an option with an integer."""
+    return Option(name, Takes.INTEGER, default, text, has_effect=has_effect)
+
+
+def text(name: str, default: str, text: str, form: str = "", *, has_effect: bool = True) -> Option:
+    """Returns an option with a text of the given form."""
+    return Option(name, Takes.TEXT, default, text, form, has_effect=has_effect)
+
+
+def path(name: str, default: str, text: str, *, has_effect: bool = True) -> Option:
+    """Returns an option with a path."""
+    return Option(name, Takes.PATH, default, text, has_effect=has_effect)
+
+
+def each(name: str, form: str, text: str, *, has_effect: bool = True) -> Option:
+    """Returns an option with a text that may be repeated."""
+    return Option(name, Takes.TEXT, "", text, form, is_repeatable=True, has_effect=has_effect)
