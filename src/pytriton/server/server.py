@@ -23,7 +23,8 @@ from pytriton.transport.control import Started
 if TYPE_CHECKING:
     from pytriton.executor.python_process import StartedZygote
     from pytriton.server.core import Core
-    from pytriton.server.options.server_options import Endpoint, ServerOptions
+    from pytriton.server.options.endpoints import Endpoint
+    from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.process.acceptor import ClientTaker
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from pytriton.server.metrics.page import (
     read_machine,
     server_family_names,
 )
-from pytriton.server.options.server_options import MetricsOptions
+from pytriton.server.options.metrics_options import MetricsOptions
 
 
 @dataclass

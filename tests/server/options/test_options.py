@@ -12,15 +12,15 @@ import pytest
 from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.options.endpoints import Endpoint
+from pytriton.server.options.log_options import LogOptions
+from pytriton.server.options.metrics_options import MetricsOptions
 from pytriton.server.options.repository_options import RepositoryOptions
 from pytriton.server.options.server_options import (
     BOUND_HTTP_MAX_INPUT_BYTES,
     REPOSITORY_HTTP_MAX_INPUT_BYTES,
-    Endpoint,
     KeepaliveOptions,
     Limits,
-    LogOptions,
-    MetricsOptions,
     ServerOptions,
     TlsOptions,
 )

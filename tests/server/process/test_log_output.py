@@ -12,14 +12,14 @@ import sys
 
 import pytest
 
-from pytriton.server.options.server_options import LogOptions
+from pytriton.server.options.log_options import LogOptions
 from pytriton.server.process.log_output import ConsoleHandler, LogFile
 from pytriton.server.process.logs import TritonFormatter
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
-from pytriton.server.options.server_options import LogOptions
+from pytriton.server.options.log_options import LogOptions
 from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
 from pytriton.server.process.logs import TritonFormatter, set_up_logging
 formatters = TritonFormatter.factory(LogOptions())

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from pytriton.server.options.server_options import LogOptions
+from pytriton.server.options.log_options import LogOptions
 from pytriton.server.process.log_output import ConsoleHandler
 from pytriton.server.process.logs import (
     ESCAPE_VARIABLE,

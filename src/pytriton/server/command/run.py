@@ -20,11 +20,8 @@ from pytriton.server.command.shutdown import Exit, exit_signals, shut_down
 from pytriton.server.command.startup import StartError, creation_error, start_up
 from pytriton.server.command.startup_progress import ProgressLine
 from pytriton.server.options.flags import FlagError, Flags
-from pytriton.server.options.server_options import (
-    REPOSITORY_HTTP_MAX_INPUT_BYTES,
-    ServerOptions,
-    read_log_options,
-)
+from pytriton.server.options.log_options import read_log_options
+from pytriton.server.options.server_options import REPOSITORY_HTTP_MAX_INPUT_BYTES, ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output

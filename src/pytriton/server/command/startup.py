@@ -20,7 +20,8 @@ from pytriton.server.process.logs import log_table
 if TYPE_CHECKING:
     from pytriton.server.command.serving_protocol import OpenPorts, Serving
     from pytriton.server.command.startup_progress import ProgressLine
-    from pytriton.server.options.server_options import Endpoint, ServerOptions
+    from pytriton.server.options.endpoints import Endpoint
+    from pytriton.server.options.server_options import ServerOptions
 
 logger = logging.getLogger(__name__)
 

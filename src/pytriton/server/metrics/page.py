@@ -14,7 +14,7 @@ from pytriton.engine.stats import FailureReason, InferenceDurations
 from pytriton.repository.services.custom_metrics import CustomMetrics
 from pytriton.server.api.documents import ReportedModel
 from pytriton.server.metrics.exposition import Family, Number, Sample, gauge
-from pytriton.server.options.server_options import MetricsOptions
+from pytriton.server.options.metrics_options import MetricsOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ shows them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,20 +16,19 @@ import msgspec
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.api.authorization import Protocol, RestrictedGroup, parse_restricted_groups
+from pytriton.server.options.endpoints import Endpoint, read_cloud_endpoint, read_endpoints
 from pytriton.server.options.flags import FlagError, Flags, bad_value
 from pytriton.server.options.frontends import ONE_CORE, Surroundings, read_frontend_processes
+from pytriton.server.options.log_options import LogOptions, read_log_options
+from pytriton.server.options.metrics_options import MetricsOptions, read_metrics_options
 from pytriton.server.options.repository_options import RepositoryOptions, read_repository_options
-
-logger = logging.getLogger(__name__)
 
 # Triton's limit on the body of an HTTP request.
 REPOSITORY_HTTP_MAX_INPUT_BYTES = 64 << 20
 # PyTriton's servers never had that limit; their limit is that of a gRPC message.
 BOUND_HTTP_MAX_INPUT_BYTES = (2 << 30) - 1
 
-_ANY_ADDRESS = "0.0.0.0"
 _COMPRESSION_LEVELS = ("none", "low", "medium", "high")
-_METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "histogram_latencies")
 # They set the sizes of pools and threads that this server does not have, folders of plug-ins that
 # it does not load, or devices that it leaves to its models.
 _WITHOUT_EFFECT = (
@@ -53,26 +51,6 @@ _WITHOUT_EFFECT = (
 )
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The address and port of one protocol."""
-
-    port: int  # 0: a free one
-    address: str = _ANY_ADDRESS
-    allow: bool = True
-    reuse_port: bool = False
-
-
-class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server logs, and where."""
-
-    verbose: int = 0
-    info: bool = True
-    warning: bool = True
-    error: bool = True
-    format: str = "default"
-    file: str | None = None
-
-
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The PEM files of an encrypted gRPC endpoint."""
 
@@ -93,16 +71,6 @@ class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_ping_strikes: int = 2
     max_connection_age_ms: int | None = None
     max_connection_age_grace_ms: int | None = None
-
-
-class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which metrics are served, and how old those of the machine may be."""
-
-    cpu: bool = True
-    gpu: bool = True
-    interval_ms: float = 2000.0
-    counter_latencies: bool = True
-    pinned_memory_pool_bytes: int = 256 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,14 +141,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 or two endpoints with the same address.
         """
         flags = Flags(config)
-        http, grpc, metrics = _endpoints(flags)
+        http, grpc, metrics = read_endpoints(flags)
         options = cls(
             id=flags.text("id", "triton"),
             http=http,
             grpc=grpc,
             metrics=metrics,
-            sagemaker=_cloud_endpoint(flags, "sagemaker"),
-            vertex_ai=_cloud_endpoint(flags, "vertex_ai"),
+            sagemaker=read_cloud_endpoint(flags, "sagemaker"),
+            vertex_ai=read_cloud_endpoint(flags, "vertex_ai"),
             vertex_ai_default_model=flags.optional_text("vertex_ai_default_model"),
             http_restricted=_restricted(flags, "http_restricted_api", Protocol.HTTP),
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
@@ -192,7 +160,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "grpc_infer_response_compression_level", "none", _COMPRESSION_LEVELS
             ),
             log=read_log_options(flags),
-            metrics_options=_metrics(flags),
+            metrics_options=read_metrics_options(flags),
             limits=_limits(flags, default_http_max_input_bytes),
             repository=read_repository_options(flags),
             exit_on_error=flags.boolean("exit_on_error", default=True),
@@ -206,47 +174,6 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         flags.ignore(*_WITHOUT_EFFECT)
         flags.refuse_unread()
         return options
-
-
-def _endpoints(flags: Flags) -> tuple[Endpoint, Endpoint, Endpoint]:
-    http = Endpoint(
-        allow=flags.boolean("allow_http", default=True),
-        address=flags.text("http_address", _ANY_ADDRESS),
-        port=flags.port("http_port", DEFAULT_HTTP_PORT),
-        reuse_port=flags.boolean("reuse_http_port", default=False),
-    )
-    grpc = Endpoint(
-        allow=flags.boolean("allow_grpc", default=True),
-        address=flags.text("grpc_address", _ANY_ADDRESS),
-        port=flags.port("grpc_port", DEFAULT_GRPC_PORT),
-        reuse_port=flags.boolean("reuse_grpc_port", default=False),
-    )
-    metrics = Endpoint(
-        allow=flags.boolean("allow_metrics", default=True),
-        address=flags.text("metrics_address", http.address),
-        port=flags.port("metrics_port", DEFAULT_METRICS_PORT),
-    )
-    _refuse_shared_ports({"HTTP": http, "GRPC": grpc, "metrics": metrics})
-    return http, grpc, metrics
-
-
-def _refuse_shared_ports(endpoints: dict[str, Endpoint]) -> None:
-    taken: dict[tuple[str, int], str] = {}
-    for name, endpoint in endpoints.items():
-        if not endpoint.allow or not endpoint.port:
-            continue
-        other = taken.setdefault((endpoint.address, endpoint.port), name)
-        if other != name:
-            raise PyTritonValidationError(
-                f"The server cannot listen to {other} requests and {name} requests at the same "
-                f"address and port {endpoint.address}:{endpoint.port}"
-            )
-
-
-def _cloud_endpoint(flags: Flags, name: str) -> Endpoint:
-    return Endpoint(
-        allow=flags.boolean(f"allow_{name}", default=False), port=flags.port(f"{name}_port", 8080)
-    )
 
 
 def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[RestrictedGroup, ...]:
@@ -305,36 +232,6 @@ def _keepalive(flags: Flags) -> KeepaliveOptions:
         max_ping_strikes=flags.integer("grpc_http2_max_ping_strikes", default.max_ping_strikes),
         max_connection_age_ms=flags.optional_integer("grpc_max_connection_age"),
         max_connection_age_grace_ms=flags.optional_integer("grpc_max_connection_age_grace"),
-    )
-
-
-def read_log_options(flags: Flags) -> LogOptions:
-    """Read the settings of the log; raises PyTritonValidationError for a bad value."""
-    return LogOptions(
-        verbose=flags.integer("log_verbose", 0),
-        info=flags.boolean("log_info", default=True),
-        warning=flags.boolean("log_warning", default=True),
-        error=flags.boolean("log_error", default=True),
-        format=flags.choice("log_format", "default", ("default", "ISO8601")),
-        file=flags.optional_text("log_file"),
-    )
-
-
-def _metrics(flags: Flags) -> MetricsOptions:
-    given = flags.settings("metrics_config")
-    for name in given:
-        if name != "summary_quantiles" and name not in _METRICS_SETTINGS:
-            raise bad_value("metrics_config", f"one of {', '.join(_METRICS_SETTINGS)}", name)
-    settings = Flags(given)
-    for name in ("summary_latencies", "histogram_latencies"):
-        if settings.boolean(name, default=False):
-            logger.warning("--metrics-config %s: this server has only counters of latencies", name)
-    return MetricsOptions(
-        cpu=flags.boolean("allow_cpu_metrics", default=True),
-        gpu=flags.boolean("allow_gpu_metrics", default=True),
-        interval_ms=flags.positive_number("metrics_interval_ms", 2000.0),
-        counter_latencies=settings.boolean("counter_latencies", default=True),
-        pinned_memory_pool_bytes=flags.integer("pinned_memory_pool_byte_size", 256 << 20),
     )
 
 

@@ -19,7 +19,7 @@ from pytriton.server.process.terminal import Colour, has_colours, paint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.server.options.server_options import LogOptions
+    from pytriton.server.options.log_options import LogOptions
 
 # As in Triton, messages are quoted unless this variable is 0.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
