@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server as the cases see it: where it listens, what it was given and what it wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from tests.python_backend_differential import servers
+
+Observation = Any  # plain JSON
+
+_PATTERNS = (
+    (re.compile(r"\b[IWEV]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w.]+:\d+\] "), "<prefix> "),
+    (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?"), "<time>"),
+    (re.compile(r"0x[0-9a-f]{6,}"), "0x0"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Server(servers.Server):
+    """A server with the ports, the folder and the command of its setup.
+
+    `folder` is its working folder and has the repository in `models`. It is kept until the last
+    case of the setup is asked.
+    """
+
+    ports: dict[str, int]
+    command: list[str]  # without options
+    pid: int
+
+    @property
+    def folder(self) -> str:
+        return str(self.repository.parent)
+
+    def filled(self, text: str) -> str:
+        """A text of the setup with folders and ports in it."""
+        places = {"models": str(self.repository), "folder": self.folder}
+        for name, value in {**places, **self.ports}.items():
+            text = text.replace(f"{{{name}}}", str(value))
+        return text
+
+    def normalised(self, text: str) -> str:
+        """A text without what differs from run to run: folders, ports, times and addresses."""
+        text = text.replace(str(self.repository), "<models>").replace(self.folder, "<folder>")
+        for name, port in self.ports.items():
+            text = re.sub(rf"\b{port}\b", f"<{name}>", text)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
+        return text

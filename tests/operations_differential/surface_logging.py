@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log settings and what is logged."""
+
+from __future__ import annotations
+
+from tests.operations_differential.asking import both
+from tests.operations_differential.server import Observation, Server
+from tests.operations_differential.surface import Case, Surface
+
+
+def settings(server: Server) -> Observation:
+    return both(server, "/v2/logging", None, "LogSettings")
+
+
+SURFACE = Surface("logging", cases=(Case("settings at the start", settings),))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators see of a server beside the real Triton: as recorded, and live where asked for.
+
+`PYTRITON_LIVE_OPERATIONS=1` also compares the recordings with the real server, where installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests import peers
+from tests.operations_differential.recording import answers
+from tests.operations_differential.surface import load, surfaces
+
+SURFACES = surfaces()
+REAL = {name: load(surface.golden) for name, surface in SURFACES.items()}
+KNOWN = {name: load(surface.known) for name, surface in SURFACES.items()}
+CASES = [(surface.name, case.name) for surface in SURFACES.values() for case in surface.cases]
+DIFFERENCES = [(surface, case) for surface, known in KNOWN.items() for case in known]
+NOT_LIVE = peers.missing() or (
+    "" if os.environ.get("PYTRITON_LIVE_OPERATIONS") else "PYTRITON_LIVE_OPERATIONS is not set"
+)
+
+
+@pytest.fixture(scope="module")
+def our_answers(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[str, Any]]]]:
+    """What ours answers about the surfaces that are tested, two of them at a time."""
+    tested = {
+        item.callspec.params["surface"]
+        for item in request.session.items
+        if "our_answers" in getattr(item, "fixturenames", ()) and hasattr(item, "callspec")
+    }
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield {
+            name: pool.submit(answers, SURFACES[name], is_real=False)
+            for name in SURFACES
+            if name in tested
+        }
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("surface, case", CASES)
+def test_our_server_answers_as_the_real_one(
+    surface: str, case: str, our_answers: dict[str, Future[dict[str, Any]]]
+) -> None:
+    known = KNOWN[surface].get(case)
+    expected = REAL[surface][case] if known is None else known["ours"]
+
+    assert our_answers[surface].result()[case] == expected
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(bool(NOT_LIVE), reason=NOT_LIVE)
+@pytest.mark.parametrize("surface", SURFACES)
+def test_recording_is_what_the_real_server_answers(surface: str) -> None:
+    assert answers(SURFACES[surface], is_real=True) == REAL[surface]
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_every_case_is_recorded_once(surface: str) -> None:
+    assert sorted(case.name for case in SURFACES[surface].cases) == sorted(REAL[surface])
+
+
+@pytest.mark.parametrize("surface, case", DIFFERENCES)
+def test_known_difference_is_one_and_has_a_reason(surface: str, case: str) -> None:
+    assert KNOWN[surface][case]["ours"] != REAL[surface][case]
+    assert KNOWN[surface][case]["reason"]
+
+
+def test_stored_answers_belong_to_a_surface() -> None:
+    folder = next(iter(SURFACES.values())).golden.parent
+    stored = {
+        path.stem for kind in ("golden", "known") for path in (folder.parent / kind).iterdir()
+    }
+
+    assert stored <= set(SURFACES)
