@@ -31,6 +31,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_s: float = 15.0
     allows_outside_links: bool = False  # models may be links out of the repositories
     awaits_bound_models: bool = False  # an ensemble without a model may wait for its binding
+    agent_directory: str = "/opt/tritonserver/repoagents"  # where Triton has its agents
     gpu_ids: tuple[int, ...] = ()
     visible_devices: str | None = None  # the server's CUDA_VISIBLE_DEVICES
     drain_timeout_s: float | None = None  # of a version that is unloaded; None: no limit

@@ -147,6 +147,7 @@ def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> R
         load_timeout_s=options.load_timeout_s,
         poll_interval_s=options.repository_poll_s,
         allows_outside_links=options.allow_links,
+        agent_directory=options.agent_directory,
         gpu_ids=tuple(gpu_ids),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )

@@ -28,7 +28,7 @@ def cells(table):
 
 
 def test_table_without_rows_has_borders():
-    assert agent_table() == (
+    assert agent_table({}) == (
         "+------------------+------+\n"
         "| Repository Agent | Path |\n"
         "+------------------+------+\n"
@@ -130,3 +130,7 @@ def test_text_of_a_model_does_not_steer_the_terminal():
     table = model_table([IndexEntry("bad", "1", "UNAVAILABLE", "\x1b[31mred")])
 
     assert cells(table) == [["bad", "1", r"UNAVAILABLE: \u001b[31mred"]]
+
+
+def test_repository_agents_are_listed_with_their_path():
+    assert cells(agent_table({"checksum": "/lib/agents.py"})) == [["checksum", "/lib/agents.py"]]

@@ -12,6 +12,7 @@ import msgspec
 from pytriton.engine.config_rules import ENSEMBLE, validate_instance_groups
 from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
+from pytriton.repository.reading.agents import run_agents
 from pytriton.repository.reading.config_files import read_config, read_initial_states, read_labels
 from pytriton.repository.reading.instances import plan_instances
 from pytriton.repository.reading.layout import (
@@ -81,7 +82,8 @@ def read_source(
     """Read a model's configuration and choose its versions.
 
     Raises:
-        ServerError: The configuration cannot be read, or breaks a rule.
+        ServerError: The configuration cannot be read, or breaks a rule, or a repository agent
+            refuses the files.
     """
     if not settings.allows_outside_links:
         check_links(place, settings.repositories)
@@ -93,6 +95,7 @@ def read_source(
         may_complete=settings.may_complete,
         gpu_ids=settings.gpu_ids,
     )
+    run_agents(config, place, settings.agent_directory)
     available = version_directories(place.directory)
     for directory in mistaken_versions(place.directory):
         logger.warning(

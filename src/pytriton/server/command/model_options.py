@@ -89,8 +89,7 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         path(
             "repoagent-directory",
             "/opt/tritonserver/repoagents",
-            "Folder with repository agents.",
-            has_effect=False,
+            "Folder with repository agents in C or C++. The agent checksum needs none.",
         ),
     ),
     "Response cache": (

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pytriton.errors import ServerError
+from pytriton.repository.reading.agents import AGENTS
 from pytriton.server.command.startup_tables import (
     agent_table,
     backend_table,
@@ -59,7 +60,7 @@ async def start_up(
         StartError: a port is taken, or a model cannot be loaded and `exit_on_error` is set.
     """
     failure = await _load(serving, progress)
-    log_table(logger, agent_table(width))
+    log_table(logger, agent_table(AGENTS, width))
     log_table(logger, backend_table(serving.backends(), options, width))
     log_table(logger, model_table(serving.index(), width))
     log_table(logger, option_table(options, width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
@@ -73,9 +73,9 @@ def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[
         yield "| " + " | ".join(padded) + " |"
 
 
-def agent_table(width: int | None = None) -> str:
-    """Returns the table of repository agents, which is empty."""
-    return draw_table(("Repository Agent", "Path"), (), width)
+def agent_table(agents: Mapping[str, str], width: int | None = None) -> str:
+    """Returns the table of repository agents, given their paths by name."""
+    return draw_table(("Repository Agent", "Path"), agents.items(), width)
 
 
 def backend_table(

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 ControlMode = Literal["none", "poll", "explicit"]
 
 DEFAULT_BACKEND_DIRECTORY = "/opt/tritonserver/backends"
+DEFAULT_AGENT_DIRECTORY = "/opt/tritonserver/repoagents"
 # As the only model to load, this name stands for all models.
 ALL_MODELS = "*"
 
@@ -51,6 +52,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow_links: bool = False  # links that point out of the repositories
     load_timeout_s: float = 0.0  # 0: no limit
     backend_directory: str = DEFAULT_BACKEND_DIRECTORY
+    agent_directory: str = DEFAULT_AGENT_DIRECTORY  # no agents are loaded from there
     # By backend, with an empty name for settings of all backends. The values are texts.
     backend_config: Mapping[str, Mapping[str, str]] = {}
     default_max_batch_size: int = 4
@@ -93,6 +95,7 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
         allow_links=flags.boolean("allow_repository_links", default=False),
         load_timeout_s=flags.number("model_load_timeout_secs", 0.0),
         backend_directory=flags.text("backend_directory", DEFAULT_BACKEND_DIRECTORY),
+        agent_directory=flags.text("repoagent_directory", DEFAULT_AGENT_DIRECTORY),
         backend_config=backend_config,
         default_max_batch_size=int(max_batch_size),
         min_compute_capability=flags.positive_number("min_supported_compute_capability", 7.5),

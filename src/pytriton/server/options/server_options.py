@@ -44,7 +44,6 @@ _WITHOUT_EFFECT = (
     "host_policy",
     "model_load_gpu_limit",
     "model_namespacing",
-    "repoagent_directory",
     "sagemaker_safe_port_range",
     "sagemaker_thread_count",
     "vertex_ai_thread_count",
