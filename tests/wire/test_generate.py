@@ -68,6 +68,24 @@ def test_elements_that_fill_no_shape_are_refused(dims, count):
         parse({"IN": [0] * count}, single(dtypes.INT32, dims))
 
 
+@pytest.mark.parametrize("name", ["IN", "\\u0049N"])
+@pytest.mark.parametrize("others", ["", '"a":":",', '"parameters":{"b":1},'])
+def test_repeated_input_is_refused(others, name):
+    spec = single(dtypes.INT32)
+
+    with pytest.raises(InvalidArgumentError, match="input 'IN' already exists in request"):
+        parse_generate(f'{{{others}"IN":1,"{name}":2}}'.encode(), spec)
+
+
+def test_first_of_repeated_parameters_counts():
+    spec = single(dtypes.INT32)
+
+    request = parse_generate(b'{"id":"x","IN":1,"a":1,"a":[],"id":"y"}', spec)
+
+    assert request.id == "x"
+    assert request.parameters["a"] == 1
+
+
 def test_input_named_like_the_nested_object_is_refused():
     spec = model_spec(tensor_spec("parameters", dtypes.FP32, (1,), batched=False))
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.wire.json_text import dump_json, dump_json_leniently, is_utf8, load_json
+from pytriton.wire.json_text import (
+    dump_json,
+    dump_json_leniently,
+    is_utf8,
+    load_json,
+    load_members,
+    names_in,
+)
 
 # The texts that the real Triton answers with are compared in tests/differential.
 
@@ -119,3 +126,33 @@ def test_is_utf8_agrees_with_the_encoder(text):
         assert not is_utf8(text)
     else:
         assert is_utf8(text)
+
+
+_names = st.sampled_from(["a", "b", "a:b", '"', "\u003a", "é"])
+_values = st.recursive(
+    st.none() | st.integers() | st.text(alphabet='a:"\\{', max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_names, inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(
+    pairs=st.lists(st.tuples(_names, _values), max_size=4),
+    ascii_only=st.booleans(),
+    blanks=st.booleans(),
+    nested=st.booleans(),
+)
+def test_first_of_repeated_members_counts(pairs, ascii_only, blanks, nested):
+    colon = " : " if blanks else ":"
+    members = [
+        json.dumps(name, ensure_ascii=ascii_only).replace(":", "\\u003a" if ascii_only else ":")
+        + colon
+        + json.dumps(value, ensure_ascii=ascii_only)
+        for name, value in pairs
+    ]
+    text = f"{{{','.join(members)}}}"
+    document = load_members((f'{{"in":{text}}}' if nested else text).encode())
+    document = document["in"] if nested else document
+
+    assert document == dict(reversed(pairs))
+    assert list(names_in(document)) == [name for name, _ in pairs]

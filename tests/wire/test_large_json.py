@@ -180,6 +180,10 @@ def test_recorded_request_is_read_as_usual(case):
     [
         f'"n":[{NUMBERS}]',
         f'"n":[{NUMBERS}],"f":[{NUMBERS}],"s":["a","b[","]c"],"p":"x","q":true',
+        f'"n":[1],"\\u006e":[{NUMBERS}]',
+        f'"s":["a:b"],"n":[{NUMBERS}],"p":1,"p":2',
+        f'"n":[{NUMBERS}],"parameters":{{"s":"a","s":"b"}}',
+        f'"a:b":1,"n":[{NUMBERS}]',
         f'"n":[[{NUMBERS}]]',
         f'"n":[{NUMBERS},1.5]',
         f'"f":[{NUMBERS},NaN]',

@@ -169,14 +169,14 @@ def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
     if found == count and position == size:
         return
     place = f"inference input '{tensor.name}' for model '{request.model_name}'"
-    if position > size:
+    if position > size and found == count:
         raise InvalidArgumentError(
             f"incomplete string data for inference input '{tensor.name}', expecting string of "
             f"length {position - start} but only {size - start} bytes available"
         )
     if found == count:
         problem = f"unexpected number of string elements {found + 1} for {place}, expecting {count}"
-    elif position == size:
+    elif position >= size:
         problem = f"expected {count} string elements for {place}, got {found}"
     else:
         problem = (

@@ -21,7 +21,7 @@ from pytriton.wire.json_members import (
     refuse_reserved,
     text_member,
 )
-from pytriton.wire.json_text import dump_json, load_json
+from pytriton.wire.json_text import dump_json, load_members, names_in
 from pytriton.wire.kserve_json import request_prefix
 from pytriton.wire.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.wire.tensor_json import json_from_tensor, tensor_from_json
@@ -57,8 +57,8 @@ def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> In
     Raises:
         ServerError: The request is malformed; the text is Triton's.
     """
-    document = load_json(body)
-    if type(document) is not dict:
+    document = load_members(body)
+    if not isinstance(document, dict):
         raise InternalError("attempt to get members for non-object")
     return request_from_members(document, spec, model_version)
 
@@ -74,11 +74,11 @@ def request_from_members(
     request = InferRequest(spec.name, {}, model_version)
     if "id" in document:
         request.id = text_member(document, "id")
-    for key, value in document.items():
+    for key in names_in(document):
         if key == "parameters":
-            _read_nested(value, request, spec)
+            _read_nested(document[key], request, spec)
         else:
-            _read_member(key, value, request, spec)
+            _read_member(key, document[key], request, spec)
     return request
 
 
@@ -125,13 +125,13 @@ def _read_nested(members: Any, request: InferRequest, spec: ModelSpec) -> None:
         raise InvalidArgumentError(
             "Keyword 'parameters' for nested schema also given as input tensor name"
         )
-    if type(members) is not dict:
+    if not isinstance(members, dict):
         raise InternalError(
             f"Expected JSON object for keyword: 'parameters': {access_error('object')}"
         )
     try:
-        for key, value in members.items():
-            _read_member(key, value, request, spec)
+        for key in names_in(members):
+            _read_member(key, members[key], request, spec)
     except ServerError as error:
         raise type(error)(f"Converting keyword: 'parameters': {error.message}") from None
 

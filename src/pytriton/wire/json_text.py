@@ -18,6 +18,8 @@ from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.wire.json_errors import lone_surrogate, rapidjson_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytriton.dtypes import Buffer
 
 MAX_NESTING = 100
@@ -29,7 +31,25 @@ _MAX_REWRITTEN = 1 << 20  # characters; more would delay other clients
 _TOO_BIG = "Number too big to be stored in double."
 _TOO_DEEP = ("depth limit", "recursion limit")  # the texts of current and older orjson
 
+
+class RepeatedMembers(dict[str, Any]):
+    """The members of an object in which a name is repeated: the first value of each counts.
+
+    `names` has them as often as they were written.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(reversed(pairs))
+        self.names = [name for name, _ in pairs]
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else RepeatedMembers(pairs)
+
+
 _decoder = json.JSONDecoder()
+_members_decoder = json.JSONDecoder(object_pairs_hook=_members)
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -48,6 +68,42 @@ def load_json(text: Buffer) -> Any:
         if error.msg.startswith(_TOO_DEEP):
             raise InvalidArgumentError(NESTING_ERROR) from None
     return _load_leniently(bytes(text))
+
+
+def load_members(text: Buffer) -> Any:
+    """Parse a JSON document like `load_json`, and notice repeated members.
+
+    `load_json` takes the last of them, as most parsers do; Triton takes the first, or refuses them.
+    """
+    document = load_json(text)
+    raw = bytes(text)
+    if raw.count(b":") == _number_of_colons(document) and b"\\u003" not in raw:
+        return document
+    return _load_leniently(raw, _members_decoder)
+
+
+def names_in(members: dict[str, Any]) -> Iterable[str]:
+    """The names of members as often as they were written."""
+    return members.names if isinstance(members, RepeatedMembers) else members
+
+
+def _number_of_colons(document: Any) -> int:
+    """How many colons a document has in which nothing is repeated: after names, and in strings.
+
+    It is too small where arrays have strings with colons, or objects of objects have objects.
+    """
+    if type(document) is not dict:
+        return 0
+    number = len(document)
+    texts = [*document]
+    for value in document.values():
+        if type(value) is str:
+            texts.append(value)
+        elif type(value) is dict:
+            number += len(value)
+            texts += value
+            texts += [member for member in value.values() if type(member) is str]
+    return number + "".join(texts).count(":")
 
 
 def dump_json(value: object) -> bytes:
@@ -74,12 +130,12 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def _load_leniently(raw: bytes) -> Any:
+def _load_leniently(raw: bytes, decoder: json.JSONDecoder = _decoder) -> Any:
     if raw.startswith(_BYTE_ORDER_MARK):
         raw = b"   " + raw[3:]  # RapidJSON skips it; blanks keep the offsets
     text = raw.decode("utf-8", "surrogateescape")
     try:
-        value = _decode(text)
+        value = _decode(text, decoder)
     except json.JSONDecodeError as error:
         _refuse_lone_surrogates(error.doc[: error.pos])
         words, position = rapidjson_error(error)
@@ -92,14 +148,14 @@ def _load_leniently(raw: bytes) -> Any:
     return value
 
 
-def _decode(text: str) -> Any:
+def _decode(text: str, decoder: json.JSONDecoder) -> Any:
     try:
-        return _decoder.decode(text)
+        return decoder.decode(text)
     except json.JSONDecodeError as error:
         is_constant = text.startswith(("Inf", "-Inf", "-NaN"), error.pos)
         if not is_constant or len(text) > _MAX_REWRITTEN:
             raise
-    return _decoder.decode(_STRING_OR_BARE_CONSTANT.sub(_full_constant, text))
+    return decoder.decode(_STRING_OR_BARE_CONSTANT.sub(_full_constant, text))
 
 
 def _full_constant(match: re.Match[str]) -> str:

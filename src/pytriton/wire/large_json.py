@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from pytriton import dtypes
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.wire.generate import PackedElements, parse_generate, request_from_members
-from pytriton.wire.json_text import MAX_NESTING
+from pytriton.wire.json_text import MAX_NESTING, load_members
 from pytriton.wire.kserve_document import RequestDocument, Unsigned, read_document
 from pytriton.wire.kserve_json import request_from_document
 from pytriton.wire.tensor_json import tensor_from_json
@@ -130,7 +130,9 @@ def parse_large_generate(text: bytes, spec: ModelSpec, memory_bytes: int) -> Inf
     """
     check_objects(text)
     try:
-        members = {key: _read_value(raw, spec, key) for key, raw in _decode_members(text).items()}
+        raws = _decode_members(text)
+        _check_repeats(text, raws)
+        members = {key: _read_value(raw, spec, key) for key, raw in raws.items()}
         return request_from_members(members, spec)
     except _FALLBACK_ERRORS:
         check_memory(text, memory_bytes)
@@ -179,12 +181,23 @@ def _with_raw(parts: _RequestParts) -> RequestDocument:
     return RequestDocument(inputs, parts.id, parts.parameters, parts.outputs)
 
 
+def _check_repeats(text: bytes, raws: dict[str, msgspec.Raw]) -> None:
+    """Check that no name is repeated: each member has a colon, beside those in its value.
+
+    Raises:
+        _IrregularError: A name may be repeated.
+    """
+    colons = len(raws) + sum(bytes(raw).count(b":") for raw in raws.values())
+    if text.count(b":") != colons or any(":" in name for name in raws):
+        raise _IrregularError
+
+
 def _read_value(raw: msgspec.Raw, spec: ModelSpec, key: str) -> Any:
     expected = spec.inputs.get(key)
     text = bytes(raw)
     # Here each inner array is one element, so an array with inner arrays is parsed as a whole.
     if expected is None or not text.startswith(b"[") or text.count(b"[") > 1:
-        return orjson.loads(text)
+        return load_members(text)
     data, count = _read_array(text, expected.dtype, key, orjson.loads)
     return PackedElements(count, data)
 

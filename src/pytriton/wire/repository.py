@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.wire.json_members import access_error, utf8
-from pytriton.wire.json_text import load_json
+from pytriton.wire.json_text import load_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ def read_index(body: Buffer) -> bool:
     Raises:
         ServerError: The body is malformed.
     """
-    ready = _members(load_json(body)).get("ready", False) if body else False
+    ready = _members(load_members(body)).get("ready", False) if body else False
     if type(ready) is not bool:
         raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
     return ready
@@ -109,12 +109,12 @@ def read_unload(body: Buffer) -> bool:
 
 
 def _parameters(body: Buffer) -> dict[str, Any]:
-    document = _members(load_json(body)) if body else {}
+    document = _members(load_members(body)) if body else {}
     return _members(document.get("parameters", {}))
 
 
 def _members(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
+    if not isinstance(value, dict):
         raise InternalError(_NON_OBJECT)
     return value
 

@@ -9,7 +9,7 @@ import orjson
 
 from pytriton.errors import InternalError
 from pytriton.wire.json_members import access_error, utf8
-from pytriton.wire.json_text import load_json
+from pytriton.wire.json_text import load_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ def read_trace_settings(body: Buffer) -> dict[str, list[str]]:
     Raises:
         ServerError: The body is malformed.
     """
-    document = load_json(body)
-    if type(document) is not dict:
+    document = load_members(body)
+    if not isinstance(document, dict):
         raise InternalError("attempt to get members for non-object")
     return {utf8(name, "settings"): _texts(name, value) for name, value in document.items()}
 
