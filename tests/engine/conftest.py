@@ -9,6 +9,7 @@ import pytest
 
 from pytriton.engine import answer_cache, earliest_timer, engine, gathering, model, recording
 from pytriton.engine.cache import ResponseCache
+from pytriton.engine.latency.latencies import Latencies, LatencyPlan
 from pytriton.engine.model import Model, ModelState
 from pytriton.executor.inference import Inference
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, inference, model_spec
@@ -29,6 +30,7 @@ class Scene:
         self.clock = clock
         self.loop = FakeLoop(clock)
         self.model = Model(model_spec(**spec), self.loop, cache, supervisor=supervisor)
+        self.model.statistics.latencies = Latencies(LatencyPlan(), self.model.spec)
         self.instances = [
             FakeInstance(f"m_0_{index}", self.model, concurrency) for index in range(instances)
         ]
@@ -68,6 +70,10 @@ class Scene:
         assert statistics.pending_count == 0
         assert statistics.success_count + statistics.fail.count == len(self.sinks)
         assert statistics.fail.count == sum(statistics.failures.values())
+        latencies = statistics.latencies
+        assert latencies.request.count == statistics.success_count
+        executed = statistics.success_count - statistics.cache_hit.count
+        assert latencies.queue.count == latencies.compute.count == executed
         assert ": 0 queued, 0 running" in repr(self.model)
 
 

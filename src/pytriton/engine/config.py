@@ -17,6 +17,7 @@ from google.protobuf import json_format, text_format
 
 from pytriton.dtypes import BY_NUMBER
 from pytriton.engine.config_rules import ENSEMBLE, validate_config
+from pytriton.engine.metric_rules import histogram_buckets
 from pytriton.engine.model_spec import (
     BatcherSpec,
     ModelSpec,
@@ -188,7 +189,15 @@ def spec_from_config(
         iterative=has_sequences and config.sequence_batching.iterative_sequence,
         sequence=sequence_spec(config, initial_states or {}) if has_sequences else None,
         labels=dict(labels or {}),
+        metric_tags=dict(config.metric_tags),
+        histogram_buckets=histogram_buckets(config),
+        gpu=_only_gpu(config),
     )
+
+
+def _only_gpu(config: Any) -> int | None:
+    gpus = {gpu for group in config.instance_group for gpu in group.gpus or (None,)}
+    return gpus.pop() if len(gpus) == 1 else None
 
 
 def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:

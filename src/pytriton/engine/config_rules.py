@@ -12,6 +12,7 @@ from typing import Any
 
 from pytriton.dtypes import BY_NUMBER
 from pytriton.engine.batch_io_rules import check_batch_tensors
+from pytriton.engine.metric_rules import check_metrics
 from pytriton.engine.sequence.sequence_rules import validate_sequence_batching, validate_states
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
@@ -57,6 +58,7 @@ def validate_model(config: Any) -> None:
         validate_sequence_batching(config)
     if config.response_cache.enable:
         _check_response_cache(config)
+    check_metrics(config)
 
 
 def validate_tensors(config: Any) -> None:

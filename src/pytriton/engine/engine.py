@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.engine.delivery import refuse
+from pytriton.engine.latency.latencies import plan_latencies
 from pytriton.engine.model_state import ModelState
 from pytriton.engine.string_count import StringCounter
 from pytriton.engine.validation import UncountedStringsError, validate
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
+    from pytriton.engine.latency.latencies import LatencyPlan
     from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest, RequestTrace, ResponseSink
 
@@ -41,11 +43,14 @@ def _do_nothing(*_: object) -> None:
 class Engine:
     """All models of a server."""
 
-    def __init__(self, *, strict_readiness: bool = True) -> None:
+    def __init__(
+        self, *, strict_readiness: bool = True, latency_plan: LatencyPlan | None = None
+    ) -> None:
         # By name and version. While a model is bound, it hides repository models of the same name.
         self._bound: dict[str, dict[int, ServedModel]] = {}
         self._from_repositories: dict[str, dict[int, ServedModel]] = {}
         self._strict_readiness = strict_readiness
+        self._latency_plan = latency_plan  # None: only sums of latencies are recorded
         self._strings = StringCounter()
         self._latest: dict[str, ServedModel] = {}  # READY ones, for requests without a version
         self._draining: set[ServedModel] = set()
@@ -84,6 +89,8 @@ class Engine:
             self._draining.add(replaced)  # until the process that bound it unbinds it
         versions[model.spec.version] = model
         self._latest.clear()
+        if self._latency_plan is not None:
+            model.statistics.latencies = plan_latencies(self._latency_plan, model.spec)
         model.on_changed = self._on_model_changed
         if model.is_bound:
             model.on_changed = partial(self._on_bound_model_changed, model.spec.name)

@@ -147,6 +147,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     iterative: bool = False  # the model may ask for another execution of a request
     sequence: SequenceSpec | None = None  # set if requests belong to sequences
     labels: dict[str, tuple[str, ...]] = {}  # names of classes, by output
+    metric_tags: dict[str, str] = {}  # labels of its metrics, whose names get a `_` in front
+    histogram_buckets: dict[str, tuple[float, ...]] = {}  # chosen ones, by metric family
+    gpu: int | None = None  # the device of all its instances, if that is one GPU
 
     @property
     def answer_parameters(self) -> dict[str, ParameterValue] | None:

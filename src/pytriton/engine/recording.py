@@ -24,6 +24,8 @@ def record_answers(
     inferences = batch.inferences
     succeeded = succeeded_rows = failed_rows = 0
     received_ns = queued_ns = 0  # the sums of these times of the requests that succeeded
+    latencies = statistics.latencies
+    started_ns = batch.started_ns
     for outcome in outcomes:
         inference = inferences[outcome.position]
         request = inference.request
@@ -32,6 +34,10 @@ def record_answers(
             succeeded_rows += request.rows or 1
             received_ns += request.received_ns
             queued_ns += inference.queued_ns
+            if latencies is not None:
+                latencies.on_requests(
+                    1, now_ns - request.received_ns, started_ns - inference.queued_ns
+                )
         else:
             failed_rows += request.rows or 1
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
@@ -43,17 +49,21 @@ def record_answers(
         succeeded_rows += starts[run.end] - starts[run.first]
         received_ns += count * first.request.received_ns
         queued_ns += count * first.queued_ns
+        if latencies is not None:  # the members of a chunk came together
+            latencies.on_requests(
+                count, now_ns - first.request.received_ns, started_ns - first.queued_ns
+            )
     if succeeded or not batch.open_positions:
         record = BatchRecord(
             succeeded_rows + failed_rows + batch.null_rows,
-            batch.started_ns,
+            started_ns,
             times_ns[0],
             times_ns[1],
             now_ns,
             succeeded,
             succeeded_rows,
             succeeded * now_ns - received_ns,
-            succeeded * batch.started_ns - queued_ns,
+            succeeded * started_ns - queued_ns,
         )
         statistics.record_batch(record, time.time_ns() // 1_000_000)
 
@@ -67,6 +77,7 @@ def record_responses(
 ) -> None:
     """Count responses of a decoupled model, and the requests that end with them."""
     final = []
+    latencies = statistics.latencies
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]
         if outcome.error is not None:
@@ -75,6 +86,8 @@ def record_responses(
             kind = ResponseOutcome.EMPTY
         else:
             kind = ResponseOutcome.SUCCESS
+            if latencies is not None and not inference.response_count:
+                latencies.on_first_response(now_ns - inference.request.received_ns)
         statistics.record_response(
             inference.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
         )

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from pytriton.engine.latency.latencies import Latencies
+
 # A stream may have any number of responses; those beyond the last index are counted there.
 MAX_RESPONSE_INDEXES = 1024
 
@@ -140,6 +142,7 @@ class ModelStatistics:
     )
     responses: list[ResponseDurations] = field(default_factory=list)  # by index
     last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
+    latencies: Latencies | None = None  # their distributions, if those are wanted
     _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
     _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
     _success_ns: int = 0
@@ -172,10 +175,14 @@ class ModelStatistics:
             executed.input_ns += succeeded * input_ns
             executed.infer_ns += succeeded * infer_ns
             executed.output_ns += succeeded * output_ns
+            if self.latencies is not None:
+                self.latencies.on_execution(succeeded, input_ns, infer_ns, output_ns)
 
     def record_alike(self, record: BatchRecord, count: int, now_ms: int) -> None:
         """Count `count` executions that are alike, each of one request that succeeded."""
         self.record_batch(record, now_ms)
+        if self.latencies is not None:
+            self.latencies.on_requests(count, record.succeeded_ns, record.queue_ns)
         more = count - 1
         if not more:
             return
@@ -187,6 +194,8 @@ class ModelStatistics:
         )
         self._batches[record.rows].add(totals)
         self._executed.add(totals)
+        if self.latencies is not None:
+            self.latencies.on_execution(more, *(phase.ns // more for phase in totals.durations()))
         self.execution_count += more
         self.inference_count += more * record.succeeded_rows
         self._success_ns += more * record.succeeded_ns
@@ -205,10 +214,14 @@ class ModelStatistics:
         self.last_inference_ms = now_ms
         self._success_ns += request_ns
         self.cache_hit.add(lookup_ns)
+        if self.latencies is not None:
+            self.latencies.on_cache_hit(lookup_ns, request_ns)
 
     def record_cache_misses(self, count: int, ns: int) -> None:
         """Count misses; `ns` is the time of the lookups and, if there were any, the insertions."""
         self.cache_miss.add(ns, count)
+        if self.latencies is not None:
+            self.latencies.on_cache_misses(count, ns)
 
     def record_response(
         self, index: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int = 0
@@ -247,6 +260,15 @@ class ModelStatistics:
         return [
             BatchDurations(rows, *self._batches[rows].durations()) for rows in sorted(self._batches)
         ]
+
+    def batch_sizes(self) -> list[tuple[int, int]]:
+        """Returns pairs of the rows of an execution and the number of executions with them."""
+        return [(rows, totals.count) for rows, totals in self._batches.items()]
+
+    @property
+    def batch_rows(self) -> int:
+        """The rows of all executions together."""
+        return sum(rows * totals.count for rows, totals in self._batches.items())
 
     def snapshot(self) -> dict[str, Any]:
         """Returns a copy in Triton's layout: members of the JSON object or of the gRPC message."""

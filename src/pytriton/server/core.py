@@ -39,7 +39,10 @@ class Core:
 
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
-        self.engine = Engine(strict_readiness=options.strict_readiness)
+        self.engine = Engine(
+            strict_readiness=options.strict_readiness,
+            latency_plan=options.metrics_options.latencies if options.metrics.allow else None,
+        )
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
         self.tracing = Tracing.start(self.trace_settings)

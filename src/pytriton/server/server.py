@@ -79,6 +79,7 @@ class Server:
         if options.metrics.allow:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
             self.metrics_port = self._listen(options.metrics, opener, "Metrics")
+            self._metrics.start()
 
     @property
     def connection_counts(self) -> tuple[int, int]:

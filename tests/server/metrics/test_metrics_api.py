@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import ClassVar
+
 import pytest
 
 from pytriton.engine.model import Model
+from pytriton.server.http.reader import HttpRequest, RequestHead
+from pytriton.server.metrics import api as api_module
 from pytriton.server.metrics.api import MetricsApi
 from pytriton.server.metrics.exposition import gauge
+from pytriton.server.metrics.gpus import GpuReading
+from pytriton.server.options.metrics_options import MetricsOptions
 from tests.fakes import model_spec
 from tests.server.http_fakes import Client, get, post
 from tests.server.http_models import Service
@@ -79,3 +87,128 @@ def test_families_of_models_are_read_at_each_scrape():
     first, second = client.answers()
     assert first.body.endswith(b"\nmine 1\n")
     assert second.body.endswith(b"\nmine 2\n")
+
+
+class FakeConnection:
+    def __init__(self):
+        self.answer = asyncio.get_running_loop().create_future()
+
+    def respond(self, status, parts=(), content_type=b"", headers=b""):
+        self.answer.set_result((status, b"".join(parts)))
+
+    def respond_error(self, status, message, headers=b""):
+        self.answer.set_result((status, message.encode()))
+
+
+class FakeGpus:
+    uuids: ClassVar = {0: "GPU-a"}
+
+    def __init__(self, error=None):
+        self.readings = 0
+        self._error = error
+
+    def read(self):
+        self.readings += 1
+        if self._error is not None:
+            raise self._error
+        return [GpuReading("GPU-a", self.readings / 10)]
+
+
+async def scrape(api):
+    connection = FakeConnection()
+    exchange = api.handle(connection, HttpRequest(RequestHead(b"GET", b"/metrics", {}), b""))
+    return exchange, await connection.answer
+
+
+def make_api(**options):
+    service = Service(metrics_options=MetricsOptions(**options))
+    api = MetricsApi(service.engine, service.options, asyncio.get_running_loop())
+    return service, api
+
+
+def test_scrape_of_many_models_lets_requests_run():
+    async def run():
+        service, api = make_api()
+        for number in range(200):
+            model = Model(model_spec(name=f"m{number}"), service.loop)
+            service.engine.add(model)
+            service.engine.set_ready(model)
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(others())
+        exchange, (status, body) = await scrape(api)
+        task.cancel()
+        return exchange, status, body, turns
+
+    exchange, status, body, turns = asyncio.run(run())
+    assert exchange is not None
+    assert status == 200
+    assert body.count(b"nv_inference_count{") == 202
+    assert turns >= 6
+
+
+def test_gpus_are_read_no_more_often_than_the_interval():
+    async def run():
+        _, api = make_api(interval_ms=3_600_000)
+        gpus = FakeGpus()
+        api.start(lambda: gpus)
+        await api._tasks.wait()
+        pages = [(await scrape(api))[1] for _ in range(2)]
+        return gpus, pages
+
+    gpus, pages = asyncio.run(run())
+    assert gpus.readings == 1
+    assert [status for status, _ in pages] == [200, 200]
+    assert all(b'nv_gpu_utilization{gpu_uuid="GPU-a"} 0.1\n' in body for _, body in pages)
+
+
+def test_gpus_are_not_looked_for_if_nobody_wants_them():
+    async def run():
+        _, api = make_api(gpu=False)
+        api.start(pytest.fail)
+        return len(api._tasks)
+
+    assert asyncio.run(run()) == 0
+
+
+def test_driver_that_fails_does_not_leave_the_scraper_without_an_answer():
+    async def run():
+        _, api = make_api()
+        api.start(lambda: FakeGpus(OSError("fell off the bus")))
+        await api._tasks.wait()
+        return (await scrape(api))[1]
+
+    status, body = asyncio.run(run())
+    assert status == 200
+    assert b"nv_gpu" not in body
+    assert b"nv_inference_count" in body
+
+
+def test_driver_that_hangs_does_not_hold_scrapes_up(monkeypatch):
+    monkeypatch.setattr(api_module, "_GPU_WAIT_S", 0.01)
+    released = threading.Event()
+
+    class HangingGpus(FakeGpus):
+        def read(self):
+            released.wait()
+            return super().read()
+
+    async def run():
+        _, api = make_api(interval_ms=0.001)
+        gpus = HangingGpus()
+        api.start(lambda: gpus)
+        await api._tasks.wait()
+        pages = [(await scrape(api))[1][1] for _ in range(3)]
+        released.set()
+        await api._tasks.wait()
+        return gpus.readings, pages
+
+    readings, pages = asyncio.run(run())
+    assert readings == 1
+    assert all(b"nv_inference_count" in page for page in pages)

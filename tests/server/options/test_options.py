@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import pathlib
 
 import msgspec
@@ -223,7 +222,6 @@ def test_idle_http_connections_are_kept_for_an_hour_or_as_long_as_is_said():
         ),
         ({"trace_config": 5}, "Expected a list of texts for --trace-config, got 5"),
         ({"metrics_config": ["foo"]}, "option format is <setting>=<value>. Got foo"),
-        ({"metrics_config": ["foo=1"]}, "for --metrics-config, got 'foo'"),
         ({"metrics_config": ["counter_latencies=maybe"]}, "for --counter-latencies, got 'maybe'"),
         ({"htpp_port": 1, "x": 2}, "Expected flags of the server, got --htpp-port, --x"),
         ({"http_restricted_api": "foo:k=v"}, "unknown restricted api 'foo' "),
@@ -288,12 +286,3 @@ def test_cache_has_one_size():
         "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
         "Please provide one or the other."
     )
-
-
-def test_latencies_that_are_not_recorded_are_warned_about(caplog):
-    with caplog.at_level(logging.WARNING, "pytriton"):
-        options_from({"metrics_config": ["summary_latencies=true", "histogram_latencies=false"]})
-
-    assert [record.getMessage() for record in caplog.records] == [
-        "--metrics-config summary_latencies: this server has only counters of latencies"
-    ]

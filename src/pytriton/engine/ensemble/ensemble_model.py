@@ -15,7 +15,7 @@ from pytriton.engine.delivery import deliver, not_ready_error
 from pytriton.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
 from pytriton.engine.ensemble.ensemble_request import EnsembleRequest
 from pytriton.engine.ensemble.plan import make_plan
-from pytriton.engine.ensemble.recording import record_success
+from pytriton.engine.ensemble.recording import record_first_response, record_success, record_trace
 from pytriton.engine.ensemble.reshaping import Reshaping
 from pytriton.engine.ensemble.step_gate import make_gates
 from pytriton.engine.idle_wait import IdleWait
@@ -25,7 +25,7 @@ from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.stats import FailureReason, ModelStatistics
 from pytriton.errors import ServerError
 from pytriton.executor.base import Outcome, RunningBatch
-from pytriton.messages import ExecutionTimes, InferResponse
+from pytriton.messages import InferResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -326,6 +326,7 @@ class EnsembleModel(ModelStatus):
             if answer.outputs and request.plan.has_steps:
                 asked = inference.request
                 response.parameters = sequence_parameters(asked.correlation_id, asked.flags)
+            record_first_response(self.statistics, inference)
         if answer.is_final:
             self._record(request)
             self._forget(inference)
@@ -358,11 +359,7 @@ class EnsembleModel(ModelStatus):
         inference = request.inference
         now_ns = time.monotonic_ns()
         record_success(self.statistics, [inference], request.compute_ns, now_ns)
-        if inference.trace is not None:
-            start_ns = request.started_ns
-            inference.trace.add_execution(
-                ExecutionTimes(inference.queued_ns, start_ns, start_ns, now_ns, now_ns)
-            )
+        record_trace(inference, request.started_ns, now_ns)
 
     # Chunks
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.engine.stats import BatchRecord
+from pytriton.messages import ExecutionTimes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,3 +46,19 @@ def record_success(
             now_ns - request.received_ns,
         )
         statistics.record_alike(record, requests.count(request), now_ms)
+
+
+def record_first_response(statistics: ModelStatistics, inference: Inference) -> None:
+    """Count the time to the first response of an ensemble that may have several."""
+    if statistics.latencies is not None and not inference.response_count:
+        elapsed_ns = time.monotonic_ns() - inference.request.received_ns
+        statistics.latencies.on_first_response(elapsed_ns)
+    inference.response_count += 1
+
+
+def record_trace(inference: Inference, started_ns: int, now_ns: int) -> None:
+    """Add the time of all steps to the trace of a request, if it has one."""
+    if inference.trace is not None:
+        inference.trace.add_execution(
+            ExecutionTimes(inference.queued_ns, started_ns, started_ns, now_ns, now_ns)
+        )

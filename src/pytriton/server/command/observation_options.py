@@ -29,7 +29,8 @@ OBSERVATION_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         each(
             "metrics-config",
             "<setting>=<value>",
-            "counter_latencies=false omits latencies. May be repeated.",
+            "counter_latencies, summary_latencies, histogram_latencies, latency_histograms (true "
+            "or false), summary_quantiles, latency_buckets, batch_size_buckets. May be repeated.",
         ),
     ),
     "Tracing": (

@@ -3,25 +3,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 from typing import TYPE_CHECKING
 
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model_state import ModelState
+from pytriton.server.http.exchange import Exchange, PendingExchange
 from pytriton.server.http.handler import HttpHandler
+from pytriton.server.metrics.gpus import find_gpus
 from pytriton.server.metrics.page import MetricsPage
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytriton.engine.engine import Engine
     from pytriton.engine.served_model import ServedModel
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest
     from pytriton.server.metrics.exposition import Family
+    from pytriton.server.metrics.gpus import GpuReader, GpuReading
     from pytriton.server.options.server_options import ServerOptions
+
+logger = logging.getLogger(__name__)
 
 _CONTENT_TYPE = b"text/plain; charset=utf-8"
 _ALLOW = b"Allow: GET, HEAD\r\n"
+# So many models are read at once, in 2 ms; then requests have their turn.
+_MODELS_AT_ONCE = 32
+_GPU_WAIT_S = 1.0  # then a scrape shows what was read before
 
 
 class MetricsApi(HttpHandler):
@@ -37,21 +48,80 @@ class MetricsApi(HttpHandler):
         super().__init__(options.limits, loop)
         self._engine = engine
         self._custom = custom
-        self._page = MetricsPage(options.metrics_options)
+        self._options = options.metrics_options
+        self._page = MetricsPage(self._options)
+        self._tasks = BackgroundTasks(loop)
+        self._gpus: GpuReader | None = None
+        self._gpu_readings: Sequence[GpuReading] = ()
+        self._gpus_read_at = -math.inf
+        self._gpu_task: asyncio.Task[None] | None = None
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> None:
+    def start(self, find: Callable[[], GpuReader | None] = find_gpus) -> None:
+        """Look for GPUs, in a thread: their driver may take a while."""
+        if self._options.gpu:
+            self._tasks.start(self._find_gpus(find))
+
+    async def _find_gpus(self, find: Callable[[], GpuReader | None]) -> None:
+        self._gpus = await asyncio.to_thread(find)
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a scrape."""
         if request.head.method not in (b"GET", b"HEAD"):
             connection.respond_error(405, "Method Not Allowed", _ALLOW)
-            return
+            return None
         path = request.head.target.partition(b"?")[0]
-        if path in (b"/metrics", b"/metrics/"):
-            # A version that failed to load, or is unloaded, has no statistics to show.
-            models = [model for model in self._engine.models() if _has_served(model)]
-            page = self._page.render(models, self._custom())
-            connection.respond(200, (page,), _CONTENT_TYPE)
-        else:
+        if path not in (b"/metrics", b"/metrics/"):
             connection.respond(200, (), _CONTENT_TYPE)
+            return None
+        # A version that failed to load, or is unloaded, has no statistics to show.
+        models = [model for model in self._engine.models() if _has_served(model)]
+        if len(models) <= _MODELS_AT_ONCE and self._gpus is None:
+            page = self._page.begin()
+            for model in models:
+                page.add(model)
+            connection.respond(200, self._page.finish(page, self._custom()), _CONTENT_TYPE)
+            return None
+        task = self._tasks.start(self._answer(connection, models, self._gpus))
+        return PendingExchange(Exchange(), task)
+
+    async def _answer(
+        self, connection: HttpConnection, models: list[ServedModel], gpus: GpuReader | None
+    ) -> None:
+        try:
+            if gpus is not None:
+                await self._refresh_gpus(gpus)
+            page = self._page.begin({} if gpus is None else gpus.uuids)
+            for first in range(0, len(models), _MODELS_AT_ONCE):
+                for model in models[first : first + _MODELS_AT_ONCE]:
+                    page.add(model)
+                await asyncio.sleep(0)
+            parts = self._page.finish(page, self._custom(), self._gpu_readings)
+        except Exception:
+            logger.exception("metrics could not be read")
+            connection.respond_error(500, "metrics could not be read")
+        else:
+            connection.respond(200, parts, _CONTENT_TYPE)
+
+    async def _refresh_gpus(self, gpus: GpuReader) -> None:
+        """Read them in a thread, no more often than the interval allows.
+
+        A driver that hangs keeps that thread, but neither the scrape nor the server.
+        """
+        now = self.loop.time()
+        if self._gpu_task is not None and not self._gpu_task.done():
+            return
+        if now - self._gpus_read_at < self._options.interval_ms / 1000:
+            return
+        self._gpus_read_at = now
+        self._gpu_task = self._tasks.start(self._read_gpus(gpus))
+        await asyncio.wait([self._gpu_task], timeout=_GPU_WAIT_S)
+
+    async def _read_gpus(self, gpus: GpuReader) -> None:
+        try:
+            self._gpu_readings = await asyncio.to_thread(gpus.read)
+        except Exception as error:  # noqa: BLE001  whatever a driver does, the others are shown
+            logger.warning("GPUs could not be read: %s", error)
+            self._gpu_readings = ()
 
 
 def _has_served(model: ServedModel) -> bool:

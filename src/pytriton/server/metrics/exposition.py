@@ -7,11 +7,13 @@ does not.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 CONTENT_TYPE = "text/plain; charset=utf-8"
+KINDS = ("counter", "gauge", "histogram", "summary")  # in the order of a page
 
 Number = int | float
 
@@ -30,7 +32,7 @@ class Family:
     """A named metric with all its values."""
 
     name: str
-    kind: str  # counter, gauge or histogram
+    kind: str  # one of KINDS
     help: str
     samples: Sequence[Sample]
 
@@ -38,13 +40,70 @@ class Family:
         """Returns the family's lines; empty for a family without values."""
         if not self.samples:
             return ""
-        help_text = self.help.replace("\\", r"\\").replace("\n", r"\n")
-        lines = [f"# HELP {self.name} {help_text}", f"# TYPE {self.name} {self.kind}"]
-        lines += [
-            f"{self.name}{sample.suffix}{_labels_text(sample.labels)} {_number_text(sample.value)}"
+        lines = [
+            f"{self.name}{sample.suffix}{_braced(sample.labels)} {number_text(sample.value)}\n"
             for sample in self.samples
         ]
-        return "\n".join(lines) + "\n"
+        return family_text(self.name, self.kind, self.help, lines)
+
+
+def family_text(name: str, kind: str, help_text: str, lines: Iterable[str]) -> str:
+    """Returns the lines of a family under its head; empty if there are none."""
+    body = "".join(lines)
+    if not body:
+        return ""
+    escaped = help_text.replace("\\", r"\\").replace("\n", r"\n")
+    return f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n{body}"
+
+
+def histogram_lines(
+    name: str, labels: str, bounds: tuple[float, ...], counts: Sequence[int], total: Number
+) -> str:
+    """Returns the lines of one histogram.
+
+    Args:
+        name: The family's name.
+        labels: The text between the braces; not empty.
+        bounds: The upper bounds of the buckets.
+        counts: The cumulative number of values for each of them, and the number of all values.
+        total: The sum of all values.
+    """
+    head = f'{name}_bucket{{{labels},le="'
+    buckets = [
+        f'{head}{bound}"}} {count}\n'
+        for bound, count in zip(_bound_texts(bounds), counts, strict=True)
+    ]
+    return (
+        f"{name}_count{{{labels}}} {counts[-1]}\n"
+        f"{name}_sum{{{labels}}} {number_text(total)}\n{''.join(buckets)}"
+    )
+
+
+@functools.lru_cache
+def _bound_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(number_text(bound) for bound in (*bounds, math.inf))
+
+
+def summary_lines(
+    name: str, labels: str, ranks: Sequence[float], values: Sequence[Number], sums: tuple[int, int]
+) -> str:
+    """Returns the lines of one summary.
+
+    Args:
+        name: The family's name.
+        labels: The text between the braces; not empty.
+        ranks: The quantiles.
+        values: The value of each of them.
+        sums: The number of all values, and their sum.
+    """
+    quantiles = [
+        f'{name}{{{labels},quantile="{number_text(rank)}"}} {number_text(value)}\n'
+        for rank, value in zip(ranks, values, strict=True)
+    ]
+    return (
+        f"{name}_count{{{labels}}} {sums[0]}\n"
+        f"{name}_sum{{{labels}}} {sums[1]}\n{''.join(quantiles)}"
+    )
 
 
 def gauge(name: str, help_text: str, value: Number) -> Family:
@@ -52,11 +111,14 @@ def gauge(name: str, help_text: str, value: Number) -> Family:
     return Family(name, "gauge", help_text, [Sample(value, {})])
 
 
-def _labels_text(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Returns the text between the braces, sorted by name."""
     names = sorted(labels, key=_label_order)
-    return "{" + ",".join(f'{name}="{_escaped(labels[name])}"' for name in names) + "}"
+    return ",".join([f'{name}="{_escaped(labels[name])}"' for name in names])
+
+
+def _braced(labels: Mapping[str, str]) -> str:
+    return f"{{{labels_text(labels)}}}" if labels else ""
 
 
 def _label_order(name: str) -> tuple[bool, str]:
@@ -67,7 +129,8 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _number_text(value: Number) -> str:
+def number_text(value: Number) -> str:
+    """Returns a number as Prometheus reads it."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

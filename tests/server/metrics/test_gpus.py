@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs as NVML tells of them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+
+import pytest
+
+from pytriton.server.metrics.gpus import GpuReading, NvmlReader, find_gpus
+from pytriton.server.metrics.machine import gpu_families
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(types.SimpleNamespace):
+    """Two devices; the second one tells only its memory."""
+
+    NVMLError = NVMLError
+    energy_mj = 5_000_000
+    has_driver = True
+    uuid_of = ("GPU-aa", b"GPU-bb")
+
+    def nvmlInit(self):  # noqa: N802
+        if not self.has_driver:
+            raise NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return len(self.uuid_of)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+        return self.uuid_of[handle]
+
+    def _supported(self, handle, value):
+        if handle:
+            raise NVMLError("Not Supported")
+        return value
+
+    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+        return self._supported(handle, types.SimpleNamespace(gpu=25, memory=1))
+
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+        return types.SimpleNamespace(total=1000 + handle, used=10 + handle, free=0)
+
+    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
+        return self._supported(handle, 70_500)
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle):  # noqa: N802
+        return self._supported(handle, 700_000)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
+        return self._supported(handle, self.energy_mj)
+
+
+def test_devices_are_read_in_tritons_units():
+    nvml = FakeNvml()
+    reader = NvmlReader(nvml)
+    nvml.energy_mj += 1500
+
+    assert reader.uuids == {0: "GPU-aa", 1: "GPU-bb"}
+    assert reader.read() == [
+        GpuReading("GPU-aa", 0.25, 1000, 10, 70.5, 700.0, 1.5),
+        GpuReading("GPU-bb", None, 1001, 11),
+    ]
+
+
+@pytest.mark.parametrize(
+    "visible,uuids",
+    [
+        ("1", ["GPU-bb"]),
+        ("1,0", ["GPU-bb", "GPU-aa"]),
+        ("GPU-a", ["GPU-aa"]),
+        ("7, 0", ["GPU-aa"]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_only_visible_devices_are_read(visible, uuids):
+    reader = NvmlReader(FakeNvml(), visible)
+
+    assert [reading.uuid for reading in reader.read()] == uuids
+    assert reader.uuids == dict(enumerate(uuids))
+
+
+def test_driver_is_found(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+
+    assert find_gpus({"CUDA_VISIBLE_DEVICES": "0"}).uuids == {0: "GPU-aa"}
+
+
+@pytest.mark.parametrize("module", [None, FakeNvml(has_driver=False)])
+def test_machine_without_gpus_says_so_once_at_verbose_levels(monkeypatch, caplog, module):
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+    with caplog.at_level(logging.DEBUG, "pytriton"):
+        assert find_gpus({}) is None
+
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert record.getMessage().startswith("no metrics of GPUs: ")
+
+
+def test_families_have_tritons_names_and_leave_out_what_is_unknown():
+    text = "".join(family.text() for family in gpu_families(NvmlReader(FakeNvml()).read()))
+
+    assert text == (
+        "# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)\n"
+        "# TYPE nv_gpu_utilization gauge\n"
+        'nv_gpu_utilization{gpu_uuid="GPU-aa"} 0.25\n'
+        "# HELP nv_gpu_memory_total_bytes GPU total memory, in bytes\n"
+        "# TYPE nv_gpu_memory_total_bytes gauge\n"
+        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-aa"} 1000\n'
+        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-bb"} 1001\n'
+        "# HELP nv_gpu_memory_used_bytes GPU used memory, in bytes\n"
+        "# TYPE nv_gpu_memory_used_bytes gauge\n"
+        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-aa"} 10\n'
+        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-bb"} 11\n'
+        "# HELP nv_gpu_power_usage GPU power usage in watts\n"
+        "# TYPE nv_gpu_power_usage gauge\n"
+        'nv_gpu_power_usage{gpu_uuid="GPU-aa"} 70.5\n'
+        "# HELP nv_gpu_power_limit GPU power management limit in watts\n"
+        "# TYPE nv_gpu_power_limit gauge\n"
+        'nv_gpu_power_limit{gpu_uuid="GPU-aa"} 700\n'
+        "# HELP nv_energy_consumption GPU energy consumption in joules since the Triton Server "
+        "started\n"
+        "# TYPE nv_energy_consumption counter\n"
+        'nv_energy_consumption{gpu_uuid="GPU-aa"} 0\n'
+    )
