@@ -185,16 +185,46 @@ def test_long_pipeline_before_part_of_a_head_does_not_count_as_head():
     assert client.statuses() == [200] * 1001
 
 
-@pytest.mark.parametrize("text", [post(bytes(1001)), chunked(bytes(900), bytes(101))])
+_JSON_LENGTH = b"Inference-Header-Content-Length: %d"
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        (
+            post(bytes(1001)),
+            b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes",
+        ),
+        (
+            chunked(bytes(900), bytes(101)),
+            b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes",
+        ),
+        (
+            post(bytes(1001), b"/", _JSON_LENGTH % 0),
+            (
+                b"Raw input has a byte_size (1001 bytes) that exceeds the maximum allowed value of "
+                b"1000 bytes"
+            ),
+        ),
+        (
+            post(bytes(1001), b"/", _JSON_LENGTH % 9),
+            b"request size of 1001 bytes exceeds the maximum allowed value of 1000 bytes",
+        ),
+        (
+            post(bytes(1001), b"/", b"Content-Encoding: gzip"),
+            b"request size of 1001 bytes exceeds the maximum allowed value of 1000 bytes",
+        ),
+    ],
+    ids=["JSON", "chunks", "raw", "binary", "compressed"],
+)
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_body_beyond_the_limit_is_refused(text, delivery):
+def test_body_beyond_the_limit_is_refused(text, problem, delivery):
     client = Client(http_max_input_bytes=1000)
     client.send(text, DELIVERIES[delivery]())
 
     (answer,) = client.answers()
     assert answer.status == 400
-    assert b"exceeds the maximum allowed value of 1000 bytes" in answer.body
-    assert b"--http-max-input-size" in answer.body
+    assert problem + b". Use --http-max-input-size to increase the limit." in answer.body
     assert client.handler.requests == []
 
 

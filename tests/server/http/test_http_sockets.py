@@ -183,7 +183,7 @@ def test_client_that_sends_too_much_still_reads_why_it_was_refused(server):
         answer, _ = read_answer(read_all(sock), 0)
 
     assert answer.status == 400
-    assert b"exceeds the maximum allowed value" in answer.body
+    assert b"exceeds the maximum allowed input size" in answer.body
 
 
 def test_client_that_does_not_read_is_not_served_further(server):

@@ -215,6 +215,7 @@ def test_idle_http_connections_are_kept_for_an_hour_or_as_long_as_is_said():
         ),
         ({"http_header_forward_pattern": "("}, "a regular expression"),
         ({"http_max_input_size": 0}, "Error: --http-max-input-size must be greater than 0."),
+        ({"http_max_input_size": -1}, "Error: --http-max-input-size must be greater than 0."),
         ({"exit_grace_secs": -1}, "Expected a number of at least 0 for --exit-grace-secs, got -1"),
         (
             {"trace_config": ["foo"]},

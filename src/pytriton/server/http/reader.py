@@ -245,7 +245,7 @@ class RequestReader:
             return
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.http_max_input_bytes:
-            self._refuse(*_size_refusal(self._body_bytes, self._limits))
+            self._refuse(*_size_refusal(self.head, self._body_bytes, self._limits))
         elif not self._body:
             self._body = body
         else:
@@ -334,7 +334,7 @@ def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int,
     if expectation != b"100-continue" and not head.is_http_10:
         return 417, "the only expectation that can be met is 100-continue"
     is_too_large = head.content_length > limits.http_max_input_bytes
-    return _size_refusal(head.content_length, limits) if is_too_large else None
+    return _size_refusal(head, head.content_length, limits) if is_too_large else None
 
 
 def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
@@ -348,11 +348,23 @@ def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
     return 400, f"expected a name or an address as Host, got {host.decode('latin-1')!a}"
 
 
-def _size_refusal(size: int, limits: Limits) -> tuple[int, str]:
-    return 400, (
-        f"request size of {size} bytes exceeds the maximum allowed value of "
-        f"{limits.http_max_input_bytes} bytes. Use --http-max-input-size to increase the limit."
-    )
+def _size_refusal(head: RequestHead, size: int, limits: Limits) -> tuple[int, str]:
+    """Returns the refusal of a body that is too large, in Triton's words for what it has in it."""
+    most = limits.http_max_input_bytes
+    json_length = head.headers.get(b"inference-header-content-length")
+    if b"content-encoding" in head.headers or json_length not in (None, b"0"):
+        problem = f"request size of {size} bytes exceeds the maximum allowed value of {most} bytes"
+    elif json_length is None:
+        problem = (
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of "
+            f"{most} bytes"
+        )
+    else:
+        problem = (
+            f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
+            f"{most} bytes"
+        )
+    return 400, f"{problem}. Use --http-max-input-size to increase the limit."
 
 
 def _syntax_refusal(error: Exception) -> tuple[int, str]:

@@ -183,8 +183,8 @@ def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[Restricted
 
 
 def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
-    size = flags.integer("http_max_input_size", default_http_max_input_bytes)
-    if not size:
+    size = flags.integer("http_max_input_size", default_http_max_input_bytes, minimum=-(2**63))
+    if size <= 0:
         raise FlagError(
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
