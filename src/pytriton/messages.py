@@ -35,6 +35,17 @@ class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     traceparent: str
     tracestate: str = ""
+    is_internal: bool = False  # it links traces of this server, and tells its users nothing
+
+
+class TraceOrigin(msgspec.Struct, array_like=True, gc=False):
+    """What a front end knows of a request that may be traced."""
+
+    protocol: str  # HTTP or GRPC
+    traceparent: str = ""  # of the client, as are those below
+    tracestate: str = ""
+    began_ns: int = 0  # time.monotonic_ns() when its first bytes came; 0 if that is not known
+    is_sampled: bool = False  # the front end has selected it
 
 
 class InferRequest(msgspec.Struct, eq=False):
@@ -95,8 +106,8 @@ class ResponseSink(Protocol):
 class RequestTrace(Protocol):
     """Receives the events of a traced request, except for its responses."""
 
-    def context(self, *, is_model_file: bool) -> TraceContext:
-        """Returns the parent span for spans of the process that executes the request."""
+    def context(self, *, is_model_file: bool) -> TraceContext | None:
+        """Returns the parent for what the executing process adds to the trace, if it adds any."""
 
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """Record the times of an execution, or of one of its responses."""

@@ -30,7 +30,7 @@ from pytriton.executor.columns import (
 )
 from pytriton.executor.inference import Inference
 from pytriton.executor.model_labels import ModelLabels
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.messages import InferRequest, InferTensor, TraceOrigin
 from pytriton.model_config import ModelConfig
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.frontend.registry_feed import RegistryFeed
@@ -38,6 +38,7 @@ from pytriton.server.frontend.remote_client import RemoteClient
 from pytriton.server.frontend.remote_trace import RemoteTracing
 from pytriton.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.span_exporter import SpanExporter
 from pytriton.server.tracing.tracing import Tracing
 from pytriton.transport.frontend_frames import Configure
 from pytriton.transport.link import socket_pair
@@ -191,7 +192,9 @@ class Seam:
         self.engine = Engine()
         self.control = Control()
         self.spans = Kept()
-        self.tracing = Tracing(TraceSettings.read(["mode=opentelemetry", "rate=0"]), self.spans)
+        self.tracing = Tracing(
+            TraceSettings.read(["mode=opentelemetry", "rate=0"]), SpanExporter(self.spans)
+        )
         self.local = LocalClient(self.engine, self.control, self.tracing.settings)
         self.client: Any = self.local
         self.tracer: Any = self.tracing
@@ -302,7 +305,7 @@ class Seam:
         trace = None
         if traceparent is not None:
             spec = self.client.lookup(request.model_name).spec
-            trace = self.tracer.begin(request, spec, "HTTP", traceparent, "", sink)
+            trace = self.tracer.begin(request, spec, TraceOrigin("HTTP", traceparent), sink)
         inference = self.client.infer(request, sink if trace is None else trace, trace)
         return Call(inference, sink)
 

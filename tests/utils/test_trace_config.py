@@ -17,6 +17,7 @@ def test_settings_are_read():
             "opentelemetry,resource=region=us",
             "opentelemetry,bsp_max_queue_size=9",
             "triton,file=trace.json",
+            "triton,log-frequency=3",
         ]
     )
 
@@ -27,6 +28,8 @@ def test_settings_are_read():
         count=7,
         options={"url": "http://host/?a=b", "bsp_max_queue_size": "9"},
         resource={"service.name": "mine", "region": "us"},
+        file="trace.json",
+        log_frequency=3,
     )
     assert config.url == "http://host/?a=b"
     assert config.batching == {
@@ -48,13 +51,26 @@ def test_settings_have_tritons_defaults():
     }
 
 
-@pytest.mark.parametrize("name", ["rate", "count"])
+@pytest.mark.parametrize(
+    "settings, makes_traces",
+    [
+        ([], False),
+        (["level=TIMESTAMPS"], False),
+        (["triton,file=trace.json"], True),
+        (["mode=opentelemetry"], True),
+    ],
+)
+def test_traces_need_a_place(settings, makes_traces):
+    assert read_trace_config(settings).makes_traces is makes_traces
+
+
+@pytest.mark.parametrize("name", ["rate", "count", "triton,log-frequency"])
 def test_setting_that_is_no_number_is_refused(name):
-    with pytest.raises(ValueError, match=f"'{name}', got 'often'"):
+    with pytest.raises(ValueError, match=f"'{name.removeprefix('triton,')}', got 'often'"):
         read_trace_config([f"{name}=often"])
 
 
-@pytest.mark.parametrize("setting", ["rate=-1", "count=-2"])
+@pytest.mark.parametrize("setting", ["rate=-1", "count=-2", "triton,log-frequency=-1"])
 def test_setting_that_is_too_small_is_refused(setting):
     with pytest.raises(ValueError, match=r"Expected a number from (0|-1) on as trace setting"):
         read_trace_config([setting])

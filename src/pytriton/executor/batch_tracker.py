@@ -177,7 +177,8 @@ class BatchTracker:
             if inference.trace is not None:
                 batch.is_traced = True
                 context = inference.trace.context(is_model_file=self._labels.is_model_file)
-                frame.traces[position] = context
+                if context is not None:
+                    frame.traces[position] = context
 
     def _add_inputs(
         self, requests: list[InferRequest], rows: list[int], payload: Payload

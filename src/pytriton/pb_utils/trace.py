@@ -25,9 +25,13 @@ class InferenceTrace:
     def get_context(self) -> str | None:
         """Returns the server's span of this request as JSON text; None if it is not traced.
 
-        The members are the headers `traceparent` and, if there is one, `tracestate`.
+        The members are the headers `traceparent` and, if there is one, `tracestate`. A server that
+        writes its traces to files has no spans, so this is None there.
         """
-        if self.context is None:
+        context = self.context
+        if context is None or context.is_internal:
             return None
-        headers = msgspec.structs.asdict(self.context)
-        return msgspec.json.encode({name: text for name, text in headers.items() if text}).decode()
+        headers = {"traceparent": context.traceparent}
+        if context.tracestate:
+            headers["tracestate"] = context.tracestate
+        return msgspec.json.encode(headers).decode()

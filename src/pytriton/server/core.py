@@ -45,7 +45,7 @@ class Core:
         )
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
-        self.tracing = Tracing.start(self.trace_settings)
+        self.tracing = Tracing.start(self.trace_settings, loop)
         self.turns: Turns | None = None
         if options.repository.rate_limit:
             self.turns = Turns(RateLimiter(options.repository.rate_limit_resources), loop)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.messages import ParameterValue
+from pytriton.messages import ParameterValue, TraceOrigin
 from pytriton.transport.refs import MemoryUpdate, TensorRef
 
 
@@ -60,14 +60,6 @@ class RegistryTaken(msgspec.Struct, tag="registry_taken", array_like=True):
 
     epoch: int
     memory: MemoryUpdate | None = None
-
-
-class TraceOrigin(msgspec.Struct, array_like=True):
-    """The data by which the core decides whether it traces a request."""
-
-    protocol: str
-    traceparent: str
-    tracestate: str
 
 
 class TraceRefusal(msgspec.Struct, tag="trace_refusal", array_like=True):

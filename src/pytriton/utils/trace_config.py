@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OPENTELEMETRY = "opentelemetry"
+TRITON = "triton"
 OFF = "OFF"
 TIMESTAMPS = "TIMESTAMPS"
+TENSORS = "TENSORS"
 _URL = "http://localhost:4318/v1/traces"  # Triton's default
 INSTALL_HINT = (
     "Tracing needs OpenTelemetry: pip install opentelemetry-api opentelemetry-sdk "
@@ -20,13 +22,13 @@ _PREFIX = f"{OPENTELEMETRY},"
 _LEVELS = {
     **dict.fromkeys(("OFF", "FALSE"), OFF),
     **dict.fromkeys(("TIMESTAMPS", "TRUE", "ON", "MIN", "MAX"), TIMESTAMPS),
-    "TENSORS": "TENSORS",
+    TENSORS: TENSORS,
 }
 
 
 @dataclass(frozen=True)
 class TraceConfig:
-    """Settings of traces; those of other modes than OpenTelemetry are dropped."""
+    """Settings of traces."""
 
     mode: str = ""
     levels: tuple[str, ...] = ()
@@ -34,11 +36,18 @@ class TraceConfig:
     count: int = -1  # total number of traces; -1: no limit
     options: dict[str, str] = field(default_factory=dict)  # of OpenTelemetry, without resource
     resource: dict[str, str] = field(default_factory=dict)  # resource attributes
+    file: str = ""  # of Triton's own mode; empty: none is given
+    log_frequency: int = 0  # the number of traces in one file; 0: all are in one
 
     @property
     def is_opentelemetry(self) -> bool:
         """Whether the mode is OpenTelemetry."""
         return self.mode == OPENTELEMETRY
+
+    @property
+    def makes_traces(self) -> bool:
+        """Whether traces have a place to go to."""
+        return self.is_opentelemetry or bool(self.file)
 
     @property
     def url(self) -> str:
@@ -99,14 +108,16 @@ def read_trace_config(settings: Iterable[str]) -> TraceConfig:
         count=_integer("count", values.get("count", str(TraceConfig.count)), least=-1),
         options=options,
         resource=resource,
+        file=values.get(f"{TRITON},file", ""),
+        log_frequency=_integer("log-frequency", values.get(f"{TRITON},log-frequency", "0")),
     )
 
 
 def _mode(text: str) -> str:
     mode = text.lower()
-    if mode not in ("", "triton", OPENTELEMETRY):
+    if mode not in ("", TRITON, OPENTELEMETRY):
         raise ValueError(
-            f"Expected triton or {OPENTELEMETRY} as trace setting 'mode', got '{text}'"
+            f"Expected {TRITON} or {OPENTELEMETRY} as trace setting 'mode', got '{text}'"
         )
     return mode
 

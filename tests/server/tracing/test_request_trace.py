@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from pytriton import dtypes
 from pytriton.errors import CancelledError, InternalError, UnavailableError
-from pytriton.messages import ExecutionTimes, TraceContext
+from pytriton.messages import ExecutionTimes, InferTensor, TraceContext
 from pytriton.server.tracing import request_trace
+from pytriton.server.tracing.facts import TraceFacts
 from pytriton.server.tracing.request_trace import RequestTrace
-from pytriton.server.tracing.spans import TraceFacts
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)
@@ -97,6 +99,13 @@ def test_request_that_was_given_up_failed_whatever_its_model_answered(traced):
     assert [facts.error for facts in traced.ended] == ["the request was cancelled"]
 
 
+def test_responses_to_nobody_are_no_events(traced):
+    traced.trace.on_cancelled()
+    traced.trace.on_response(response(), final=True)
+
+    assert traced.events == []
+
+
 def test_error_without_a_text_is_one_of_a_request_that_was_given_up(traced):
     traced.trace.on_error(CancelledError(""))
 
@@ -155,6 +164,28 @@ def test_bound_callable_goes_on_under_a_span_of_its_own(traced):
     assert traced.facts.backend_id
     assert context.traceparent == f"00-{0xAB:032x}-{traced.facts.backend_id:016x}-01"
     assert traced.trace.context(is_model_file=False) == context
+
+
+def test_without_spans_only_calls_of_model_files_go_on_in_the_trace(traced):
+    trace = RequestTrace(traced.facts, traced.sink, traced.ended.append, has_spans=False)
+
+    assert trace.context(is_model_file=False) is None
+    assert trace.context(is_model_file=True) == TraceContext(
+        f"00-{0xAB:032x}-{11:016x}-01", "", is_internal=True
+    )
+
+
+def test_tensors_of_responses_are_copied_if_they_are_recorded(traced):
+    traced.facts.tensors = []
+    data = bytearray(np.float32([1, 2]).tobytes())
+    answer = response()
+    answer.outputs.append(InferTensor("Y", dtypes.FP32, (2,), data))
+    traced.trace.on_response(answer, final=True)
+    data[:] = bytes(8)
+
+    ((activity, name, dtype, shape, copied),) = traced.facts.tensors
+    assert (activity, name, dtype, shape) == ("TENSOR_BACKEND_OUTPUT", "Y", dtypes.FP32, (2,))
+    assert copied == np.float32([1, 2]).tobytes()
 
 
 def test_responses_of_one_execution_prolong_it(traced):

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from pytriton.errors import InvalidArgumentError, UnsupportedError
-from pytriton.server.tracing.settings import TraceSampling, TraceSettings
+from pytriton.server.tracing.sampling import TraceSampling
+from pytriton.server.tracing.settings import TraceSettings
 
 OTLP = ["mode=opentelemetry", "opentelemetry,url=http://host/v1/traces"]
 
@@ -33,6 +34,19 @@ def test_count_limits_what_is_sampled():
     assert [sampling.takes_next() for _ in range(4)] == [True, True, False, False]
 
 
+def test_requests_that_are_not_traced_are_counted_alone():
+    sampling = TraceSampling(3, -1)
+
+    assert [sampling.passes_next() for _ in range(4)] == [True, True, False, False]
+    assert sampling.takes_next()
+    assert sampling.passes_next()
+
+
+@pytest.mark.parametrize("rate, count", [(0, -1), (1, 0)])
+def test_request_passes_where_none_is_traced(rate, count):
+    assert TraceSampling(rate, count).passes_next()
+
+
 def test_rate_that_is_no_number_is_refused():
     with pytest.raises(InvalidArgumentError, match="'rate', got 'often'"):
         read("rate=often")
@@ -54,18 +68,77 @@ def test_settings_of_opentelemetry_are_told():
     }
 
 
-def test_server_that_does_not_trace_says_so():
-    settings = TraceSettings.read(["triton,file=trace.json", "level=TIMESTAMPS"])
+def read_triton(*settings):
+    return TraceSettings.read(["triton,file=trace.json", *settings])
+
+
+def test_settings_of_files_are_told():
+    settings = read_triton("level=TENSORS", "level=TIMESTAMPS", "rate=7", "triton,log-frequency=5")
+
+    assert settings.view() == {
+        "trace_level": ["TIMESTAMPS", "TENSORS"],
+        "trace_rate": ["7"],
+        "trace_count": ["-1"],
+        "log_frequency": ["5"],
+        "trace_file": ["trace.json"],
+        "trace_mode": ["triton"],
+    }
+    sampling = settings.sampling("any")
+    assert (sampling.rate, sampling.count, sampling.log_frequency) == (7, -1, 5)
+    assert sampling.has_timestamps
+    assert sampling.has_tensors
+
+
+def test_without_a_level_nothing_is_traced_to_files():
+    settings = read_triton()
+
+    assert settings.view()["trace_level"] == ["OFF"]
+    assert settings.sampling() is None
+
+
+def test_level_without_a_file_traces_nothing():
+    settings = TraceSettings.read(["level=TIMESTAMPS"])
 
     assert settings.sampling() is None
     assert settings.view() == {
-        "trace_level": ["OFF"],
+        "trace_level": ["TIMESTAMPS"],
         "trace_rate": ["1000"],
         "trace_count": ["-1"],
         "log_frequency": ["0"],
         "trace_file": [""],
         "trace_mode": ["triton"],
     }
+
+
+def test_sampling_of_a_changed_setting_is_told_once():
+    settings = read_triton("level=TIMESTAMPS")
+    retired = []
+    settings.on_retired = retired.append
+    first = settings.sampling()
+    settings.update({"trace_rate": ["2"]}, "m")
+    assert retired == []
+
+    of_model = settings.sampling("m")
+    settings.update({"trace_level": ["OFF"]})
+    assert retired == [first, of_model]
+    settings.update({"trace_level": []})
+    assert len(retired) == 2
+
+
+def test_model_without_own_settings_is_counted_with_the_others_again():
+    settings = read_triton("level=TIMESTAMPS")
+    settings.update({"trace_rate": ["2"], "trace_count": ["9"]}, "m")
+    settings.update({"trace_rate": [], "trace_count": []}, "m")
+
+    assert settings.sampling("m") is settings.sampling()
+
+
+def test_rate_zero_of_the_start_must_be_changed_with_the_level():
+    settings = read_triton("rate=0")
+
+    with pytest.raises(InvalidArgumentError, match="sample rate must be non-zero"):
+        settings.update({"trace_level": ["TIMESTAMPS"]})
+    settings.update({"trace_level": ["TIMESTAMPS"], "trace_rate": ["1"]})
 
 
 def test_change_counts_at_once():
@@ -122,7 +195,18 @@ def test_change_for_a_model_leaves_the_count_of_the_others():
         ),
         (
             {"trace_count": ["-2"]},
-            "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: -2",
+            "Unable to parse 'trace_count'. Expecting value >= -1, got:-2",
+        ),
+        (
+            {"trace_count": ["2147483648"]},
+            (
+                "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], "
+                "got: 2147483648"
+            ),
+        ),
+        (
+            {"trace_count": ["0"]},
+            "Attempting to set invalid trace setting :trace count must be non-zero",
         ),
         ({"log_frequency": ["often"]}, "Unable to parse 'log_frequency', got: often"),
         ({"trace_rate": ["1", "2"]}, "expect only 1 value for 'trace_rate'"),
@@ -171,11 +255,18 @@ def test_rate_zero_of_the_start_allows_other_changes():
     assert settings.view()["trace_rate"] == ["0"]
 
 
-def test_level_cannot_be_raised_where_nothing_traces():
+def test_level_cannot_be_raised_without_a_file():
     settings = TraceSettings.read([])
     settings.update({"trace_rate": ["3"]})
 
-    with pytest.raises(InvalidArgumentError, match="makes traces in mode opentelemetry only"):
+    with pytest.raises(InvalidArgumentError, match=":trace file name is not given"):
         settings.update({"trace_level": ["TIMESTAMPS"]})
 
     assert settings.view()["trace_rate"] == ["3"]
+
+
+def test_numbers_may_have_signs_and_spaces():
+    settings = read()
+    settings.update({"trace_rate": [" +7 "], "trace_count": ["007"]})
+
+    assert settings.view()["trace_rate"] == settings.view()["trace_count"] == ["7"]

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import pytest
 
 from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
-from pytriton.messages import TraceContext
+from pytriton.messages import TraceContext, TraceOrigin
 from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.span_exporter import SpanExporter
 from pytriton.server.tracing.tracing import Tracing, parse_traceparent
 from tests.fakes import RecordingSink, model_spec, request
 
@@ -37,7 +39,7 @@ def kept():
 
 
 def trace(kept, *settings):
-    return Tracing(TraceSettings.read(["mode=opentelemetry", *settings]), kept)
+    return Tracing(TraceSettings.read(["mode=opentelemetry", *settings]), SpanExporter(kept))
 
 
 @pytest.fixture
@@ -47,30 +49,54 @@ def tracing(kept):
 
 def begin(tracing, traceparent="", tracestate="", **fields):
     spec = model_spec(name="m", version=3)
-    return tracing.begin(request(**fields), spec, "HTTP", traceparent, tracestate, RecordingSink())
+    origin = TraceOrigin("HTTP", traceparent, tracestate)
+    return tracing.begin(request(**fields), spec, origin, RecordingSink())
+
+
+@pytest.fixture
+def loop():
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("settings", [[], ["mode=triton", "rate=1"]])
-def test_nothing_is_traced_unless_opentelemetry_is_asked_for(settings):
-    assert Tracing.start(TraceSettings.read(settings)) is None
+def test_nothing_is_traced_that_could_go_nowhere(settings, loop, caplog):
+    assert Tracing.start(TraceSettings.read(settings), loop) is None
+    assert caplog.messages == []
+
+
+def test_level_without_a_file_is_logged(loop, caplog):
+    assert Tracing.start(TraceSettings.read(["level=TIMESTAMPS"]), loop) is None
+
+    assert caplog.messages == ["Nothing is traced: no file for traces is given (triton,file)."]
+
+
+def test_file_alone_makes_tracing_possible(loop, tmp_path):
+    settings = TraceSettings.read([f"triton,file={tmp_path}/trace.json"])
+    tracing = Tracing.start(settings, loop)
+    assert begin(tracing) is None
+
+    settings.update({"trace_level": ["TIMESTAMPS"], "trace_rate": ["1"]})
+    assert begin(tracing, PARENT) is not None
 
 
 def test_nothing_is_traced_at_level_off(kept):
     assert begin(trace(kept, "rate=1", "level=OFF"), PARENT) is None
 
 
-def test_setting_of_opentelemetry_that_is_no_number_is_refused():
+def test_setting_of_opentelemetry_that_is_no_number_is_refused(loop):
     settings = TraceSettings.read(["mode=opentelemetry", "opentelemetry,bsp_schedule_delay=soon"])
 
     with pytest.raises(InvalidArgumentError, match="'bsp_schedule_delay', got 'soon'"):
-        Tracing.start(settings)
+        Tracing.start(settings, loop)
 
 
-def test_missing_package_is_named_with_what_to_install(monkeypatch):
+def test_missing_package_is_named_with_what_to_install(monkeypatch, loop):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
 
     with pytest.raises(UnavailableError, match="pip install opentelemetry-api"):
-        Tracing.start(TraceSettings.read(["mode=opentelemetry"]))
+        Tracing.start(TraceSettings.read(["mode=opentelemetry"]), loop)
 
 
 def test_traceparent_is_read():
@@ -127,6 +153,15 @@ def test_request_whose_client_does_not_sample_is_not_traced(kept):
 def test_request_with_a_header_that_cannot_be_read_is_traced_as_sampling_says(kept):
     assert begin(trace(kept, "rate=1"), "garbage", "vendor=one") is not None
     assert begin(trace(kept, "rate=0"), "garbage") is None
+
+
+def test_request_that_a_front_end_has_selected_is_only_counted(kept):
+    tracing = trace(kept, "rate=1000", "count=1")
+    origin = TraceOrigin("HTTP", is_sampled=True)
+    spec = model_spec(name="m")
+
+    assert tracing.begin(request(), spec, origin, RecordingSink()) is not None
+    assert tracing.begin(request(), spec, origin, RecordingSink()) is None
 
 
 def test_sampled_request_begins_a_trace_of_its_own(kept):

@@ -293,6 +293,8 @@ class RunningStep:
         if whole is None:
             return
         parent = whole.context(is_model_file=True)
+        if parent is None:
+            return
         traced = begin(self.inference.request, spec, parent, self)
         if traced is not None:
             self.inference.sink = self.inference.trace = traced

@@ -37,8 +37,8 @@ OBSERVATION_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         each(
             "trace-config",
             "[<mode>,]<setting>=<value>",
-            "Settings mode, level, rate and count, and the settings of a mode. May be repeated. "
-            "Only mode=opentelemetry creates traces.",
+            "Settings mode (triton or opentelemetry), level, rate and count, and those of a mode, "
+            "such as triton,file=<path> and triton,log-frequency=<count>. May be repeated.",
         ),
     ),
     "Deprecated": (

@@ -104,7 +104,7 @@ class FrontEndProcess:
         options = msgspec.msgpack.decode(frame.options, type=ServerOptions)
         set_up_logging(self._client.link, frame.log_level)
         self._client.link.limit_memory(frame.memory_bytes)
-        is_tracing = TraceSettings.read(options.trace_settings).config.is_opentelemetry
+        is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
         tracing = RemoteTracing(self._client.link.send) if is_tracing else None
         self._front_end = FrontEnd(
             self._client, options, self._loop, tracing, self._on_connections_changed

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.errors import sendable_text
-from pytriton.transport.frontend_frames import TraceOrigin, TraceRefusal
+from pytriton.transport.frontend_frames import TraceRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         InferResponse,
         ResponseSink,
         TraceContext,
+        TraceOrigin,
     )
 
 
@@ -36,13 +37,10 @@ class RemoteTracing:
         self,
         request: InferRequest,
         spec: ModelSpec,
-        protocol: str,
-        traceparent: str,
-        tracestate: str,
+        origin: TraceOrigin,
         sink: ResponseSink,
     ) -> RemoteTrace:
         """Returns a sink that carries the headers to the core."""
-        origin = TraceOrigin(protocol, traceparent, tracestate)
 
         def report(error: ServerError) -> None:
             text, code = sendable_text(error.message), int(error.code)
@@ -84,7 +82,7 @@ class RemoteTrace:
 
     # The core's trace of the request records these
 
-    def context(self, *, is_model_file: bool) -> TraceContext:
+    def context(self, *, is_model_file: bool) -> TraceContext | None:
         """Not available here: no instance is reached from a front end."""
         raise NotImplementedError
 

@@ -235,15 +235,7 @@ class FrontEndSession:
         request = read_request(received, item, model)
         trace = None
         if item.trace is not None and shared.tracing is not None:
-            origin = item.trace
-            trace = shared.tracing.begin(
-                request,
-                model.spec,
-                origin.protocol,
-                origin.traceparent,
-                origin.tracestate,
-                sink,
-            )
+            trace = shared.tracing.begin(request, model.spec, item.trace, sink)
         inference = Inference(request, sink if trace is None else trace, trace, model)
         sink.inference = inference
         try:
@@ -261,15 +253,7 @@ class FrontEndSession:
         if tracing is None or model is None:
             return
         request = InferRequest(frame.model_name, {}, id=frame.id, received_ns=frame.received_ns)
-        origin = frame.origin
-        trace = tracing.begin(
-            request,
-            model.spec,
-            origin.protocol,
-            origin.traceparent,
-            origin.tracestate,
-            RefusedRequest(),
-        )
+        trace = tracing.begin(request, model.spec, frame.origin, RefusedRequest())
         if trace is not None:
             trace.on_refused(error_from_code(frame.error_code, frame.error))
 

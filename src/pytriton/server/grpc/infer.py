@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, UnsupportedError
+from pytriton.messages import TraceOrigin
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.grpc.call import IDENTITY, UnaryCall
@@ -99,8 +100,8 @@ class InferService:
         """Pass a request to the engine, with a trace if it is sampled."""
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
-            traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
-            trace = self._tracing.begin(request, spec, "GRPC", traceparent, tracestate, sink)
+            origin = TraceOrigin("GRPC", texts.get("traceparent", ""), texts.get("tracestate", ""))
+            trace = self._tracing.begin(request, spec, origin, sink)
             if trace is not None:
                 return self.engine.infer(request, trace, trace)
         return self.engine.infer(request, sink)

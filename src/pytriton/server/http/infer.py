@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.errors import ServerError, UnsupportedError
+from pytriton.messages import TraceOrigin
 from pytriton.server.api.background import SMALL_BYTES
 from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.api.status import HTTP_STATUS
@@ -55,9 +56,11 @@ class HeaderUse:
         """Returns a sink that traces the request and wraps `sink`; None if it is not sampled."""
         if self._tracing is None:
             return None
-        traceparent = head.headers.get(b"traceparent", b"").decode("latin-1")
-        tracestate = head.headers.get(b"tracestate", b"").decode("latin-1")
-        return self._tracing.begin(request, spec, "HTTP", traceparent, tracestate, sink)
+        headers = head.headers
+        traceparent = headers.get(b"traceparent", b"").decode("latin-1")
+        tracestate = headers.get(b"tracestate", b"").decode("latin-1")
+        origin = TraceOrigin("HTTP", traceparent, tracestate)
+        return self._tracing.begin(request, spec, origin, sink)
 
 
 class EngineService(NamedTuple):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytriton.messages import TraceContext
-from pytriton.server.tracing.spans import Execution
+from pytriton.server.tracing.facts import Execution, TensorFact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pytriton.errors import ServerError
-    from pytriton.messages import ExecutionTimes, InferResponse, ResponseSink
-    from pytriton.server.tracing.spans import TraceFacts
+    from pytriton.messages import ExecutionTimes, InferResponse, InferTensor, ResponseSink
+    from pytriton.server.tracing.facts import TraceFacts
 
 # Only the first responses of a longer stream and the last are recorded: OpenTelemetry keeps 128
 # events.
@@ -39,6 +39,15 @@ def new_trace_id() -> int:
     return random.getrandbits(128) or 1
 
 
+def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTensor]) -> None:
+    """Record tensors; their bytes are copied, because models may write to them later."""
+    if facts.tensors is not None:
+        facts.tensors += [
+            TensorFact(activity, tensor.name, tensor.dtype, tensor.shape, bytes(tensor.data))
+            for tensor in tensors
+        ]
+
+
 class RequestTrace:
     """The trace of one request; see `pytriton.messages.TracedSink`.
 
@@ -46,23 +55,39 @@ class RequestTrace:
         facts: the record of the request, which is filled in.
         sink: receives the responses.
         end: called once, when the request has ended.
+        has_spans: whether processes of models may add spans to the trace.
     """
 
-    __slots__ = ("_end", "_facts", "_is_over", "_sink")
+    __slots__ = ("_end", "_facts", "_has_spans", "_is_cancelled", "_is_over", "_sink")
 
     def __init__(
-        self, facts: TraceFacts, sink: ResponseSink, end: Callable[[TraceFacts], None]
+        self,
+        facts: TraceFacts,
+        sink: ResponseSink,
+        end: Callable[[TraceFacts], None],
+        *,
+        has_spans: bool = True,
     ) -> None:
         self._facts = facts
         self._sink = sink
         self._end = end
+        self._has_spans = has_spans
+        self._is_cancelled = False
         self._is_over = False
 
     # Called by the engine and by instances
 
-    def context(self, *, is_model_file: bool) -> TraceContext:
-        """Returns the parent span for the model's process: the model's, or a bound callable's."""
+    def context(self, *, is_model_file: bool) -> TraceContext | None:
+        """Returns the parent span for the model's process: the model's, or a bound callable's.
+
+        Without spans, it is only the parent of calls, which bound callables do not make.
+        """
         facts = self._facts
+        if not self._has_spans:
+            if not is_model_file:
+                return None
+            parent = f"00-{facts.trace_id:032x}-{facts.model_id:016x}-01"
+            return TraceContext(parent, is_internal=True)
         if not is_model_file and not facts.backend_id:
             facts.backend_id = new_span_id()
         span_id = facts.model_id if is_model_file else facts.backend_id
@@ -80,6 +105,7 @@ class RequestTrace:
 
     def on_cancelled(self) -> None:
         """Record that the client cancelled the request, whatever the model still sends."""
+        self._is_cancelled = True  # nobody is there to whom responses could be sent
         self._facts.error = self._facts.error or _CANCELLED
 
     # Passed on to the sink
@@ -87,6 +113,8 @@ class RequestTrace:
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
         answered_ns = _monotonic_ns()
+        if self._facts.tensors is not None and response is not None:
+            record_tensors(self._facts, "TENSOR_BACKEND_OUTPUT", response.outputs)
         self._sink.on_response(response, final=final)
         self._record_response(answered_ns, final=final)
 
@@ -102,6 +130,7 @@ class RequestTrace:
     def on_refused(self, error: ServerError) -> None:
         """Pass a refusal on; the request ends with it."""
         self._facts.error = error.message
+        self._facts.is_refused = True
         try:
             self._sink.on_refused(error)
         finally:
@@ -109,7 +138,8 @@ class RequestTrace:
 
     def _record_response(self, answered_ns: int, *, final: bool) -> None:
         facts = self._facts
-        if facts.protocol and (final or len(facts.events) < _MAX_EVENTS):
+        is_sent = facts.protocol and not self._is_cancelled
+        if is_sent and (final or len(facts.events) < _MAX_EVENTS):
             facts.events += (
                 ("INFER_RESPONSE_COMPLETE", answered_ns),
                 (f"{facts.protocol}_SEND_START", answered_ns),

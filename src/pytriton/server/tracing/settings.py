@@ -10,10 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InvalidArgumentError, UnsupportedError
-from pytriton.utils.trace_config import OFF, TIMESTAMPS, read_trace_config
+from pytriton.server.tracing.sampling import TraceSampling
+from pytriton.utils.trace_config import OFF, TENSORS, TIMESTAMPS, TRITON, read_trace_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytriton.engine.engine import Engine
     from pytriton.utils.trace_config import TraceConfig
@@ -24,28 +25,10 @@ LEVEL = "trace_level"
 _RATE = "trace_rate"
 _COUNT = "trace_count"
 _LOG_FREQUENCY = "log_frequency"
-_LEVELS = (OFF, TIMESTAMPS, "TENSORS")
+_LEVELS = (OFF, TIMESTAMPS, TENSORS)
 _RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
-_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")
 _ALL = ""  # used as a model's name
-
-
-class TraceSampling:
-    """Selects one of every `rate` requests that have no trace headers of their client."""
-
-    def __init__(self, rate: int, count: int) -> None:
-        self.left = count  # -1: no limit
-        self._rate = rate  # 0: none
-        self._seen = 0
-
-    def takes_next(self) -> bool:
-        """Returns whether to trace the next request."""
-        self._seen += 1
-        if not self._rate or self._seen % self._rate or not self.left:
-            return False
-        if self.left > 0:
-            self.left -= 1
-        return True
 
 
 class TraceSettings:
@@ -53,13 +36,15 @@ class TraceSettings:
 
     def __init__(self, config: TraceConfig) -> None:
         self.config = config
-        levels = config.levels or (TIMESTAMPS,)
+        levels = config.levels or ((TIMESTAMPS,) if config.is_opentelemetry else (OFF,))
         self._first: Values = {
-            LEVEL: list(levels) if config.is_opentelemetry else [OFF],
+            LEVEL: _ordered(levels),
             _RATE: [str(config.rate)],
             _COUNT: [str(config.count)],
-            _LOG_FREQUENCY: ["0"],
+            _LOG_FREQUENCY: [str(config.log_frequency)],
         }
+        # Called with the sampling of a setting that was changed.
+        self.on_retired: Callable[[TraceSampling], None] | None = None
         self._changed: dict[str, Values] = {_ALL: {}}  # by model
         self._sampling = {_ALL: self._new_sampling(_ALL)}  # of all, and of models with own settings
 
@@ -88,7 +73,7 @@ class TraceSettings:
         if self.config.is_opentelemetry:
             del values[_LOG_FREQUENCY]
             return {**values, "trace_mode": [self.config.mode], **_options(self.config)}
-        return {**values, "trace_file": [""], "trace_mode": ["triton"]}
+        return {**values, "trace_file": [self.config.file], "trace_mode": [TRITON]}
 
     def update(self, changes: Mapping[str, Sequence[str]], model_name: str = _ALL) -> None:
         """Change settings of a model, or of all; an empty setting is inherited again.
@@ -109,27 +94,49 @@ class TraceSettings:
         self._check({**self._changed[_ALL], **changed})
         self._changed[model_name] = changed
         for name in [model_name] if model_name else list(self._changed):
+            self._renew(name)
+
+    def _renew(self, name: str) -> None:
+        """Begin anew with the current settings of a model, or of all."""
+        replaced = self._sampling.pop(name, None)
+        if self._changed[name] or name == _ALL:
             self._sampling[name] = self._new_sampling(name)
+        else:  # all its settings are inherited again
+            del self._changed[name]
+        if replaced is not None and self.on_retired is not None:
+            self.on_retired(replaced)
 
     def _values(self, model_name: str) -> Values:
         return {**self._first, **self._changed[_ALL], **self._changed.get(model_name, {})}
 
     def _check(self, changed: Values) -> None:
-        if {**self._first, **changed}[LEVEL] == [OFF]:
+        values = {**self._first, **changed}
+        if values[LEVEL] == [OFF]:
             return
-        if not self.config.is_opentelemetry:
-            reason = "this server makes traces in mode opentelemetry only"
-        elif changed.get(_RATE) == ["0"]:
+        # With OpenTelemetry, a rate of 0 at the start means those that their clients trace.
+        rates = changed if self.config.is_opentelemetry else values
+        if not self.config.makes_traces:
+            reason = "trace file name is not given"
+        elif rates.get(_RATE) == ["0"]:
             reason = "sample rate must be non-zero"
+        elif changed.get(_COUNT) == ["0"]:
+            reason = "trace count must be non-zero"
         else:
             return
         raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
 
     def _new_sampling(self, model_name: str) -> TraceSampling | None:
         values = self._values(model_name)
-        if values[LEVEL] == [OFF]:
+        levels = values[LEVEL]
+        if levels == [OFF] or not self.config.makes_traces:
             return None
-        return TraceSampling(int(values[_RATE][0]), int(values[_COUNT][0]))
+        return TraceSampling(
+            int(values[_RATE][0]),
+            int(values[_COUNT][0]),
+            log_frequency=int(values[_LOG_FREQUENCY][0]),
+            has_timestamps=TIMESTAMPS in levels,
+            has_tensors=TENSORS in levels,
+        )
 
 
 def _options(config: TraceConfig) -> Values:
@@ -152,6 +159,8 @@ def _read_value(name: str, texts: Sequence[str]) -> list[str]:
     if not _INTEGER.fullmatch(text):
         raise InvalidArgumentError(f"Unable to parse '{name}', got: {text}")
     low, high = _RANGES[name]
+    if name == _COUNT and int(text) < low:
+        raise InvalidArgumentError(f"Unable to parse '{name}'. Expecting value >= -1, got:{text}")
     if not low <= int(text) <= high:
         raise InvalidArgumentError(
             f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {text}"
@@ -167,7 +176,13 @@ def _read_levels(texts: Sequence[str]) -> list[str]:
         )
     if OFF in texts and len(texts) > 1:
         raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
-    return list(texts)
+    return _ordered(texts)
+
+
+def _ordered(levels: Iterable[str]) -> list[str]:
+    """Returns levels once each, in Triton's order; OFF is none beside others."""
+    given = set(levels)
+    return [level for level in (TIMESTAMPS, TENSORS) if level in given] or [OFF]
 
 
 class TraceService:

@@ -6,45 +6,15 @@ It has no I/O and does not use OpenTelemetry. Names of spans, attributes and eve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from pytriton.messages import ExecutionTimes
+    from pytriton.server.tracing.facts import Execution, TraceFacts
 
 SERVER_SCOPE = "triton-server"
 BACKEND_SCOPE = "pbe"
-
-
-class Execution(NamedTuple):
-    """One execution of a request."""
-
-    span_id: int
-    times_ns: ExecutionTimes
-
-
-class TraceFacts(msgspec.Struct, kw_only=True):
-    """The record of a traced request: its properties, its parent span, and times of events."""
-
-    trace_id: int
-    parent_id: int = 0  # span of the client or the calling model; 0: it starts the trace
-    tracestate: str = ""
-    is_call: bool = False  # by another model
-    number: int  # of the trace, since the server started
-    protocol: str = ""  # HTTP or GRPC; empty for calls
-    model_name: str
-    model_version: int
-    request_id: str
-    infer_id: int
-    model_id: int
-    backend_id: int = 0  # of the span around a bound callable; 0: none was called
-    start_ns: int  # this and all other times are of the monotonic clock
-    answered_ns: int = 0
-    end_ns: int = 0
-    events: list[tuple[str, int]] = []
-    executions: list[Execution] = []
-    error: str | None = None
 
 
 class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):

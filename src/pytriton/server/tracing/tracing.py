@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which requests are traced, and exports the spans of requests that have ended."""
+"""Decides which requests are traced, and passes what is recorded of them to the exporter."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytriton.errors import InvalidArgumentError, UnavailableError
-from pytriton.server.tracing.request_trace import RequestTrace, new_span_id, new_trace_id
+from pytriton.server.tracing.facts import TraceFacts
+from pytriton.server.tracing.file_exporter import FileExporter
+from pytriton.server.tracing.file_writer import TraceFileWriter
+from pytriton.server.tracing.request_trace import (
+    RequestTrace,
+    new_span_id,
+    new_trace_id,
+    record_tensors,
+)
+from pytriton.server.tracing.settings import LEVEL
 from pytriton.server.tracing.span_export import SpanExport
-from pytriton.server.tracing.spans import TraceFacts, make_spans
-from pytriton.utils.trace_config import INSTALL_HINT
+from pytriton.server.tracing.span_exporter import SpanExporter
+from pytriton.utils.trace_config import INSTALL_HINT, OFF
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.messages import InferRequest, ResponseSink, TraceContext, TracedSink
+    from pytriton.messages import (
+        InferRequest,
+        ResponseSink,
+        TraceContext,
+        TracedSink,
+        TraceOrigin,
+    )
+    from pytriton.server.tracing.facts import TraceExporter
     from pytriton.server.tracing.settings import TraceSettings
-    from pytriton.server.tracing.spans import SpanRecord
+
+logger = logging.getLogger(__name__)
 
 # Version 00 of W3C Trace Context; later versions may append fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-|\Z)")
@@ -45,79 +65,70 @@ def parse_traceparent(text: str) -> TraceParent | None:
     return TraceParent(trace_id, span_id, bool(flags & _SAMPLED))
 
 
-class SpanSink(Protocol):
-    """Receives spans."""
-
-    def add(self, spans: list[SpanRecord]) -> None:
-        """Add the spans of a request."""
-
-    async def close(self, timeout_s: float) -> None:
-        """Send the remaining spans, if that is possible in time."""
-
-
 class TraceBeginner(Protocol):
     """Decides which requests are traced."""
 
     def begin(
-        self,
-        request: InferRequest,
-        spec: ModelSpec,
-        protocol: str,
-        traceparent: str,
-        tracestate: str,
-        sink: ResponseSink,
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
     ) -> TracedSink | None:
         """Returns a sink that traces the request and wraps `sink`; None if it is not traced."""
 
 
 class Tracing:
-    """Begins the traces of requests, and exports the spans of requests that have ended."""
+    """Begins the traces of requests, and passes what was recorded to the exporter."""
 
-    def __init__(self, settings: TraceSettings, export: SpanSink) -> None:
+    def __init__(self, settings: TraceSettings, exporter: TraceExporter) -> None:
         self.settings = settings
-        self._export = export
+        settings.on_retired = exporter.retire
+        self._exporter = exporter
         self._numbers = itertools.count(1)
 
     @classmethod
-    def start(cls, settings: TraceSettings) -> Tracing | None:
-        """Start tracing; returns None if the mode of the settings is not OpenTelemetry.
+    def start(cls, settings: TraceSettings, loop: asyncio.AbstractEventLoop) -> Tracing | None:
+        """Start tracing; returns None if traces could not go anywhere.
 
         Raises:
             InvalidArgumentError: a setting is wrong.
             UnavailableError: OpenTelemetry is not installed.
         """
-        if not settings.config.is_opentelemetry:
+        config = settings.config
+        if not config.makes_traces:
+            if settings.view()[LEVEL] != [OFF]:
+                logger.warning("Nothing is traced: no file for traces is given (triton,file).")
             return None
+        if not config.is_opentelemetry:
+            return cls(settings, FileExporter(TraceFileWriter(config.file), loop.call_later))
         try:
-            return cls(settings, SpanExport(settings.config))
+            return cls(settings, SpanExporter(SpanExport(config)))
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from error
         except ImportError as error:
             raise UnavailableError(INSTALL_HINT) from error
 
     def begin(
-        self,
-        request: InferRequest,
-        spec: ModelSpec,
-        protocol: str,
-        traceparent: str,
-        tracestate: str,
-        sink: ResponseSink,
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
     ) -> RequestTrace | None:
         """Begin the trace of a request, if its client asks for it or sampling selects it."""
         sampling = self.settings.sampling(spec.name)
         if sampling is None:
             return None
-        parent = parse_traceparent(traceparent) if traceparent else None
+        parent = None
+        if origin.traceparent and self._exporter.has_spans:
+            parent = parse_traceparent(origin.traceparent)
         if parent is None:
-            if not sampling.takes_next():
+            is_taken = sampling.takes_one() if origin.is_sampled else sampling.takes_next()
+            if not is_taken:
                 return None
-            return self._begin(request, spec, sink, new_trace_id(), protocol=protocol)
-        if not parent.is_sampled:
+            facts = self._new_facts(request, spec, new_trace_id())
+        elif not parent.is_sampled:
             return None
-        return self._begin(
-            request, spec, sink, parent.trace_id, parent.span_id, tracestate, protocol=protocol
-        )
+        else:
+            facts = self._new_facts(request, spec, parent.trace_id)
+            facts.parent_id, facts.tracestate = parent.span_id, origin.tracestate
+        facts.protocol = origin.protocol
+        facts.began_ns, facts.received_ns = origin.began_ns, request.received_ns
+        facts.sampling = sampling
+        return self._begin(facts, request, sink)
 
     def begin_call(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
@@ -126,41 +137,34 @@ class Tracing:
         span = parse_traceparent(parent.traceparent)
         if span is None:
             return None
-        return self._begin(
-            request, spec, sink, span.trace_id, span.span_id, parent.tracestate, is_call=True
-        )
+        facts = self._new_facts(request, spec, span.trace_id)
+        facts.parent_id, facts.tracestate = span.span_id, parent.tracestate
+        facts.is_call = True
+        return self._begin(facts, request, sink)
 
-    def _begin(
-        self,
-        request: InferRequest,
-        spec: ModelSpec,
-        sink: ResponseSink,
-        trace_id: int,
-        parent_id: int = 0,
-        tracestate: str = "",
-        *,
-        protocol: str = "",
-        is_call: bool = False,
-    ) -> RequestTrace:
-        facts = TraceFacts(
+    def _new_facts(self, request: InferRequest, spec: ModelSpec, trace_id: int) -> TraceFacts:
+        return TraceFacts(
             trace_id=trace_id,
-            parent_id=parent_id,
-            tracestate=tracestate,
-            is_call=is_call,
             number=next(self._numbers),
-            protocol=protocol,
             model_name=spec.name,
             model_version=spec.version,
+            is_ensemble=spec.platform == "ensemble",
             request_id=request.id,
             infer_id=new_span_id(),
             model_id=new_span_id(),
             start_ns=time.monotonic_ns(),
         )
-        return RequestTrace(facts, sink, self._finish)
 
-    def _finish(self, facts: TraceFacts) -> None:
-        self._export.add(make_spans(facts, time.time_ns() - time.monotonic_ns()))
+    def _begin(
+        self, facts: TraceFacts, request: InferRequest, sink: ResponseSink
+    ) -> RequestTrace | None:
+        exporter = self._exporter
+        if not exporter.begin(facts):
+            return None
+        if facts.tensors is not None:
+            record_tensors(facts, "TENSOR_QUEUE_INPUT", request.inputs.values())
+        return RequestTrace(facts, sink, exporter.end, has_spans=exporter.has_spans)
 
     async def close(self, timeout_s: float) -> None:
-        """Send the remaining spans, if that is possible in time."""
-        await self._export.close(timeout_s)
+        """Export the rest, if that is possible in time."""
+        await self._exporter.close(timeout_s)

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of traces of a server with a repository, over both protocols."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from tests.e2e import http_client
+from tests.e2e.waiting import eventually
+from tests.repository_e2e.model_files import (
+    DECOUPLED,
+    code,
+    config,
+    decoupled_code,
+    ensemble,
+    model,
+)
+from tests.trace_files import await_requests, objects, requests
+
+BODY = http_client.json_body({"X": np.ones((1, 2), np.float32)})
+CALLER = """
+call = pb_utils.InferenceRequest(
+    model_name="leaf",
+    inputs=request.inputs(),
+    requested_output_names=["Y"],
+    request_id="call",
+    trace=request.trace() if x[0, 0] == 1 else None,
+)
+y = call.exec().output_tensors()[0].as_numpy()
+"""
+MODELS = {
+    "leaf": model(code("print('context', request.trace().get_context(), flush=True)\ny = 2 * x")),
+    "caller": model(code(CALLER)),
+    "failing": model(code('raise pb_utils.TritonModelException("no luck")')),
+    "pipe": ensemble("leaf", "leaf"),
+    "stream": model(decoupled_code("send(x)\nsend(x)"), config(DECOUPLED)),
+}
+MODEL_TIMES = [
+    "REQUEST_START",
+    "QUEUE_START",
+    "COMPUTE_START",
+    "COMPUTE_INPUT_END",
+    "COMPUTE_OUTPUT_START",
+    "COMPUTE_END",
+    "REQUEST_END",
+]
+SENT = ["INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"]
+ALL_TIMES = ["HTTP_RECV_START", "HTTP_RECV_END", *MODEL_TIMES, *SENT]
+
+
+def start(starter, folder, *settings, **options):
+    file = folder / "trace.json"
+    flags = [f"--trace-config={text}" for text in (f"triton,file={file}", *settings)]
+    return starter(MODELS, flags=flags, **options).await_ready()
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server, tmp_path_factory):
+    """A server whose settings each test changes, with the folder of its files."""
+    folder = tmp_path_factory.mktemp("traces")
+    server = start(start_module_server, folder, "triton,log-frequency=1")
+    server.traces = folder
+    return server
+
+
+def change(server, settings, name=""):
+    path = f"/v2/models/{name}/trace/setting" if name else "/v2/trace/setting"
+    answer = server.post(path, settings)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+@pytest.fixture
+def tracing(server):
+    """The same server while it traces every request, without earlier files."""
+    change(server, {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
+    yield server
+    change(server, {"trace_level": None, "trace_rate": None, "trace_count": None})
+    for path in server.traces.iterdir():
+        path.unlink()
+
+
+def post(server, name, body=BODY, **headers):
+    return http_client.call(server.http_port, f"/v2/models/{name}/infer", body, headers)
+
+
+def grpc_input():
+    tensor = triton_grpc.InferInput("X", (1, 2), "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
+    return tensor
+
+
+def test_request_over_http_tells_all_its_times(tracing):
+    tracing.infer("leaf", 1, 2, id="seven")
+
+    (request,) = await_requests(tracing.traces, 1)
+    assert request.names == ALL_TIMES
+    times = [request.ns[name] for name in ALL_TIMES if name != "INFER_RESPONSE_COMPLETE"]
+    assert times == sorted(times)
+    assert {**request.model, "id": 0} == {
+        "id": 0,
+        "model_name": "leaf",
+        "model_version": 1,
+        "request_id": "seven",
+    }
+
+
+def test_request_over_grpc_tells_all_its_times(tracing):
+    with tracing.grpc_client() as client:
+        client.infer("leaf", [grpc_input()])
+
+    (request,) = await_requests(tracing.traces, 1)
+    sent = [name.replace("HTTP", "GRPC") for name in SENT]
+    waited = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+    assert request.names == [*waited, *MODEL_TIMES, *sent]
+
+
+def test_stream_over_grpc_tells_of_each_response(tracing):
+    answers = []
+    with tracing.grpc_client() as client:
+        client.start_stream(lambda result, error: answers.append(error))
+        client.async_stream_infer("stream", [grpc_input()], enable_empty_final_response=True)
+        assert eventually(lambda: len(answers) == 3)
+        client.stop_stream()
+
+    (request,) = await_requests(tracing.traces, 1)
+    assert request.names.count("GRPC_SEND_END") == 3
+    assert request.names.count("COMPUTE_START") == 1
+
+
+def test_steps_of_an_ensemble_are_children(tracing):
+    tracing.infer("pipe")
+
+    whole, *steps = await_requests(tracing.traces, 3)
+    assert "COMPUTE_START" not in whole.names
+    assert [step.model["parent_id"] for step in steps] == [whole.id] * 2
+    assert [step.names for step in steps] == [MODEL_TIMES] * 2
+    assert len(list(tracing.traces.iterdir())) == 1
+
+
+def test_calls_of_a_model_are_children_if_the_trace_is_passed_on(tracing):
+    tracing.infer("caller", 1)
+    outer, inner = await_requests(tracing.traces, 2)
+    assert (inner.model["model_name"], inner.model["request_id"]) == ("leaf", "call")
+    assert inner.model["parent_id"] == outer.id
+    assert outer.ns["COMPUTE_START"] < inner.ns["REQUEST_START"]
+    assert inner.ns["REQUEST_END"] < outer.ns["COMPUTE_END"]
+
+    tracing.infer("caller", 0)
+    assert len(await_requests(tracing.traces, 3)) == 3
+
+
+def test_model_sees_no_spans(tracing):
+    tracing.infer("leaf")
+
+    await_requests(tracing.traces, 1)
+    assert set(tracing.stdout.split("\n")) >= {"context None"}
+    assert "traceparent" not in tracing.stdout
+
+
+def test_failed_request_is_traced(tracing):
+    assert post(tracing, "failing").status == 500
+
+    (request,) = await_requests(tracing.traces, 1)
+    assert request.names == ALL_TIMES
+
+
+def test_refused_request_leaves_no_trace(tracing):
+    refused = http_client.json_body({"X": np.ones((1, 1, 1), np.float32)})
+    assert post(tracing, "leaf", refused).status == 400
+    tracing.infer("leaf", id="after")
+
+    (request,) = await_requests(tracing.traces, 1)
+    assert request.model["request_id"] == "after"
+
+
+def test_trace_of_a_client_is_not_needed_and_not_in_the_way(tracing):
+    unsampled = f"00-{'1' * 32}-{'2' * 16}-00"
+    assert post(tracing, "leaf", traceparent=unsampled).status == 200
+
+    assert len(await_requests(tracing.traces, 1)) == 1
+
+
+@pytest.mark.parametrize("size", [2, 100_000])
+def test_tensors_are_written(tracing, size):
+    change(tracing, {"trace_level": ["TENSORS"]})
+    row = np.arange(size, dtype=np.float32)
+    with tracing.http_client() as client:
+        tensor = triton_http_input(row)
+        client.infer("leaf", [tensor])
+
+    (request,) = await_requests(tracing.traces, 1)
+    assert request.names == []
+    (queued, given), (made, taken) = request.tensors
+    assert (queued, made) == ("TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT")
+    assert given == {
+        "name": "X",
+        "data": ",".join(f"{value:g}" for value in row.tolist()),
+        "shape": f"1,{size}",
+        "dtype": "FP32",
+    }
+    assert taken == {
+        **given, "name": "Y", "data": ",".join(f"{2 * value:g}" for value in row.tolist())
+    }  # fmt: skip
+
+
+def triton_http_input(row):
+    tensor = triton_http.InferInput("X", (1, len(row)), "FP32")
+    tensor.set_data_from_numpy(row.reshape(1, -1))
+    return tensor
+
+
+def test_tensors_of_steps_and_streams_are_written(tracing):
+    change(tracing, {"trace_level": ["TENSORS", "TIMESTAMPS"]})
+    tracing.infer("pipe", 1)
+
+    found = [
+        [(name, tensor["data"]) for name, tensor in each.tensors]
+        for each in await_requests(tracing.traces, 3)
+    ]
+    queued, made = "TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"
+    assert found == [
+        [(queued, "1"), (made, "4")],
+        [(queued, "1"), (made, "2")],
+        [(queued, "2"), (made, "4")],
+    ]
+
+
+def test_rate_selects_requests(tracing):
+    change(tracing, {"trace_rate": "3"})
+    for number in range(7):
+        tracing.infer("leaf", id=str(number))
+
+    found = await_requests(tracing.traces, 2)
+    assert [request.model["request_id"] for request in found] == ["2", "5"]
+
+
+def test_count_runs_down(tracing):
+    change(tracing, {"trace_count": "2", "log_frequency": "0"})
+    for _ in range(3):
+        tracing.infer("leaf")
+
+    assert len(await_requests(tracing.traces, 2)) == 2
+    assert tracing.get("/v2/trace/setting").json["trace_count"] == "0"
+    (file,) = tracing.traces.iterdir()
+    assert file.name.startswith("trace.json.")
+    change(tracing, {"log_frequency": None})
+
+
+def test_model_has_settings_of_its_own(tracing):
+    change(tracing, {"trace_level": ["OFF"]}, "leaf")
+    tracing.infer("leaf")
+    tracing.infer("pipe")
+    with tracing.grpc_client() as client:
+        settings = client.update_trace_settings("leaf", {"trace_level": ["TIMESTAMPS"]})
+    assert list(settings.settings["trace_level"].value) == ["TIMESTAMPS"]
+    tracing.infer("leaf")
+
+    names = [each.model["model_name"] for each in await_requests(tracing.traces, 4)]
+    assert names == ["pipe", "leaf", "leaf", "leaf"]
+    change(tracing, {"trace_level": None}, "leaf")
+
+
+def test_many_requests_at_once_are_sampled_as_one_by_one(server):
+    """Also those that travel together: a traced one takes the ordinary way."""
+    change(server, {"trace_level": ["TIMESTAMPS"], "trace_rate": "100", "log_frequency": "0"})
+    count = 1000
+    with server.http_client(concurrency=16) as client:
+        inputs = [json_input()]
+        for _ in range(count // 16 + 1):
+            waiting = [
+                client.async_infer("leaf", inputs, outputs=[json_output()]) for _ in range(16)
+            ]
+            for each in waiting:
+                each.get_result()
+    change(server, {"trace_level": ["OFF"]})
+    sent = (count // 16 + 1) * 16
+
+    assert eventually(lambda: len(requests(server.traces)) == sent // 100)
+    for each in requests(server.traces):
+        assert each.names == ALL_TIMES
+    change(server, {"trace_level": None, "trace_rate": None, "log_frequency": None})
+    for path in server.traces.iterdir():
+        path.unlink()
+
+
+def json_input():
+    tensor = triton_http.InferInput("X", (1, 1), "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 1), np.float32), binary_data=False)
+    return tensor
+
+
+def json_output():
+    return triton_http.InferRequestedOutput("Y", binary_data=False)
+
+
+def test_one_file_is_whole_while_the_server_runs_and_at_its_end(start_server, tmp_path):
+    server = start(start_server, tmp_path, "level=TIMESTAMPS", "rate=1")
+    for number in itertools.count(1):
+        server.infer("leaf")
+        await_requests(tmp_path, number)
+        if number == 2:
+            break
+    server.infer("leaf")
+
+    assert server.end() == 0
+    assert len(json.loads((tmp_path / "trace.json").read_bytes())) == 3 * (len(ALL_TIMES) + 1)
+
+
+def test_deprecated_flags_do_the_same(start_server, tmp_path):
+    file = tmp_path / "trace.json"
+    flags = [
+        f"--trace-file={file}",
+        "--trace-level=TIMESTAMPS",
+        "--trace-rate=1",
+        "--trace-count=2",
+        "--trace-log-frequency=1",
+    ]
+    server = start_server({"leaf": model(code())}, flags=flags).await_ready()
+    for _ in range(3):
+        server.infer("leaf")
+
+    assert len(await_requests(tmp_path, 2)) == 2
+    assert sorted(path.name for path in tmp_path.glob("trace*")) == ["trace.json.0", "trace.json.1"]
+
+
+def test_missing_folder_is_said_once_and_requests_go_on(start_server, tmp_path):
+    settings = ("level=TIMESTAMPS", "rate=1", "triton,log-frequency=1")
+    server = start(start_server, tmp_path / "missing", *settings)
+    for _ in range(3):
+        assert server.infer("leaf") == [2.0]
+    assert server.end() == 0
+
+    assert server.output.count("Traces cannot be written, and are lost") == 1
+
+
+def test_file_cannot_be_changed_by_clients(server, tmp_path):
+    answer = server.post("/v2/trace/setting", {"trace_file": str(tmp_path / "other")})
+
+    assert answer.status == 501
+    assert objects(tmp_path) == []
