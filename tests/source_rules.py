@@ -61,7 +61,10 @@ SERVER_PACKAGES = {
     "http": frozenset({"api", "codec", "options", "process", "tracing"}),
     "grpc": frozenset({"api", "options", "process", "tracing"}),
     "metrics": frozenset({"api", "http", "options"}),
-    "frontend": frozenset({"api", "codec", "grpc", "http", "options", "process", "tracing"}),
+    "cloud": frozenset({"api", "http", "options"}),
+    "frontend": frozenset(
+        {"api", "cloud", "codec", "grpc", "http", "options", "process", "tracing"}
+    ),
     "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),
 }

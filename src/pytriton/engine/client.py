@@ -41,6 +41,9 @@ class EngineClient(Protocol):
     def ready_versions(self, name: str) -> list[int]:
         """Returns the versions of a model that are ready, in ascending order."""
 
+    def ready_models(self) -> list[str]:
+        """Returns the names of the models that are ready, sorted."""
+
     def infer(
         self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
     ) -> Inference:
@@ -71,6 +74,9 @@ class EngineClient(Protocol):
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; returns when it gets no new requests any more."""
+
+    def metrics_page(self) -> Answer[bytes]:
+        """Returns the metrics in Prometheus' text format."""
 
     def change_trace_settings(
         self, model_name: str, changes: Mapping[str, Sequence[str]]

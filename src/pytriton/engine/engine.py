@@ -218,6 +218,11 @@ class Engine:
         versions = self._versions(name)
         return sorted(v for v, model in versions.items() if model.state is ModelState.READY)
 
+    def ready_models(self) -> list[str]:
+        """Returns the names of the models that are ready, sorted."""
+        ready = {model.spec.name for model in self.models() if model.state is ModelState.READY}
+        return sorted(ready)
+
     def models_with_statistics(self, name: str = "", version: str = "") -> list[ServedModel]:
         """Returns the models whose statistics a client wants; all ready ones without a name."""
         if not name:

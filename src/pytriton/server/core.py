@@ -37,6 +37,8 @@ _LEAST_EXPORT_S = 0.2  # the same if the exit timeout is over
 class Core:
     """The core of a server with bound models only. It is used on the event loop's thread."""
 
+    awaits_bound_models = True  # other models are added after the start
+
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.engine = Engine(

@@ -152,7 +152,10 @@ async def _serve(
     if serving is None:
         return
     ports = serving.server.ports
-    log_ports(OpenPorts(ports.http_port, ports.grpc_port, ports.metrics_port), options)
+    open_ports = OpenPorts(
+        ports.http_port, ports.grpc_port, ports.metrics_port, *serving.server.cloud_ports
+    )
+    log_ports(open_ports, options)
     core = serving.core
     session = BinderSession(link, core.engine, loop, core.cache, end, core.turns)
     session.start(ports)

@@ -61,6 +61,7 @@ class RepositoryCore(Core):
         self, options: ServerOptions, loop: asyncio.AbstractEventLoop, settings: RepositorySettings
     ) -> None:
         super().__init__(options, loop)
+        self.awaits_bound_models = settings.awaits_bound_models
         self._launcher = WorkerLauncher(loop)
         python = PythonLoader(
             self._launcher,

@@ -9,9 +9,13 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pytriton.errors import UnavailableError
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.local_client import LocalClient
+from pytriton.server.api.services import Service
+from pytriton.server.cloud.vertex_ai import check_vertex_ai
 from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.pool import FrontEndPool
 from pytriton.server.frontend.zygote import fork_zygote
@@ -30,6 +34,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+# As Triton calls its services in the log.
+_NAMES = {
+    Service.GRPC: "GRPC",
+    Service.HTTP: "HTTP",
+    Service.SAGEMAKER: "Sagemaker",
+    Service.VERTEX_AI: "Vertex AI",
+}
 _FLUSH_S = 1.0  # for the last metrics to reach their readers
 
 
@@ -58,24 +69,26 @@ class Server:
         else:
             self._front_end = FrontEnd(client, options, loop, core.tracing)
         self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
+        client.metrics_page = self._metrics.page
         self._acceptors: list[Acceptor] = []
-        self.http_port = self.grpc_port = self.metrics_port = 0
+        self._ports: dict[Service, int] = {}
+        self.metrics_port = 0
 
     async def start(self) -> None:
         """Open the ports; raises UnavailableError with the port that could not be opened."""
         options = self.options
-        for name, endpoint in (("SageMaker", options.sagemaker), ("Vertex AI", options.vertex_ai)):
-            if endpoint.allow:
-                logger.warning("%s requests are not served: this server has no such port", name)
+        if options.vertex_ai.allow:
+            vertex_ai_options = check_vertex_ai(
+                options.vertex_ai_options,
+                None if self.core.awaits_bound_models else self.core.engine.ready_models(),
+            )
+            options = msgspec.structs.replace(options, vertex_ai_options=vertex_ai_options)
+            self._front_end.set_options(options)
         await self._front_end.start()
-        if options.grpc.allow:
-            self.grpc_port = self._listen(
-                options.grpc, self._front_end.taker(Protocol.GRPC), "GRPC"
-            )
-        if options.http.allow:
-            self.http_port = self._listen(
-                options.http, self._front_end.taker(Protocol.HTTP), "HTTP"
-            )
+        for service, endpoint in options.services().items():
+            if endpoint.allow:
+                taker = self._front_end.taker(service)
+                self._ports[service] = self._listen(endpoint, taker, _NAMES[service])
         if options.metrics.allow:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
             self.metrics_port = self._listen(options.metrics, opener, "Metrics")
@@ -85,6 +98,21 @@ class Server:
     def connection_counts(self) -> tuple[int, int]:
         """The number of clients that are connected over HTTP and over gRPC."""
         return self._front_end.connection_counts
+
+    @property
+    def http_port(self) -> int:
+        """The port of HTTP; 0: it is not served."""
+        return self._ports.get(Service.HTTP, 0)
+
+    @property
+    def grpc_port(self) -> int:
+        """The port of gRPC; 0: it is not served."""
+        return self._ports.get(Service.GRPC, 0)
+
+    @property
+    def cloud_ports(self) -> tuple[int, int]:
+        """The ports of SageMaker and Vertex AI; 0: it is not served."""
+        return self._ports.get(Service.SAGEMAKER, 0), self._ports.get(Service.VERTEX_AI, 0)
 
     @property
     def ports(self) -> Started:

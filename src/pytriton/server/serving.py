@@ -69,7 +69,9 @@ class RepositoryServing:
         await self.server.start()
         ports = self.server.ports
         self._binder_port.start(ports)
-        return OpenPorts(ports.http_port, ports.grpc_port, ports.metrics_port)
+        return OpenPorts(
+            ports.http_port, ports.grpc_port, ports.metrics_port, *self.server.cloud_ports
+        )
 
     def index(self) -> Sequence[IndexEntry]:
         """Returns every model version that should serve, with its state."""

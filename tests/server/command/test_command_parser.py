@@ -33,6 +33,7 @@ OWN_VALUES = {
     "model-control-mode": "explicit",
     "rate-limit": "execution_count",
     "rate-limit-resource": "R:1",
+    "sagemaker-safe-port-range": "1-3",
     "trace-config": "rate=5",
 }
 PORTS = ["--http-port=1", "--grpc-port=2", "--metrics-port=3"]

@@ -15,8 +15,8 @@ from pytriton.errors import InternalError, ServerError
 from pytriton.executor.python_process import StartedZygote
 from pytriton.executor.worker import Worker
 from pytriton.executor.zygote_launcher import ZygoteGoneError
-from pytriton.server.api.authorization import Protocol
 from pytriton.server.api.local_client import LocalClient
+from pytriton.server.api.services import Service
 from pytriton.server.frontend import pool as pool_module
 from pytriton.server.frontend.client_passing import receive_clients
 from pytriton.server.frontend.pool import FrontEndPool
@@ -141,7 +141,7 @@ class Scene:
         self.loop.run_until_complete(asyncio.wait_for(self.pool.start(), DEADLINE_S))
         return self.front_ends
 
-    def connect(self, protocol=Protocol.HTTP):
+    def connect(self, protocol=Service.HTTP):
         """Accept a client, and pass it on."""
         far, near = socket.socketpair()
         self._clients.append(far)
@@ -208,7 +208,7 @@ def test_client_goes_to_the_front_end_with_the_fewest_connections(scene):
     second.report(opening=1)
     one.run()
     for _ in range(4):
-        one.connect(Protocol.GRPC)
+        one.connect(Service.GRPC)
 
     # One has 3 connections, two are given to the other, then they take turns.
     assert [len(first.received()), len(second.received())] == [1, 3]
@@ -235,14 +235,14 @@ def test_clients_wait_until_a_front_end_is_ready(scene):
     one.zygotes[0].is_silent = True
     front_end.die()
     one.run()
-    far = one.connect(Protocol.GRPC)
+    far = one.connect(Service.GRPC)
     one.until(lambda: len(one.front_ends) == 2)
     new = one.front_ends[1]
     assert new.received() == []
     new.start()
     one.run()
 
-    assert new.received() == [Protocol.GRPC]
+    assert new.received() == [Service.GRPC]
     far.setblocking(False)
     assert far.recv(1) == b""  # the test has closed the only other end
 
@@ -337,7 +337,7 @@ def test_new_zygote_is_started_when_the_old_one_has_ended(scene):
     assert len(one.zygotes[1].forked) == 2
     one.connect()
     one.connect()
-    assert [each.received() for each in one.zygotes[1].forked] == [[Protocol.HTTP]] * 2
+    assert [each.received() for each in one.zygotes[1].forked] == [[Service.HTTP]] * 2
 
 
 def test_start_fails_if_a_front_end_ends_at_once(scene):

@@ -11,6 +11,7 @@ import pytest
 from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.options.cloud_options import VertexAiOptions
 from pytriton.server.options.endpoints import Endpoint
 from pytriton.server.options.log_options import LogOptions
 from pytriton.server.options.metrics_options import MetricsOptions
@@ -84,7 +85,7 @@ def test_every_field_of_triton_config_has_its_place():
         metrics_address="127.0.0.2",
         allow_sagemaker=True,
         sagemaker_port=4,
-        sagemaker_safe_port_range="1-2",
+        sagemaker_safe_port_range="1-6",
         sagemaker_thread_count=5,
         allow_vertex_ai=True,
         vertex_ai_port=6,
@@ -108,7 +109,7 @@ def test_every_field_of_triton_config_has_its_place():
         metrics=Endpoint(address="127.0.0.2", port=3, allow=False),
         sagemaker=Endpoint(port=4),
         vertex_ai=Endpoint(port=6),
-        vertex_ai_default_model="m",
+        vertex_ai_options=VertexAiOptions(default_model="m"),
         http_restricted=(RestrictedGroup(apis=("trace",), header="k", value="v"),),
         grpc_restricted=(RestrictedGroup(apis=("logging",), header="l", value="w"),),
         http_header_forward_pattern="x-.*",

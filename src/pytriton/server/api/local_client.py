@@ -10,8 +10,9 @@ from pytriton.server.api.readiness import Readiness
 from pytriton.server.tracing.settings import TraceService
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from pytriton.engine.client import Answer
     from pytriton.engine.control import IndexEntry, ModelControl
     from pytriton.engine.engine import Engine
     from pytriton.server.tracing.settings import TraceSettings
@@ -36,6 +37,8 @@ class LocalClient:
         self.lookup = engine.lookup
         self.find = engine.find
         self.ready_versions = engine.ready_versions
+        self.ready_models = engine.ready_models
+        self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
         self.infer = engine.infer
         self.is_serving = readiness.is_serving
         self.is_ready = readiness.server

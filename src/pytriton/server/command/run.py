@@ -19,6 +19,7 @@ from pytriton.server.command.parser import CommandLine, parse
 from pytriton.server.command.shutdown import Exit, exit_signals, shut_down
 from pytriton.server.command.startup import StartError, creation_error, start_up
 from pytriton.server.command.startup_progress import ProgressLine
+from pytriton.server.options.cloud_options import default_repository
 from pytriton.server.options.flags import FlagError, Flags
 from pytriton.server.options.log_options import read_log_options
 from pytriton.server.options.server_options import REPOSITORY_HTTP_MAX_INPUT_BYTES, ServerOptions
@@ -83,7 +84,8 @@ def _answer(command_line: CommandLine) -> str:
 
 def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions:
     """Set up logging and return the settings."""
-    values = command_line.values
+    around = surroundings()
+    values = {**default_repository(around.variables), **command_line.values}
     log = read_log_options(Flags(values))
     try:
         formatters = TritonFormatter.factory(log)
@@ -93,7 +95,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
     options = ServerOptions.from_triton_config(
         values,
         default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES,
-        surroundings=surroundings(),
+        surroundings=around,
     )
     for warning in command_line.warnings:
         logger.warning("%s", warning)

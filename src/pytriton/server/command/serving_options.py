@@ -157,14 +157,13 @@ SERVING_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
     ),
     "SageMaker and Vertex AI": (
-        switch("allow-sagemaker", "false", "Serve SageMaker requests.", has_effect=False),
-        integer("sagemaker-port", "8080", "Port for SageMaker requests.", has_effect=False),
+        switch("allow-sagemaker", "false", "Serve SageMaker requests."),
+        integer("sagemaker-port", "8080", "Port for SageMaker requests."),
         text(
             "sagemaker-safe-port-range",
             "",
-            "Range that the other ports must be in.",
+            "Range that the ports of HTTP and gRPC must be in if SageMaker requests are served.",
             "<first>-<last>",
-            has_effect=False,
         ),
         integer(
             "sagemaker-thread-count",
@@ -172,8 +171,17 @@ SERVING_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "Number of threads for SageMaker requests.",
             has_effect=False,
         ),
-        switch("allow-vertex-ai", "false", "Serve Vertex AI requests.", has_effect=False),
-        integer("vertex-ai-port", "8080", "Port for Vertex AI requests.", has_effect=False),
+        switch(
+            "allow-vertex-ai",
+            "",
+            "Serve Vertex AI requests. Default: true if AIP_MODE is PREDICTION; HTTP and gRPC are "
+            "then served only if --allow-http and --allow-grpc say so.",
+        ),
+        integer(
+            "vertex-ai-port",
+            "",
+            "Port for Vertex AI requests. Default: AIP_HTTP_PORT if it is set, else 8080.",
+        ),
         integer(
             "vertex-ai-thread-count",
             "8",
@@ -183,9 +191,8 @@ SERVING_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         text(
             "vertex-ai-default-model",
             "",
-            "Model for requests that do not name one.",
+            "Model for requests that do not name one; not needed if there is only one.",
             "<model>",
-            has_effect=False,
         ),
     ),
 }

@@ -27,6 +27,8 @@ class OpenPorts(NamedTuple):
     http: int
     grpc: int
     metrics: int
+    sagemaker: int = 0
+    vertex_ai: int = 0
 
 
 class Backend(NamedTuple):

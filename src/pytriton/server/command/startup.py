@@ -101,6 +101,8 @@ def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
     for name, port, endpoint in (
         ("GRPCInferenceService", ports.grpc, options.grpc),
         ("HTTPService", ports.http, options.http),
+        ("Sagemaker HTTPService", ports.sagemaker, options.sagemaker),
+        ("Vertex AI HTTPService", ports.vertex_ai, options.vertex_ai),
         ("Metrics Service", ports.metrics, options.metrics),
     ):
         if port:
@@ -113,6 +115,8 @@ def _warn_of_open_control(options: ServerOptions) -> None:
         return
     for endpoint, groups, flag in (
         (options.http, options.http_restricted, "http-restricted-api"),
+        (options.sagemaker, options.http_restricted, "http-restricted-api"),
+        (options.vertex_ai, options.http_restricted, "http-restricted-api"),
         (options.grpc, options.grpc_restricted, "grpc-restricted-protocol"),
     ):
         is_restricted = any(_CONTROL_API in group.apis for group in groups)

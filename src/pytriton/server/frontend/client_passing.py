@@ -6,26 +6,24 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from pytriton.server.api.authorization import Protocol
+from pytriton.server.api.services import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LETTERS = {Protocol.HTTP: b"h", Protocol.GRPC: b"g"}
-_PROTOCOLS = {letter: protocol for protocol, letter in _LETTERS.items()}
 _MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
 
 
-def pass_client(link: socket.socket, protocol: Protocol, client: socket.socket) -> bool:
+def pass_client(link: socket.socket, service: Service, client: socket.socket) -> bool:
     """Pass a client on; returns False if the front end does not take it now, or has ended."""
     try:
-        socket.send_fds(link, [_LETTERS[protocol]], [client.fileno()])
+        socket.send_fds(link, [service.value], [client.fileno()])
     except OSError:
         return False
     return True
 
 
-def receive_clients(link: socket.socket) -> Iterator[tuple[Protocol, socket.socket | None]]:
+def receive_clients(link: socket.socket) -> Iterator[tuple[Service, socket.socket | None]]:
     """Yields the clients that wait, up to a limit; ends early if the core has closed the link.
 
     A client is None if this process had no free descriptor for it; the system has closed it then.
@@ -38,4 +36,4 @@ def receive_clients(link: socket.socket) -> Iterator[tuple[Protocol, socket.sock
         if not letter:
             return
         client = socket.socket(fileno=descriptors[0]) if descriptors else None
-        yield _PROTOCOLS[letter], client
+        yield Service(letter), client

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pytriton.server.api.authorization import Protocol
+from pytriton.server.api.services import Service
+from pytriton.server.cloud.apis import make_cloud_api
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.engine.client import EngineClient
+    from pytriton.server.cloud.api import CloudApi
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.options.server_options import ServerOptions
@@ -35,39 +37,54 @@ class FrontEnd:
         tracing: TraceBeginner | None,
         on_connections_changed: Callable[[], None] | None = None,
     ) -> None:
+        self._engine = engine
         self._options = options
         self._loop = loop
         self._http = HttpApi(engine, options, loop, tracing)
         self._grpc = GrpcApi(engine, options, loop, tracing)
+        self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
         self._on_connections_changed = on_connections_changed
         if on_connections_changed is not None:
             self._http.connections.on_changed = on_connections_changed
             self._grpc.connections.on_changed = on_connections_changed
 
+    def set_options(self, options: ServerOptions) -> None:
+        """Use other settings for the services whose clients are not taken yet."""
+        self._options = options
+
     async def start(self) -> None:
         """Do nothing: everything is in this process."""
 
-    def taker(self, protocol: Protocol) -> ClientOpener:
-        """Returns the object that takes the accepted clients of a protocol.
+    def taker(self, service: Service) -> ClientOpener:
+        """Returns the object that takes the accepted clients of a service.
 
         Raises:
             ServerError: The files for TLS cannot be used.
         """
-        if protocol is Protocol.HTTP:
+        if service is Service.HTTP:
             opener = ClientOpener(self._loop, self._http.make_connection)
-        else:
+        elif service is Service.GRPC:
             files = self._options.grpc_tls
             tls = tls_context(files) if files is not None else None
             opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
+        else:
+            opener = ClientOpener(self._loop, self._cloud_api(service).make_connection)
         opener.on_changed = self._on_connections_changed
         self._openers.append(opener)
         return opener
 
+    def _cloud_api(self, service: Service) -> CloudApi:
+        api = make_cloud_api(service, self._http, self._engine, self._options)
+        api.connections.on_changed = self._http.connections.on_changed
+        self._cloud.append(api)
+        return api
+
     @property
     def connection_counts(self) -> tuple[int, int]:
         """The number of clients that are connected over HTTP and over gRPC."""
-        return len(self._http.connections), len(self._grpc.connections)
+        cloud = sum(len(api.connections) for api in self._cloud)
+        return len(self._http.connections) + cloud, len(self._grpc.connections)
 
     def begin_shutdown(self) -> None:
         """Ask all gRPC clients to open no more calls."""
@@ -79,6 +96,7 @@ class FrontEnd:
             opener.abandon()
         connections: list[HttpConnection | GrpcConnection] = [
             *self._http.connections,
+            *(connection for api in self._cloud for connection in api.connections),
             *self._grpc.connections,
         ]
         if connections:

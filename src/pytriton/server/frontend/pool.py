@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.executor.python_process import StartedZygote
     from pytriton.executor.worker import Worker
-    from pytriton.server.api.authorization import Protocol
     from pytriton.server.api.local_client import LocalClient
+    from pytriton.server.api.services import Service
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.tracing.tracing import Tracing
     from pytriton.transport.frames import Frame
@@ -107,11 +107,15 @@ class FrontEndPool:
         self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
         self._members: dict[int, FrontEndMember] = {}
         self._failures = dict.fromkeys(range(options.frontend_processes), 0)
-        self._waiting: deque[tuple[Protocol, socket.socket]] = deque()
+        self._waiting: deque[tuple[Service, socket.socket]] = deque()
         self._tasks = BackgroundTasks(loop)
         self._is_open = True
         self._is_retry_due = False
         self._first_ready: asyncio.Future[None] = loop.create_future()
+
+    def set_options(self, options: ServerOptions) -> None:
+        """Use other settings for the front ends that are not started yet."""
+        self._options = options
 
     async def start(self) -> None:
         """Start all front ends; returns when all of them can serve clients.
@@ -125,9 +129,9 @@ class FrontEndPool:
         await asyncio.gather(*(self._launch(index) for index in self._failures))
         await self._first_ready
 
-    def taker(self, protocol: Protocol) -> ClientPasser:
-        """Returns the object that takes the accepted clients of a protocol."""
-        return ClientPasser(self, protocol)
+    def taker(self, service: Service) -> ClientPasser:
+        """Returns the object that takes the accepted clients of a service."""
+        return ClientPasser(self, service)
 
     @property
     def connection_counts(self) -> tuple[int, int]:
@@ -265,17 +269,17 @@ class FrontEndPool:
 
     # Clients
 
-    def pass_client(self, protocol: Protocol, client: socket.socket) -> None:
+    def pass_client(self, service: Service, client: socket.socket) -> None:
         """Pass a client to the front end with the fewest connections."""
         ready = [member for member in self._members.values() if member.is_ready]
         for member in sorted(ready, key=lambda each: each.load):
-            if pass_client(member.worker.fork_socket, protocol, client):
+            if pass_client(member.worker.fork_socket, service, client):
                 member.passed_count += 1
                 member.load += 1
                 client.close()
                 return
         if len(self._waiting) < _MAX_WAITING_CLIENTS:
-            self._waiting.append((protocol, client))
+            self._waiting.append((service, client))
             if ready and not self._is_retry_due:  # their sockets are full
                 self._is_retry_due = True
                 self._loop.call_later(_RETRY_S, self._pass_waiting)
@@ -285,8 +289,8 @@ class FrontEndPool:
     def _pass_waiting(self) -> None:
         self._is_retry_due = False
         waiting, self._waiting = self._waiting, deque()
-        for protocol, client in waiting:
-            self.pass_client(protocol, client)
+        for service, client in waiting:
+            self.pass_client(service, client)
 
     def _drop_waiting(self) -> None:
         while self._waiting:
@@ -297,17 +301,17 @@ class FrontEndPool:
 
 
 class ClientPasser:
-    """Passes the accepted clients of one protocol to front ends; see `ClientTaker`."""
+    """Passes the accepted clients of one service to front ends; see `ClientTaker`."""
 
     max_per_iteration = _MAX_PER_ITERATION
 
-    def __init__(self, pool: FrontEndPool, protocol: Protocol) -> None:
+    def __init__(self, pool: FrontEndPool, service: Service) -> None:
         self._pool = pool
-        self._protocol = protocol
+        self._service = service
 
     def take(self, sock: socket.socket) -> None:
         """Pass a client to a front end."""
-        self._pool.pass_client(self._protocol, sock)
+        self._pool.pass_client(self._service, sock)
 
 
 def _finish(member: FrontEndMember) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
-from pytriton.server.api.authorization import Protocol
+from pytriton.server.api.services import Service
 from pytriton.server.frontend.client_passing import receive_clients
 from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.logs import set_up_logging
@@ -78,7 +78,7 @@ class FrontEndProcess:
         self._ended = ended
         self._tasks = BackgroundTasks(loop)
         self._front_end: FrontEnd | None = None  # until the options have come
-        self._takers: dict[Protocol, ClientOpener] = {}
+        self._takers: dict[Service, ClientOpener] = {}
         self._taken_count = 0
         self._is_report_due = False
         self._client = RemoteClient(
@@ -109,12 +109,9 @@ class FrontEndProcess:
         self._front_end = FrontEnd(
             self._client, options, self._loop, tracing, self._on_connections_changed
         )
-        for protocol, endpoint in (
-            (Protocol.HTTP, options.http),
-            (Protocol.GRPC, options.grpc),
-        ):
+        for service, endpoint in options.services().items():
             if endpoint.allow:
-                self._takers[protocol] = self._front_end.taker(protocol)
+                self._takers[service] = self._front_end.taker(service)
         self._loop.add_reader(self._clients.fileno(), self._on_clients)
         freeze_memory()
 
@@ -134,10 +131,10 @@ class FrontEndProcess:
     # Clients
 
     def _on_clients(self) -> None:
-        for protocol, client in receive_clients(self._clients):
+        for service, client in receive_clients(self._clients):
             self._taken_count += 1
             if client is not None:
-                self._takers[protocol].take(client)
+                self._takers[service].take(client)
             self._on_connections_changed()
 
     def _on_connections_changed(self) -> None:

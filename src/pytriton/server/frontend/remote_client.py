@@ -62,6 +62,7 @@ class RemoteClient:
         self.lookup = engine.lookup
         self.find = engine.find
         self.ready_versions = engine.ready_versions
+        self.ready_models = engine.ready_models
         self.infer = engine.infer
 
     @property
@@ -115,6 +116,11 @@ class RemoteClient:
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See `EngineClient`."""
         await self.link.ask("unload", name=name, unload_dependents=unload_dependents)
+
+    async def metrics_page(self) -> bytes:
+        """See `EngineClient`."""
+        answer: bytes = await self.link.ask("metrics_page")
+        return answer
 
     async def change_trace_settings(
         self, model_name: str, changes: Mapping[str, Sequence[str]]

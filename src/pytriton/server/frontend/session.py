@@ -68,6 +68,7 @@ _QUESTIONS = frozenset(
         "is_ready",
         "is_serving",
         "load",
+        "metrics_page",
         "problem",
         "statistics",
         "unload",

@@ -37,7 +37,7 @@ from pytriton.server.http.infer import (
     respond_server_error,
 )
 from pytriton.server.http.repository import RepositoryEndpoints
-from pytriton.server.http.routes import Route, Router
+from pytriton.server.http.routes import Endpoint, Route, Router
 from pytriton.wire.output_format import ALL_JSON
 from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
@@ -163,17 +163,23 @@ class HttpApi(HttpHandler):
             connection.respond_error(404, "Not Found")
             return None
         endpoint = route.endpoint
-        refusal = self._authorization.refusal(endpoint.api, head.headers.get)
-        if refusal is not None:
-            connection.respond_error(HTTP_RESTRICTED, refusal)
-            return None
-        if head.method not in endpoint.methods:
-            connection.respond_error(405, "Method Not Allowed", endpoint.allow)
+        if not self.admits(connection, head, endpoint):
             return None
         is_candidate = (
             endpoint.handler == "infer" and self._service.headers is None and may_be_column(head)
         )
         return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
+
+    def admits(self, connection: HttpConnection, head: RequestHead, endpoint: Endpoint) -> bool:
+        """Check authorisation and the method; responds with an error if a request must not pass."""
+        refusal = self._authorization.refusal(endpoint.api, head.headers.get)
+        if refusal is not None:
+            connection.respond_error(HTTP_RESTRICTED, refusal)
+        elif head.method not in endpoint.methods:
+            connection.respond_error(405, "Method Not Allowed", endpoint.allow)
+        else:
+            return True
+        return False
 
     def close(self) -> None:
         """Cancel running tasks when the server stops."""

@@ -91,12 +91,9 @@ def resolve(target: bytes) -> Route | None:
     normalised: `//v2` and `/v2/.` match no route, so requests cannot bypass the authorisation of a
     path.
     """
-    if not target.startswith(b"/"):
-        try:
-            target = httptools.parse_url(target).path or b""
-        except httptools.HttpParserInvalidURLError:
-            return None
-    path = target.partition(b"?")[0]
+    path = request_path(target)
+    if path is None:
+        return None
     segments = tuple(
         unquote_to_bytes(segment).decode("utf-8", "surrogateescape")
         for segment in path.split(b"/")[1:]
@@ -110,6 +107,16 @@ def resolve(target: bytes) -> Route | None:
     if segments[:2] != ("v2", "models") or len(segments) < 3 or not segments[2]:
         return None
     return _resolve_model(segments[2], segments[3:])
+
+
+def request_path(target: bytes) -> bytes | None:
+    """Returns the path of a request target as it was sent; None if it is malformed."""
+    if not target.startswith(b"/"):
+        try:
+            target = httptools.parse_url(target).path or b""
+        except httptools.HttpParserInvalidURLError:
+            return None
+    return target.partition(b"?")[0]
 
 
 def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:

@@ -73,8 +73,7 @@ class MetricsApi(HttpHandler):
         if path not in (b"/metrics", b"/metrics/"):
             connection.respond(200, (), _CONTENT_TYPE)
             return None
-        # A version that failed to load, or is unloaded, has no statistics to show.
-        models = [model for model in self._engine.models() if _has_served(model)]
+        models = self._models()
         if len(models) <= _MODELS_AT_ONCE and self._gpus is None:
             page = self._page.begin()
             for model in models:
@@ -88,19 +87,30 @@ class MetricsApi(HttpHandler):
         self, connection: HttpConnection, models: list[ServedModel], gpus: GpuReader | None
     ) -> None:
         try:
-            if gpus is not None:
-                await self._refresh_gpus(gpus)
-            page = self._page.begin({} if gpus is None else gpus.uuids)
-            for first in range(0, len(models), _MODELS_AT_ONCE):
-                for model in models[first : first + _MODELS_AT_ONCE]:
-                    page.add(model)
-                await asyncio.sleep(0)
-            parts = self._page.finish(page, self._custom(), self._gpu_readings)
+            parts = await self._read(models, gpus)
         except Exception:
             logger.exception("metrics could not be read")
             connection.respond_error(500, "metrics could not be read")
         else:
             connection.respond(200, parts, _CONTENT_TYPE)
+
+    async def page(self) -> bytes:
+        """Returns the metrics of now, for those who ask elsewhere."""
+        return b"".join(await self._read(self._models(), self._gpus))
+
+    def _models(self) -> list[ServedModel]:
+        # A version that failed to load, or is unloaded, has no statistics to show.
+        return [model for model in self._engine.models() if _has_served(model)]
+
+    async def _read(self, models: list[ServedModel], gpus: GpuReader | None) -> Sequence[bytes]:
+        if gpus is not None:
+            await self._refresh_gpus(gpus)
+        page = self._page.begin({} if gpus is None else gpus.uuids)
+        for first in range(0, len(models), _MODELS_AT_ONCE):
+            for model in models[first : first + _MODELS_AT_ONCE]:
+                page.add(model)
+            await asyncio.sleep(0)
+        return self._page.finish(page, self._custom(), self._gpu_readings)
 
     async def _refresh_gpus(self, gpus: GpuReader) -> None:
         """Read them in a thread, no more often than the interval allows.

@@ -16,7 +16,14 @@ import msgspec
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.api.authorization import Protocol, RestrictedGroup, parse_restricted_groups
-from pytriton.server.options.endpoints import Endpoint, read_cloud_endpoint, read_endpoints
+from pytriton.server.api.services import Service
+from pytriton.server.options.cloud_options import (
+    SageMakerOptions,
+    VertexAiOptions,
+    read_sagemaker_options,
+    read_vertex_ai_options,
+)
+from pytriton.server.options.endpoints import Endpoint, read_endpoints
 from pytriton.server.options.flags import FlagError, Flags, bad_value
 from pytriton.server.options.frontends import ONE_CORE, Surroundings, read_frontend_processes
 from pytriton.server.options.log_options import LogOptions, read_log_options
@@ -44,7 +51,6 @@ _WITHOUT_EFFECT = (
     "host_policy",
     "model_load_gpu_limit",
     "model_namespacing",
-    "sagemaker_safe_port_range",
     "sagemaker_thread_count",
     "vertex_ai_thread_count",
 )
@@ -95,7 +101,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Endpoint = Endpoint(port=DEFAULT_METRICS_PORT)
     sagemaker: Endpoint = Endpoint(port=8080, allow=False)
     vertex_ai: Endpoint = Endpoint(port=8080, allow=False)
-    vertex_ai_default_model: str | None = None
+    sagemaker_options: SageMakerOptions = SageMakerOptions()
+    vertex_ai_options: VertexAiOptions = VertexAiOptions()
     http_restricted: tuple[RestrictedGroup, ...] = ()
     grpc_restricted: tuple[RestrictedGroup, ...] = ()
     # Searched anywhere in a header's name; upper and lower case are equal.
@@ -115,6 +122,15 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int = 0  # size of the response cache; 0: no cache
     trace_settings: tuple[str, ...] = ()
     frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
+
+    def services(self) -> dict[Service, Endpoint]:
+        """Returns the endpoints of all services, in the order in which they are opened."""
+        return {
+            Service.GRPC: self.grpc,
+            Service.HTTP: self.http,
+            Service.SAGEMAKER: self.sagemaker,
+            Service.VERTEX_AI: self.vertex_ai,
+        }
 
     @classmethod
     def from_triton_config(
@@ -140,15 +156,21 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 or two endpoints with the same address.
         """
         flags = Flags(config)
-        http, grpc, metrics = read_endpoints(flags)
+        variables = surroundings.variables
+        endpoints = read_endpoints(flags, variables)
         options = cls(
             id=flags.text("id", "triton"),
-            http=http,
-            grpc=grpc,
-            metrics=metrics,
-            sagemaker=read_cloud_endpoint(flags, "sagemaker"),
-            vertex_ai=read_cloud_endpoint(flags, "vertex_ai"),
-            vertex_ai_default_model=flags.optional_text("vertex_ai_default_model"),
+            http=endpoints.http,
+            grpc=endpoints.grpc,
+            metrics=endpoints.metrics,
+            sagemaker=endpoints.sagemaker,
+            vertex_ai=endpoints.vertex_ai,
+            sagemaker_options=read_sagemaker_options(
+                variables if endpoints.sagemaker.allow else {}
+            ),
+            vertex_ai_options=read_vertex_ai_options(
+                flags, variables if endpoints.vertex_ai.allow else {}
+            ),
             http_restricted=_restricted(flags, "http_restricted_api", Protocol.HTTP),
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
             http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),

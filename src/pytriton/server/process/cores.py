@@ -12,6 +12,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from pytriton.server.options.cloud_options import CLOUD_VARIABLES
 from pytriton.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
 
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
@@ -21,7 +22,11 @@ _CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
 def surroundings() -> Surroundings:
     """Returns what this machine and this environment say to settings that are not given."""
-    return Surroundings(cores=usable_cores(), frontend_processes=os.environ.get(FRONTENDS_VARIABLE))
+    return Surroundings(
+        cores=usable_cores(),
+        frontend_processes=os.environ.get(FRONTENDS_VARIABLE),
+        variables={name: os.environ[name] for name in CLOUD_VARIABLES if name in os.environ},
+    )
 
 
 def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:

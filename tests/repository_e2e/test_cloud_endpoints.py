@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers as SageMaker and Vertex AI start and ask them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import numpy as np
+import pytest
+
+from tests.e2e.http_client import call
+from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.free_ports import free_ports
+from tests.repository_e2e.model_files import HELD, HOLD, code, model, write_model
+from tests.repository_e2e.server_process import COMMAND
+
+ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+BODY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
+PLUS = {"plus": model(code("y = x + 1"))}
+TWO = {**PLUS, "twice": model(code("y = 2 * x"))}
+REDIRECT = "X-Vertex-Ai-Triton-Redirect"
+
+
+def outputs(answer):
+    assert answer.status == 200, answer.body
+    return answer.json["outputs"][0]["data"]
+
+
+@pytest.fixture(params=["one process", "front ends"])
+def processes(request):
+    return {"PYTRITON_FRONTEND_PROCESSES": "2" if request.param == "front ends" else "0"}
+
+
+@pytest.fixture
+def vertex_ai(start_server, processes):
+    """Starts a server as Vertex AI does; returns it and its port."""
+
+    def start(*models, flags=(), **variables):
+        (port,) = free_ports(1)
+        environment = {
+            **processes,
+            **ROUTES,
+            "AIP_MODE": "PREDICTION",
+            "AIP_HTTP_PORT": str(port),
+            **variables,
+        }
+        return start_server(*models, flags=flags, environment=environment), port
+
+    return start
+
+
+@pytest.fixture
+def sagemaker(start_server, processes):
+    """Starts a server for SageMaker; returns it and its port."""
+
+    def start(*models, flags=(), **variables):
+        (port,) = free_ports(1)
+        flags = ("--allow-sagemaker=true", f"--sagemaker-port={port}", *flags)
+        return start_server(*models, flags=flags, environment={**processes, **variables}), port
+
+    return start
+
+
+def test_vertex_ai_needs_no_flags(vertex_ai):
+    server, port = vertex_ai(PLUS)
+    server.await_ports()
+
+    assert f"Started Vertex AI HTTPService at 0.0.0.0:{port}" in server.stdout
+    assert "Started HTTPService" not in server.stdout
+    assert "Started GRPCInferenceService" not in server.stdout
+    assert call(port, "/health").status == 200
+    assert outputs(call(port, "/predict", BODY)) == [2.0, 3.0]
+    assert server.end() == 0
+
+
+def test_vertex_ai_reaches_every_endpoint_over_its_port(vertex_ai):
+    flags = ("--vertex-ai-default-model=plus", "--http-restricted-api=metadata:k=v")
+    server, port = vertex_ai(TWO, flags=flags)
+    server.await_ports()
+
+    assert outputs(call(port, "/predict", BODY, {REDIRECT: "v2/models/twice/infer"})) == [2.0, 4.0]
+    assert call(port, "/predict", b"", {REDIRECT: "v2"}).status == 403
+    assert call(port, "/predict", b"", {REDIRECT: "v2", "k": "v"}).json["name"] == "triton"
+    page = call(port, "/predict", b"", {REDIRECT: "metrics"})
+    assert b'nv_inference_count{model="twice",version="1"} 1\n' in page.body
+
+
+def test_large_prediction_is_binary(vertex_ai):
+    server, port = vertex_ai(PLUS)
+    server.await_ports()
+    x = np.arange(1 << 20, dtype=np.float32)
+    text = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],' % len(x)
+    text += b'"parameters":{"binary_data_size":%d}}],' % x.nbytes
+    text += b'"outputs":[{"name":"Y","parameters":{"binary_data":true}}]}'
+    kind = f"application/vnd.vertex-ai-triton.binary+json;json-header-size={len(text)}"
+    for _ in range(2):
+        answer = call(port, "/predict", text + x.tobytes(), {"Content-Type": kind})
+        length = int(answer.headers["inference-header-content-length"])
+        y = np.frombuffer(answer.body[length:], np.float32)
+
+        assert np.array_equal(y, x + 1)
+
+
+def test_connection_of_vertex_ai_is_kept(vertex_ai):
+    server, port = vertex_ai(PLUS)
+    server.await_ports()
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    answers = []
+    for _ in range(40):  # after some that are equal, they travel as columns
+        client.request("POST", "/predict", BODY)
+        answers.append(client.getresponse().read())
+    client.close()
+
+    assert len(set(answers)) == 1
+    assert json.loads(answers[0])["outputs"][0]["data"] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "variables, text",
+    [
+        ({"AIP_PREDICT_ROUTE": ""}, "AIP_PREDICT_ROUTE is not defined for Vertex AI endpoint"),
+        (
+            {},
+            (
+                "Expect the model repository contains only a single model if default model is not "
+                "specified"
+            ),
+        ),
+    ],
+    ids=["no route", "no default model"],
+)
+def test_vertex_ai_is_not_served_by_halves(vertex_ai, variables, text):
+    server, _ = vertex_ai(TWO, **variables)
+
+    assert server.exit_code() == 1
+    assert f"failed to start Vertex AI service: Invalid argument - {text}" in server.stderr
+    assert "Started" not in server.stdout
+
+
+def test_repository_of_vertex_ai_is_the_default(tmp_path):
+    write_model(tmp_path / "plus", PLUS["plus"])
+    (port,) = free_ports(1)
+    variables = {**ROUTES, "AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": str(tmp_path)}
+    process = subprocess.Popen(
+        [*COMMAND, "--allow-metrics=false", f"--vertex-ai-port={port}"],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **variables},
+    )
+    try:
+        assert eventually(lambda: is_served(port))
+        assert outputs(call(port, "/predict", BODY)) == [2.0, 3.0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_served(port):
+    with contextlib.suppress(OSError):
+        return call(port, "/health").status == 200
+    return False
+
+
+def test_sagemaker_pings_and_invokes(sagemaker):
+    server, port = sagemaker(TWO, SAGEMAKER_TRITON_DEFAULT_MODEL_NAME="twice")
+    server.await_ready()
+
+    assert f"Started Sagemaker HTTPService at 0.0.0.0:{port}" in server.stdout
+    assert call(port, "/ping").status == 200
+    assert outputs(call(port, "/invocations", BODY)) == [2.0, 4.0]
+    assert server.infer("plus", 1.0) == [2.0]
+
+
+def test_taken_port_is_named(sagemaker, start_server):
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = ("--allow-sagemaker=true", f"--sagemaker-port={port}")
+        server = start_server(PLUS, flags=flags)
+
+        assert server.exit_code() == 1
+    assert (
+        f"failed to start Sagemaker service: Unavailable - Socket '0.0.0.0:{port}' already in use"
+    ) in server.stderr
+
+
+def test_invocation_in_flight_is_answered_at_the_end(sagemaker):
+    held = {"held": {**model(code(f"{HOLD}\ny = x")), **HELD}}
+    server, port = sagemaker(held, SAGEMAKER_TRITON_DEFAULT_MODEL_NAME="held")
+    server.await_ready()
+    head = b"POST /invocations HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(head + BODY)
+        pending = b'nv_inference_pending_request_count{model="held",version="1"} 1'
+        eventually(lambda: pending in call(server.metrics_port, "/metrics").body)
+        server.signal(signal.SIGTERM)
+        eventually(lambda: "Waiting for in-flight requests" in server.stdout)
+        server.let_go("held")
+
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert server.exit_code() == 0
