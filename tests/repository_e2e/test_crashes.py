@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -112,7 +113,8 @@ def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server
         assert client.is_server_ready()
         assert is_healthy(server)
     assert server.zombies() == []
-    assert f"{name}_0_" in server.stderr
+    not_ready = f"Model '{name}' version 1 is not ready until it is started again"
+    assert re.search(rf"Stub process '{name}_0_\d' is not healthy: .*\. {not_ready}", server.stderr)
 
 
 def test_death_fails_all_requests_of_its_batch(server, threads):
@@ -131,7 +133,8 @@ def test_restart_that_hangs_is_tried_again(explicit_server):
     with pytest.raises(InferFailedError):
         server.infer("stuck", POISON)
 
-    assert eventually(lambda: "stuck_0_0 ended, it was not loaded within 3 s" in server.stderr)
+    unhealthy = "Stub process 'stuck_0_0' is not healthy: it was not loaded within 3 s"
+    assert eventually(lambda: unhealthy in server.stderr)
     server.let_go("stuck")
 
     assert eventually(lambda: server.serves("stuck"))

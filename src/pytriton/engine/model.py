@@ -363,15 +363,14 @@ class Model(ModelStatus):
     def on_unavailable(self, instance: Instance) -> None:
         """Send an instance no more batches; its death will be reported later."""
         self._free.pop(instance, None)
+        self.lose(instance)
         self._refuse_all(self._scheduler.remove_instance(instance))
 
     def on_died(self, instance: Instance, reason: str) -> None:
         """Forget an instance that died. Its requests have failed already."""
         self.instances.remove(instance)
-        self._free.pop(instance, None)
-        if self._turns is not None:
-            self._turns.remove(instance)
-        self._refuse_all(self._scheduler.remove_instance(instance))
+        self.on_unavailable(instance)
+        self.forget(instance)
         if self._supervisor is not None and self._supervisor.replaces(instance, reason):
             self.missing_instances += 1
             return

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytriton.engine.rate_limiter import Pool
     from pytriton.engine.served_model import InstanceSupervisor
     from pytriton.engine.turns import ModelTurns
+    from pytriton.executor.base import Instance
     from pytriton.executor.inference import Inference
 
 
@@ -36,6 +37,7 @@ class ModelStatus:
         self.state = ModelState.LOADING
         self.reason = ""
         self._missing_instances = 0  # those that died and will be replaced
+        self._lost_instances: set[Instance] = set()  # those whose death will be reported
         self._supervisor = supervisor
         self._turns = turns
 
@@ -68,10 +70,22 @@ class ModelStatus:
         self._missing_instances = count
         self.on_changed()
 
+    def lose(self, instance: Instance) -> None:
+        """Be no longer ready: an instance ended, though it is not known how."""
+        self._lost_instances.add(instance)
+        self.on_changed()
+
+    def forget(self, instance: Instance) -> None:
+        """An instance that was lost died: it takes no turns, and is missing if it is replaced."""
+        self._lost_instances.remove(instance)
+        if self._turns is not None:
+            self._turns.remove(instance)
+
     @property
     def is_ready(self) -> bool:
         """Whether it serves with all its instances; it accepts requests with fewer, too."""
-        return self.state is ModelState.READY and not self.missing_instances
+        is_short = bool(self.missing_instances or self._lost_instances)
+        return self.state is ModelState.READY and not is_short
 
     @property
     def resource_pools(self) -> AbstractSet[Pool]:

@@ -111,6 +111,25 @@ async def test_request_waits_for_the_replacement_of_an_instance(rig):
 
 
 @on_loop
+async def test_model_is_not_ready_from_the_loss_of_an_instance_until_its_replacement_serves(rig):
+    changes = []
+    await rig.begin()
+    rig.model.on_changed = lambda: changes.append(rig.model.is_ready)
+
+    rig.workers[0].lose()
+    assert changes == [False]
+    rig.workers[0].die()
+    await turn()
+    assert set(changes) == {False}
+    assert len(rig.workers) == 2  # it is being started
+    rig.gate.set()
+    await turn()
+
+    assert changes[-1]
+    assert changes.count(True) == 1
+
+
+@on_loop
 async def test_stop_answers_what_waits_for_a_replacement(rig):
     await rig.begin()
     rig.workers[0].die()

@@ -112,11 +112,17 @@ class PythonVersion:
         now_s = self._clock()
         decision = self._policy.on_exit(now_s, reason) if is_crash else self._policy.on_loss(now_s)
         if isinstance(decision, GiveUp):
-            logger.error("%s: %s", plan.name, decision.reason)
+            logger.error("Stub process '%s' is not healthy: %s", plan.name, decision.reason)
             self._loop.call_soon(self._give_up, decision.reason)
             return True  # until `_give_up` runs, which refuses its requests with the reason
         logger.warning(
-            "%s ended, %s; it is started again in %g s", plan.name, reason, decision.delay_s
+            "Stub process '%s' is not healthy: %s. Model '%s' version %s is not ready until it is "
+            "started again, in %g s",
+            plan.name,
+            reason.removesuffix("."),
+            self._model.spec.name,
+            self._model.spec.version,
+            decision.delay_s,
         )
         self._restarts.start(self._replace(plan, decision.delay_s))
         return True
@@ -133,7 +139,7 @@ class PythonVersion:
             logger.exception("%s could not be started again", plan.name)
             self._restart(plan, f"{type(error).__name__}: {error}")
         else:
-            logger.info("%s serves again", plan.name)
+            logger.info("Stub process '%s' serves again", plan.name)
 
     def _give_up(self, reason: str) -> None:
         if self._is_stopped or self._model.state not in (ModelState.LOADING, ModelState.READY):
