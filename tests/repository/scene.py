@@ -114,16 +114,23 @@ class FakeLoader:
 class Scene:
     """Everything around `ModelRepositories`, driven from plain test functions."""
 
-    def __init__(self, *repositories: Path, mode: str = "explicit", **settings: Any) -> None:
+    def __init__(
+        self, *repositories: Path, mode: str = "explicit", finder: Any = None, **settings: Any
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self.engine = Engine()
         self.loader = FakeLoader(self.loop)
-        self.repository = repositories[0]
+        self.repository = repositories[0] if repositories else None
         self.settings = RepositorySettings(
             repositories=repositories, control_mode=ControlMode(mode), **settings
         )
         self.models = ModelRepositories(
-            self.settings, self.engine, {"python": self.loader}, self.loop, self._make_ensemble
+            self.settings,
+            self.engine,
+            {"python": self.loader},
+            self.loop,
+            self._make_ensemble,
+            finder,
         )
         self.ensembles: list[Model] = []
 

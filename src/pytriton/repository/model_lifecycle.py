@@ -17,7 +17,15 @@ from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
-from pytriton.repository.reading.layout import FilesState, ModelPlace, Snapshot, read_files_state
+from pytriton.repository.loading.outcomes import failure_of, list_failures, outcome_of
+from pytriton.repository.reading.config_files import version_chooser
+from pytriton.repository.reading.layout import (
+    FetchError,
+    FilesState,
+    ModelPlace,
+    Snapshot,
+    read_files_state,
+)
 from pytriton.repository.reading.overrides import Override, remove_files
 from pytriton.repository.reading.source import ModelSource, read_source, read_uploaded_source
 from pytriton.repository.retiring_versions import RetiringVersions
@@ -89,6 +97,8 @@ class ModelLifecycle:
             except BaseException as error:
                 if source.is_temporary:
                     remove_files(source.place.directory)
+                elif not source.is_ensemble:  # which may be loaded later
+                    source.place.abandon()
                 if override is not None:  # as if the client had not sent it
                     self._wanted = self._source
                 if isinstance(error, StepsError):
@@ -135,7 +145,7 @@ class ModelLifecycle:
             for version, loaded in self._loaded.items()
             if not self._serves(version)
         }
-        return _list(reasons, "")
+        return list_failures(reasons, "")
 
     async def refresh(self) -> None:
         """Let an ensemble follow the models of its steps.
@@ -229,18 +239,25 @@ class ModelLifecycle:
     async def _read_places(
         self, places: Sequence[ModelPlace], override: Override | None
     ) -> ModelSource:
+        former, settings = self.last_files_state, self._loads.settings
+        config = None if override is None else override.config
+        places = await asyncio.to_thread(lambda: [place.listed() for place in places])
         # Stored before the files are read, so that the next poll sees changes made meanwhile.
         seen = self.last_files_state = await asyncio.to_thread(read_files_state, places)
         if not isinstance(seen, Snapshot):
             raise InvalidArgumentError(DUPLICATE)
-        return await asyncio.to_thread(
-            read_source,
-            self.name,
-            places[0],
-            seen,
-            self._loads.settings,
-            override=None if override is None else override.config,
-        )
+        try:
+            place = await places[0].fetch(version_chooser(config, settings.config_name))
+        except FetchError:
+            self.last_files_state = former  # so that the next poll tries it again
+            raise
+        try:
+            return await asyncio.to_thread(
+                read_source, self.name, place, seen, settings, override=config
+            )
+        except BaseException:
+            place.abandon()
+            raise
 
     # Loading
 
@@ -300,15 +317,17 @@ class ModelLifecycle:
                 load.cancel()
             await asyncio.wait(loads.values())
             self._discard_loaded(
-                placeholders, {each: _outcome(load) for each, load in loads.items()}
+                placeholders, {each: outcome_of(load) for each, load in loads.items()}
             )
             raise
-        outcomes = {each: _outcome(load) for each, load in loads.items()}
-        failures = {each: reason for each in versions if (reason := _failure(outcomes[each]))}
+        outcomes = {each: outcome_of(load) for each, load in loads.items()}
+        failures = {each: reason for each in versions if (reason := failure_of(outcomes[each]))}
         if failures:
             self._discard_loaded(placeholders, outcomes)
-            self._failure = _list(failures, "")
-            raise InvalidArgumentError(f"load failed for model '{self.name}': {_list(failures)}")
+            self._failure = list_failures(failures, "")
+            raise InvalidArgumentError(
+                f"load failed for model '{self.name}': {list_failures(failures)}"
+            )
         return {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
 
     def _add_placeholder(self, version: int) -> Model:
@@ -325,7 +344,7 @@ class ModelLifecycle:
     ) -> None:
         """Stop the versions that were loaded beside a failed one, and report the failures."""
         for version, model in placeholders.items():
-            model.become(ModelState.UNAVAILABLE, _failure(outcomes[version]) or UNLOADED)
+            model.become(ModelState.UNAVAILABLE, failure_of(outcomes[version]) or UNLOADED)
         loaded = {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
         self._unload_versions(loaded, None, were_served=False)
 
@@ -374,22 +393,3 @@ class ModelLifecycle:
             f"<ModelLifecycle {self.name} loaded={sorted(self._loaded)} "
             f"unloading={len(self._retiring)}>"
         )
-
-
-def _outcome(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
-    return UNLOADED if load.cancelled() else load.result()
-
-
-def _failure(outcome: LoadedVersion | str) -> str:
-    """Returns why a version cannot serve: the load failed, or its instances died already."""
-    if isinstance(outcome, str):
-        return outcome
-    is_alive = outcome.model.state is ModelState.LOADING
-    return "" if is_alive else f"Internal: {outcome.model.reason}"
-
-
-def _list(failures: Mapping[int, str], end: str = "\n") -> str:
-    return "".join(
-        f"version {version} is at UNAVAILABLE state: {reason};{end}"
-        for version, reason in sorted(failures.items())
-    )

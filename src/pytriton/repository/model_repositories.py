@@ -12,11 +12,11 @@ from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, ServerError, UnavailableError
 from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.model_set import ModelSet
+from pytriton.repository.place_finder import LocalFinder, PlaceFinder
 from pytriton.repository.poller import Poller
 from pytriton.repository.reading.layout import (
     ModelPlace,
     check_model_name,
-    find_models,
     read_files_state,
 )
 from pytriton.repository.reading.overrides import read_override
@@ -45,8 +45,10 @@ class ModelRepositories:
         loaders: Loaders,
         loop: asyncio.AbstractEventLoop,
         make_ensemble: MakeEnsemble,
+        finder: PlaceFinder | None = None,
     ) -> None:
         self._settings = settings
+        self._finder = LocalFinder(settings.repositories) if finder is None else finder
         self._models = ModelSet(settings, engine, loaders, loop, make_ensemble)
         self._loads = self._models.loads
         self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
@@ -74,6 +76,8 @@ class ModelRepositories:
         is_complete = await self._load_all(names, places, report, with_steps=is_explicit)
         if self._settings.control_mode is ControlMode.POLL:
             self._poller.start()
+        if self._finder.problem:
+            raise InternalError(self._finder.problem)
         if not is_complete:
             raise InternalError("failed to load all models")
 
@@ -93,7 +97,7 @@ class ModelRepositories:
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """Returns every known model version, or only those that are ready."""
         try:
-            places = find_models(self._settings.repositories)
+            places = self._finder.known()
         except ServerError as error:
             logger.warning("the index lists loaded models only: %s", error.message)
             places = {}
@@ -122,7 +126,7 @@ class ModelRepositories:
 
     def is_ready(self) -> bool:
         """Returns whether every model that should be ready is ready."""
-        return self._loads.table.is_ready()
+        return self._loads.table.is_ready() and not self._finder.problem
 
     @property
     def load_dependencies(self) -> LoadDependencies:
@@ -200,7 +204,7 @@ class ModelRepositories:
             task.exception()  # marks it as retrieved; it was logged already
 
     async def _find(self) -> dict[str, list[ModelPlace]]:
-        return await asyncio.to_thread(find_models, self._settings.repositories)
+        return await asyncio.to_thread(self._finder.find)
 
     async def _load_all(
         self,

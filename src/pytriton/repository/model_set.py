@@ -187,21 +187,26 @@ class ModelSet:
     ) -> dict[str, Any | None]:
         """Returns the models to load, ensembles with their configuration."""
         found: dict[str, Any | None] = {}
-        pending = list(names)
+        pending = list(dict.fromkeys(names))
         while pending:
-            name = pending.pop(0)
-            if name in found:
-                continue
-            override = overrides.get(name)
-            found[name] = config = read_ensemble(
-                places.get(name, ()),
-                override=None if override is None else override.config,
-                config_name=self._settings.config_name,
-            )
-            if with_steps and config is not None:
-                pending += [
-                    step for step in _step_names(config) if self._is_loaded_with(step, places)
-                ]
+            # Side by side, because a configuration may be far away.
+            waiting = {name: [each.begin_config() for each in places.get(name, ())]
+                       for name in pending}  # fmt: skip
+            steps: list[str] = []
+            for name, configs in waiting.items():
+                override = overrides.get(name)
+                found[name] = config = read_ensemble(
+                    [wait() for wait in configs],
+                    override=None if override is None else override.config,
+                    config_name=self._settings.config_name,
+                )
+                if with_steps and config is not None:
+                    steps += _step_names(config)
+            pending = [
+                step
+                for step in dict.fromkeys(steps)
+                if step not in found and self._is_loaded_with(step, places)
+            ]
         return found
 
     def _is_loaded_with(self, step: str, places: Places) -> bool:

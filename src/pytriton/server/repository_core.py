@@ -17,7 +17,10 @@ from pytriton.executor.launcher import WorkerLauncher
 from pytriton.repository.loading.ensemble_loader import ensemble_maker
 from pytriton.repository.loading.python_loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
+from pytriton.repository.place_finder import PlaceFinder
 from pytriton.repository.reading.instances import visible_gpu_ids
+from pytriton.repository.remote.finder import open_finder
+from pytriton.repository.remote.location import is_remote
 from pytriton.repository.services.custom_metrics import CustomMetrics
 from pytriton.repository.services.model_services import ModelServices, SharedServices
 from pytriton.repository.settings import ControlMode, RepositorySettings
@@ -49,19 +52,31 @@ async def make_core(
     """
     gpu_ids = await asyncio.to_thread(visible_gpu_ids)
     settings = repository_settings(options.repository, gpu_ids)
+    finder = await asyncio.to_thread(
+        open_finder,
+        options.repository.paths,
+        os.environ,
+        with_files=settings.control_mode is not ControlMode.EXPLICIT,
+        retry_count=settings.retry_count,
+    )
     if awaits_bound_models:
         settings = msgspec.structs.replace(settings, awaits_bound_models=True)
-    return RepositoryCore(options, loop, settings)
+    return RepositoryCore(options, loop, settings, finder)
 
 
 class RepositoryCore(Core):
     """The core of a server whose models come from repositories; other processes may bind more."""
 
     def __init__(
-        self, options: ServerOptions, loop: asyncio.AbstractEventLoop, settings: RepositorySettings
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        settings: RepositorySettings,
+        finder: PlaceFinder,
     ) -> None:
         super().__init__(options, loop)
         self.awaits_bound_models = settings.awaits_bound_models
+        self._finder = finder
         self._launcher = WorkerLauncher(loop)
         python = PythonLoader(
             self._launcher,
@@ -80,6 +95,7 @@ class RepositoryCore(Core):
             self.loaders,
             loop,
             ensemble_maker(self.engine, loop, self.cache, begin_trace),
+            finder,
         )
         self._metrics = CustomMetrics(server_family_names())
         shared = SharedServices(
@@ -133,12 +149,13 @@ class RepositoryCore(Core):
         await self._launcher.close()
         for loader in self.loaders.values():
             await loader.close()
+        await asyncio.to_thread(self._finder.close)
 
 
 def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> RepositorySettings:
     """Returns the settings of model repositories that follow from the server's options."""
     return RepositorySettings(
-        repositories=tuple(Path(path) for path in options.paths),
+        repositories=tuple(Path(path) for path in options.paths if not is_remote(path)),
         control_mode=ControlMode(options.model_control_mode),
         startup_models=options.load_models,
         config_name=options.model_config_name,

@@ -15,6 +15,7 @@ from pytriton.engine.model import Model
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import ServerError
 from pytriton.repository.loading.backends import find_loader
+from pytriton.repository.loading.held_version import hold
 from pytriton.repository.loading.load_timeout import load_within
 from pytriton.repository.reading.source import ModelSource, make_plan
 from pytriton.repository.states import StateTable
@@ -93,7 +94,8 @@ class LoadCoordinator:
         try:
             loader = find_loader(self._loaders, source.config)
             plan = await asyncio.to_thread(make_plan, source, version, self.settings)
-            return await load_within(plan.load_timeout_s, loader.load(plan))
+            loaded = await load_within(plan.load_timeout_s, loader.load(plan))
+            return hold(loaded, source.place.holder())
         except Exception as error:  # noqa: BLE001  it becomes the version's reason
             return failure_text(error)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from pytriton.engine.ensemble.ensemble_rules import validate_ensemble
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.protos import model_config_pb2
 from pytriton.repository.reading.layout import (
+    ChooseVersions,
     ModelPlace,
     contained_file,
     is_inside,
+    select_versions,
     version_directories,
 )
 
@@ -122,6 +124,29 @@ def read_ensemble(
     except (OSError, ServerError):
         return None
     return config if config.platform == ENSEMBLE else None
+
+
+def version_chooser(override: str | None, config_name: str | None) -> ChooseVersions:
+    """Returns what chooses the versions whose files are needed, before the model is read.
+
+    Args:
+        override: A configuration as JSON, which replaces that of the file.
+        config_name: The configuration in `configs` to use, if the model has it.
+    """
+
+    def choose(directory: Path, available: Collection[int]) -> Collection[int]:
+        try:
+            if override is not None:
+                config = config_from_override(override)
+            else:
+                config = _config_from_file(directory, config_name, is_required=False)
+        except ServerError:
+            return ()  # reading the model reports it
+        if config.model_repository_agents.agents:
+            return available  # an agent may look at any file
+        return select_versions(config.version_policy, available)
+
+    return choose
 
 
 def _config_path(directory: Path, config_name: str | None) -> Path:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,11 +24,64 @@ _MAX_VERSION = 2**63 - 1
 _IGNORED = frozenset({"__pycache__"})
 
 
+# Called with a directory that has the configuration, and the versions that exist; returns those
+# that are needed.
+ChooseVersions = Callable[[Path, Collection[int]], Collection[int]]
+
+
+class FetchError(InternalError):
+    """A model's files could not be brought here; trying again may help, also without a change."""
+
+
+class Holder(Protocol):
+    """Keeps files as long as they are used."""
+
+    def retain(self) -> None:
+        """Count a user more."""
+
+    def release(self) -> None:
+        """Count a user less."""
+
+
 class ModelPlace(msgspec.Struct, frozen=True):
-    """The directory of a model and the repository that contains it."""
+    """The directory of a model and the repository that contains it.
+
+    The methods are what a place must do whose files are not here yet; see `repository.remote`.
+    """
 
     repository: Path
     directory: Path
+
+    def listed(self) -> ModelPlace:
+        """Returns the place with the list of its files. It may wait for the network.
+
+        Raises:
+            FetchError: They cannot be listed.
+        """
+        return self
+
+    def snapshot(self) -> Snapshot:
+        """Returns the times and sizes of the files of a listed place."""
+        return take_snapshot(self.directory)
+
+    def begin_config(self) -> Callable[[], ModelPlace]:
+        """Begin to bring the configuration here; returns what waits for a place that has it."""
+        return lambda: self
+
+    async def fetch(self, choose: ChooseVersions) -> ModelPlace:
+        """Returns a place with all files that are needed.
+
+        Raises:
+            FetchError: A file cannot be brought here.
+        """
+        return self
+
+    def holder(self) -> Holder | None:
+        """Returns what has to know how long the files are used."""
+        return None
+
+    def abandon(self) -> None:
+        """Give up a fetched place, which was not loaded."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -169,7 +222,9 @@ FilesState = Snapshot | tuple[ModelPlace, ...]
 
 def read_files_state(places: Sequence[ModelPlace]) -> FilesState:
     """Returns the state of a model's files; if it differs from the last one, the model changed."""
-    return take_snapshot(places[0].directory) if len(places) == 1 else tuple(places)
+    if len(places) == 1:
+        return places[0].snapshot()
+    return tuple(ModelPlace(place.repository, place.directory) for place in places)
 
 
 def _entries(directory: str | Path) -> list[os.DirEntry[str]]:

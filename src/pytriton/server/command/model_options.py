@@ -13,8 +13,8 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "model-repository",
             Takes.PATH,
             "",
-            "Folder with models. Required; may be repeated. A model that is in two repositories is "
-            "not served.",
+            "Folder with models, or s3://, gs:// or as:// address of one. Required; may be "
+            "repeated. A model that is in two repositories is not served.",
             is_repeatable=True,
         ),
         Option(

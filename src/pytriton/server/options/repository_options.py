@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from pytriton.engine.rate_limiter import RateLimitResource
+from pytriton.errors import InvalidArgumentError
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.repository.remote.location import is_remote, read_location
 from pytriton.server.options.flags import FlagError, Flags, bad_value
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
     max_batch_size = backend_config.get("", {}).get(_DEFAULT_MAX_BATCH_SIZE, "4")
     poll_s = flags.integer("repository_poll_secs", _DEFAULT_POLL_S)
     return RepositoryOptions(
-        paths=flags.texts("model_repository"),
+        paths=_paths(flags),
         model_control_mode=mode,
         load_models=_load_models(flags, mode),
         repository_poll_s=poll_s if mode == "poll" else 0,
@@ -102,6 +104,17 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
         rate_limit=_rate_limit(flags),
         rate_limit_resources=_rate_limit_resources(flags),
     )
+
+
+def _paths(flags: Flags) -> tuple[str, ...]:
+    paths = flags.texts("model_repository")
+    for path in paths:
+        if is_remote(path):
+            try:
+                read_location(path)
+            except InvalidArgumentError as error:
+                raise FlagError("model-repository", error.message) from error
+    return paths
 
 
 def _load_models(flags: Flags, mode: ControlMode) -> tuple[str, ...]:

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What came of the loads of a model's versions, and the texts that say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytriton.engine.model import UNLOADED, ModelState
+
+if TYPE_CHECKING:
+    from pytriton.repository.loading.plans import LoadedVersion
+
+
+def outcome_of(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
+    """Returns what a load that has ended came to: a version, or why there is none."""
+    return UNLOADED if load.cancelled() else load.result()
+
+
+def failure_of(outcome: LoadedVersion | str) -> str:
+    """Returns why a version cannot serve: the load failed, or its instances died already."""
+    if isinstance(outcome, str):
+        return outcome
+    is_alive = outcome.model.state is ModelState.LOADING
+    return "" if is_alive else f"Internal: {outcome.model.reason}"
+
+
+def list_failures(failures: Mapping[int, str], end: str = "\n") -> str:
+    """Returns the text about versions that cannot serve, by version."""
+    return "".join(
+        f"version {version} is at UNAVAILABLE state: {reason};{end}"
+        for version, reason in sorted(failures.items())
+    )
