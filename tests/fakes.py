@@ -13,6 +13,9 @@ from pytriton.errors import InternalError, ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse
+from pytriton.server.tracing.facts import TraceFacts
+from pytriton.server.tracing.request_trace import RequestTrace
+from pytriton.server.tracing.sampling import TraceSampling
 
 SECOND_NS = 1_000_000_000
 
@@ -218,6 +221,33 @@ class FakeSupervisor:
 
     def replaces(self, instance: Any, reason: str) -> bool:
         return self._replaces
+
+
+class SelectiveTracing:
+    """Traces every n-th request, and keeps what it has traced."""
+
+    def __init__(self, rate: int) -> None:
+        self.sampling = TraceSampling(rate, -1)
+        self.origins: list[Any] = []
+
+    def passes(self, model_name: str) -> bool:
+        return self.sampling.passes_next()
+
+    def begin(self, request: Any, spec: Any, origin: Any, sink: Any) -> Any:
+        if not origin.traceparent and not self.sampling.takes_next():
+            return None
+        self.origins.append(origin)
+        facts = TraceFacts(
+            trace_id=1,
+            number=1,
+            model_name=spec.name,
+            model_version=spec.version,
+            request_id="",
+            infer_id=1,
+            model_id=2,
+            start_ns=0,
+        )
+        return RequestTrace(facts, sink, lambda facts: None)
 
 
 def response() -> InferResponse:

@@ -205,14 +205,15 @@ class Seam:
         self._signatures: dict[Any, Signature] = {}
         self.memory = MemoryTrimmer(self.loop)  # of the instances
         if is_remote:
-            feed = RegistryFeed(self.engine, self.local.is_serving, self.loop)
+            rates = self.tracing.settings.rates
+            feed = RegistryFeed(self.engine, self.local.is_serving, self.loop, rates)
             core_memory = MemoryTrimmer(self.loop)
             self.shared = SharedParts(
                 self.engine, self.local, self.tracing, feed, core_memory, self.loop
             )
             self.add_front_end()
             self.client = self.front_ends[0].client
-            self.tracer = RemoteTracing(self.client.link.send)
+            self.tracer = RemoteTracing(self.client.link.send, self.client)
 
     def add_front_end(self) -> JoinedFrontEnd:
         front_end = JoinedFrontEnd(self.shared, f"front end {len(self.front_ends)}")

@@ -250,6 +250,7 @@ class GrpcClient:
         control: Any = None,
         loop: Any = None,
         background: Any = None,
+        tracing: Any = None,
         speaks: bool = True,
     ) -> None:
         self.engine = engine or FakeEngine()
@@ -260,7 +261,7 @@ class GrpcClient:
         self.client = LocalClient(
             self.engine, control, traces, strict_readiness=options.strict_readiness
         )
-        self.api = GrpcApi(self.client, options, self.loop)
+        self.api = GrpcApi(self.client, options, self.loop, tracing)
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
         self.api.work.turns = Turns(self.loop, self.loop.time)
         if background is not None:

@@ -131,7 +131,14 @@ class Service:
     """A server without its sockets."""
 
     def __init__(
-        self, limits: Limits | None = None, *, control=None, loop=None, background=None, **options
+        self,
+        limits: Limits | None = None,
+        *,
+        control=None,
+        loop=None,
+        background=None,
+        tracing=None,
+        **options,
     ) -> None:
         self.loop = loop or FakeLoop()
         self.engine = Engine()
@@ -150,6 +157,7 @@ class Service:
             self.client,
             self.options,
             self.loop,
+            tracing,
             background=self.background,
             codec=codec,
         )

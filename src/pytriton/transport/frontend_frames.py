@@ -52,6 +52,7 @@ class Registry(msgspec.Struct, tag="registry", array_like=True):
     new_models: list[ModelDescription]  # those that the front end does not know yet
     is_exiting: bool  # the server accepts no more requests
     is_serving: bool  # the server is ready
+    trace_rates: dict[str, int] = {}  # see `TraceSettings.rates`
     memory: MemoryUpdate | None = None
 
 

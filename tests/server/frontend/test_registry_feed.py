@@ -38,7 +38,10 @@ class Scene:
     def __init__(self):
         self.loop = SteppedLoop()
         self.engine = Engine()
-        self.feed = RegistryFeed(self.engine, self.engine.is_ready, self.loop)
+        self.rates = {"": 1000}
+        self.feed = RegistryFeed(
+            self.engine, self.engine.is_ready, self.loop, lambda: dict(self.rates)
+        )
 
     def add(self, name="m", version=1):
         model = Model(model_spec(name=name, version=version), self.loop)
@@ -198,3 +201,13 @@ def test_caller_that_gives_up_does_not_disturb_the_others(scene):
 
     assert given_up.cancelled()
     assert other.done()
+
+
+def test_front_ends_know_the_rates_of_traces(scene):
+    reader = scene.reader()
+    assert reader.last.trace_rates == {"": 1000}
+
+    scene.rates["m"] = 5
+    scene.engine.on_changed()
+    scene.loop.run()
+    assert reader.last.trace_rates == {"": 1000, "m": 5}

@@ -13,9 +13,10 @@ from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
 from pytriton.protos import service_pb2
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.grpc.sequence_columns import LEARN_EVERY
+from pytriton.server.tracing.sampling import TraceSampling
 from pytriton.wire.http2 import frames
 from tests.column_rig import DoublingInstance
-from tests.fakes import model_spec
+from tests.fakes import SelectiveTracing, model_spec
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
 from tests.server.http_fakes import FakeLoop
 from tests.wire.http2.frame_client import data, rst_stream
@@ -341,3 +342,22 @@ def test_call_with_a_deadline_is_no_column(scene):
     assert scene.is_columns == [False]
     scene.finish()
     assert values_of(scene, stream_id) == {"x": [2, 2], "y": [4, 4]}
+
+
+def test_only_traced_requests_leave_the_columns():
+    tracing = SelectiveTracing(10_000)
+    scene = Scene(tracing=tracing)
+    scene.learn(request())
+    assert tracing.origins == []
+    tracing.sampling = TraceSampling(4, -1)
+
+    streams = scene.send(*(request(number, -number) for number in range(8)))
+
+    assert sorted(scene.is_columns) == [False] * 2 + [True] * 6
+    scene.finish()
+    assert [values_of(scene, stream_id)["x"][0] for stream_id in streams] == [
+        2 * number for number in range(8)
+    ]
+    assert [(each.protocol, bool(each.began_ns)) for each in tracing.origins] == [
+        ("GRPC", True)
+    ] * 2

@@ -11,7 +11,9 @@ import pytest
 from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.engine.model import Model
 from pytriton.server.http.columns import LEARNED_AFTER, ColumnExchange
+from pytriton.server.tracing.sampling import TraceSampling
 from tests.column_rig import DoublingInstance
+from tests.fakes import SelectiveTracing
 from tests.server.http_fakes import Client, post
 from tests.server.http_models import Service
 
@@ -26,8 +28,14 @@ CONFIG = f"""name: "m" backend: "python" max_batch_size: %d %s
 class Scene:
     """A server with a model that doubles, and clients whose requests arrive at the same time."""
 
-    def __init__(self, more: str = "dynamic_batching {}", size: int = 64, dtype: str = "INT32"):
-        self.service = Service()
+    def __init__(
+        self,
+        more: str = "dynamic_batching {}",
+        size: int = 64,
+        dtype: str = "INT32",
+        tracing: SelectiveTracing | None = None,
+    ):
+        self.service = Service(tracing=tracing)
         self.loop = self.service.loop
         self._text = CONFIG % (size, more, dtype, dtype)
         self.dtype = dtype
@@ -405,3 +413,43 @@ def test_statistics_count_columns():
     scene.answer()
 
     assert scene.model.statistics.success_count == before + 4
+
+
+@pytest.mark.parametrize("more", ["dynamic_batching {}", "sequence_batching {}"])
+def test_only_traced_requests_leave_the_columns(more):
+    tracing = SelectiveTracing(1000)
+    scene = Scene(more, tracing=tracing)
+    parameters = {"parameters": {"sequence_id": 7, "sequence_start": True, "sequence_end": True}}
+    members = parameters if "sequence" in more else {}
+    scene.learn(scene.request(5, **members))
+    assert tracing.origins == []
+    tracing.sampling = TraceSampling(3, -1)
+    clients = scene.clients(7)
+    requests = []
+    for number in range(7):
+        if members:
+            parameters["parameters"]["sequence_id"] = number + 1
+        requests.append(scene.request(number, **members))
+
+    scene.send_together(clients, requests)
+
+    is_column = [isinstance(each.connection._exchange, ColumnExchange) for each in clients]
+    assert is_column == [True, True, False, True, True, False, True]
+    scene.answer()
+    assert [outputs(client) for client in clients] == [doubled(number) for number in range(7)]
+    assert [origin.protocol for origin in tracing.origins] == ["HTTP"] * 2
+    assert all(origin.began_ns for origin in tracing.origins)
+
+
+def test_request_of_a_client_that_traces_is_no_column():
+    tracing = SelectiveTracing(1000)
+    scene = Scene(tracing=tracing)
+    header = b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    scene.learn(scene.request(5), scene.request(5, header))
+    tracing.origins.clear()
+    clients = scene.clients(4)
+
+    scene.send_together(clients, [scene.request(5, header)] * 2 + [scene.request(5)] * 2)
+
+    assert isinstance_count(clients) == 2
+    assert len(tracing.origins) == 2

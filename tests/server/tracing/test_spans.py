@@ -103,6 +103,19 @@ def test_bound_callable_has_a_span_of_the_backend_around_it():
     assert (backend.start_ns, backend.end_ns) == (120, 150)
 
 
+def test_outer_span_begins_with_the_first_bytes_of_its_request():
+    outer = spans(began_ns=80, received_ns=90, events=[("INFER_RESPONSE_COMPLETE", 160)])[
+        "InferRequest"
+    ]
+
+    assert outer.start_ns == 80
+    assert outer.events == [
+        ("HTTP_RECV_START", 80),
+        ("HTTP_RECV_END", 90),
+        ("INFER_RESPONSE_COMPLETE", 160),
+    ]
+
+
 def test_error_is_in_every_span():
     assert {span.error for span in spans(error="no luck").values()} == {"no luck"}
     assert {span.error for span in spans().values()} == {None}

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pytriton.errors import InvalidArgumentError, UnsupportedError
 from pytriton.server.tracing.sampling import TraceSampling
-from pytriton.server.tracing.settings import TraceSettings
+from pytriton.server.tracing.settings import TraceService, TraceSettings
 
 OTLP = ["mode=opentelemetry", "opentelemetry,url=http://host/v1/traces"]
 
@@ -270,3 +272,38 @@ def test_numbers_may_have_signs_and_spaces():
     settings.update({"trace_rate": [" +7 "], "trace_count": ["007"]})
 
     assert settings.view()["trace_rate"] == settings.view()["trace_count"] == ["7"]
+
+
+def test_rates_are_told_for_front_ends():
+    settings = read_triton("level=TIMESTAMPS", "rate=7")
+    settings.update({"trace_rate": ["5"]}, "m")
+    settings.update({"trace_level": ["OFF"]}, "n")
+
+    assert settings.rates() == {"": 7, "m": 5, "n": -1}
+
+
+class Engine:
+    """One with front ends, which have to be waited for."""
+
+    def __init__(self):
+        self.log = []
+
+    def find(self, name):
+        return None
+
+    def on_changed(self):
+        self.log.append("changed")
+
+    async def settled(self):
+        self.log.append("settled")
+
+
+def test_change_is_answered_after_front_ends_know_it():
+    engine, settings = Engine(), read_triton()
+    service = TraceService(engine, settings)
+    assert service.change("", {}) == settings.view()
+    assert engine.log == []
+
+    answer = asyncio.run(service.change("", {"trace_rate": ["9"]}))
+    assert engine.log == ["changed", "settled"]
+    assert answer["trace_rate"] == ["9"]

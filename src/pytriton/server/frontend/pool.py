@@ -101,7 +101,8 @@ class FrontEndPool:
     ) -> None:
         self._options = options
         self._loop = loop
-        self._registry = RegistryFeed(engine, client.is_serving, loop)
+        trace_rates = None if tracing is None else tracing.settings.rates
+        self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
         memory = MemoryTrimmer(loop)
         self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop)
         self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)

@@ -105,7 +105,7 @@ class FrontEndProcess:
         set_up_logging(self._client.link, frame.log_level)
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
-        tracing = RemoteTracing(self._client.link.send) if is_tracing else None
+        tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None
         self._front_end = FrontEnd(
             self._client, options, self._loop, tracing, self._on_connections_changed
         )

@@ -35,12 +35,18 @@ class RegistryFeed:
         engine: The engine, whose changes are observed.
         is_serving: Returns whether the server is ready.
         loop: The event loop.
+        trace_rates: Returns which requests front ends select for traces; None: nothing is traced.
     """
 
     def __init__(
-        self, engine: Engine, is_serving: Callable[[], bool], loop: asyncio.AbstractEventLoop
+        self,
+        engine: Engine,
+        is_serving: Callable[[], bool],
+        loop: asyncio.AbstractEventLoop,
+        trace_rates: Callable[[], dict[str, int]] | None = None,
     ) -> None:
         self._engine = engine
+        self._trace_rates = trace_rates
         self._is_serving = is_serving
         self._loop = loop
         self._epoch = 1
@@ -123,6 +129,7 @@ class RegistryFeed:
                 [_describe(number, self.models[number]) for number in new],
                 self._engine.is_exiting,
                 self._is_serving(),
+                {} if self._trace_rates is None else self._trace_rates(),
             )
         )
 

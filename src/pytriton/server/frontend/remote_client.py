@@ -48,6 +48,7 @@ class RemoteClient:
     ) -> None:
         self._engine = engine = Engine()
         self._models: dict[int, RemoteModel] = {}
+        self.trace_rates: dict[str, int] = {}
         self._is_serving = False
         self._asked_serving: asyncio.Future[Any] | None = None
         self._on_exiting = on_exiting
@@ -153,6 +154,7 @@ class RemoteClient:
         for status in registry.models:
             models[status.number].update(status)
         self._is_serving = registry.is_serving
+        self.trace_rates = registry.trace_rates
         if registry.is_exiting and not engine.is_exiting:
             engine.refuse()
             self._on_exiting()

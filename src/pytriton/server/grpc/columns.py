@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest, InferResponse
     from pytriton.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.server.grpc.call import CallConnection
+    from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.grpc import CallHead
     from pytriton.wire.http2 import IncompleteInput
     from pytriton.wire.kserve_pb_pattern import Layout
@@ -146,6 +147,7 @@ class ColumnRequests(CallColumns):
         spec: The specification of the model.
         request: A valid request of this layout.
         layout: Its layout.
+        tracing: Traces requests, if the server does.
     """
 
     def __init__(
@@ -155,9 +157,11 @@ class ColumnRequests(CallColumns):
         spec: ModelSpec,
         request: InferRequest,
         layout: Layout,
+        tracing: TraceBeginner | None,
     ) -> None:
         super().__init__(iterations, spec, request)
         self._engine = engine
+        self._tracing = tracing
         self.pattern = RequestPattern(
             layout, [len(tensor.data) for tensor in request.inputs.values()]
         )
@@ -176,6 +180,7 @@ class ColumnRequests(CallColumns):
             or model.spec is not self.spec
             or self._engine.is_exiting
             or gatherer.is_alone(model)
+            or (self._tracing is not None and not self._tracing.passes(self.spec.name))
         ):
             return None
         call = ColumnCall(connection, stream_id, head)
@@ -193,14 +198,21 @@ class ColumnTable:
     Args:
         engine: The engine.
         loop: The event loop.
+        tracing: Traces requests, if the server does.
     """
 
-    def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+    ) -> None:
         self._engine = engine
+        self._tracing = tracing
         self._iterations = Iterations(loop)
         self._learned: dict[Layout, ColumnRequests] = {}
         self._by_size: dict[int, list[ColumnRequests]] = {}
-        self.sequences = SequenceColumnTable(engine, loop, CallColumns)
+        self.sequences = SequenceColumnTable(engine, loop, CallColumns, tracing)
 
     def take(
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
@@ -251,7 +263,9 @@ class ColumnTable:
             return
         if len(self._learned) >= MAX_LAYOUTS:
             self._learned.clear()
-        requests = ColumnRequests(self._engine, self._iterations, model.spec, request, layout)
+        requests = ColumnRequests(
+            self._engine, self._iterations, model.spec, request, layout, self._tracing
+        )
         self._learned[layout] = requests
         self._by_size = {}
         for each in self._learned.values():

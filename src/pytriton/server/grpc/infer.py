@@ -57,10 +57,19 @@ class InferService:
         pattern = options.grpc_header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
+        self.is_traced = tracing is not None  # some requests are, or may be later
         # For requests of which nothing but the message matters.
-        is_plain = not pattern and tracing is None and self.compression is CompressionLevel.NONE
-        self.columns = ColumnTable(engine, loop) if is_plain else None
-        self.stream_columns = StreamColumnTable(engine, loop) if is_plain else None
+        is_plain = not pattern and self.compression is CompressionLevel.NONE
+        self.columns = ColumnTable(engine, loop, tracing) if is_plain else None
+        self._stream_columns = StreamColumnTable(engine, loop, tracing) if is_plain else None
+
+    def columns_for(self, head: CallHead) -> ColumnTable | None:
+        """Returns the columns in which requests with this head may travel."""
+        return None if self.is_traced and _has_trace(head.metadata) else self.columns
+
+    def stream_columns_for(self, head: CallHead) -> StreamColumnTable | None:
+        """Returns the columns in which requests of a stream with this head may travel."""
+        return None if self.is_traced and _has_trace(head.metadata) else self._stream_columns
 
     def encoding(self, head: CallHead) -> str:
         """Returns the encoding of the responses of a call."""
@@ -95,16 +104,26 @@ class InferService:
         return built
 
     def submit(
-        self, request: InferRequest, spec: ModelSpec, metadata: Metadata, sink: ResponseSink
+        self,
+        request: InferRequest,
+        spec: ModelSpec,
+        metadata: Metadata,
+        sink: ResponseSink,
+        began_ns: int = 0,
     ) -> Inference:
         """Pass a request to the engine, with a trace if it is sampled."""
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
-            origin = TraceOrigin("GRPC", texts.get("traceparent", ""), texts.get("tracestate", ""))
+            traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
+            origin = TraceOrigin("GRPC", traceparent, tracestate, began_ns)
             trace = self._tracing.begin(request, spec, origin, sink)
             if trace is not None:
                 return self.engine.infer(request, trace, trace)
         return self.engine.infer(request, sink)
+
+
+def _has_trace(metadata: Metadata) -> bool:
+    return any(name == "traceparent" for name, _ in metadata)
 
 
 def has_typed_tensors(parsed: ParsedMessage) -> bool:
@@ -115,7 +134,7 @@ def has_typed_tensors(parsed: ParsedMessage) -> bool:
 class InferCall(UnaryCall):
     """A call of ModelInfer: one request, one response. It is the engine's sink for the response."""
 
-    __slots__ = ("_class_counts", "_inference", "_service", "_spec")
+    __slots__ = ("_began_ns", "_class_counts", "_inference", "_service", "_spec")
 
     def __init__(
         self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
@@ -123,10 +142,11 @@ class InferCall(UnaryCall):
         super().__init__(connection, stream_id, head)
         self._service = service
         self._inference: Inference | None = None  # None until the engine has the request
+        self._began_ns = _monotonic_ns() if service.is_traced else 0
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
         elif head.columns is None and head.timeout_ns is None and head.encoding == IDENTITY:
-            head.columns = service.columns
+            head.columns = service.columns_for(head)
 
     def make_assembler(self) -> MessageAssembler:
         """Returns the assembler of the request."""
@@ -173,7 +193,9 @@ class InferCall(UnaryCall):
             self._class_counts = built.class_counts
             if spec.sequence is not None and service.columns is not None:
                 self._learn_sequence(service.columns, model, message, raw, built)
-            self._inference = service.submit(built.request, spec, self.head.metadata, self)
+            self._inference = service.submit(
+                built.request, spec, self.head.metadata, self, self._began_ns
+            )
             parsed.uses += 1
             if not parsed.uses % LEARN_EVERY and service.columns is not None:
                 self._learn(service.columns, model, parsed, message, raw, built)
@@ -213,7 +235,9 @@ class InferCall(UnaryCall):
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts
         service = self._service
-        self._inference = service.submit(built.request, self._spec, self.head.metadata, self)
+        self._inference = service.submit(
+            built.request, self._spec, self.head.metadata, self, self._began_ns
+        )
 
     def on_abandoned(self) -> None:
         """Cancel the request."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest
     from pytriton.server.api.gatherer import Gatherer
+    from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.kserve_pb_sequence import SequenceLayout, SequenceRequest
 
 MAX_MESSAGE_BYTES = 4096
@@ -51,6 +52,7 @@ class SequenceColumnTable(Generic[_Columns]):
         engine: The engine.
         loop: The event loop.
         make_columns: Makes what gathers requests like a valid one.
+        tracing: Traces requests, if the server does.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class SequenceColumnTable(Generic[_Columns]):
         engine: EngineClient,
         loop: asyncio.AbstractEventLoop,
         make_columns: Callable[[Iterations, ModelSpec, InferRequest], _Columns],
+        tracing: TraceBeginner | None = None,
     ) -> None:
         self._engine = engine
+        self._tracing = tracing
         self._make_columns = make_columns
         self._iterations = Iterations(loop)
         self._counts: dict[int, int] = {}  # of requests in the ordinary way, by size
@@ -91,6 +95,7 @@ class SequenceColumnTable(Generic[_Columns]):
             or model.spec is not spec
             or engine.is_exiting
             or columns.gatherer.is_alone(model)
+            or (self._tracing is not None and not self._tracing.passes(spec.name))
         ):
             return None
         if self._last is not columns:

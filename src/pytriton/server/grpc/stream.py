@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError, UnavailableError
@@ -59,6 +60,8 @@ class StreamInferCall(Call):
         "_is_paused",
         "_is_strict",
         "_ordered",
+        "_waits_since_ns",
+        "columns",
         "service",
     )
 
@@ -68,6 +71,8 @@ class StreamInferCall(Call):
         super().__init__(connection, stream_id, head)
         self.service = service
         self.encoding = service.encoding(head)
+        self.columns = service.stream_columns_for(head)
+        self._waits_since_ns = time.monotonic_ns() if service.is_traced else 0
         self._is_strict = _STRICT_ERRORS in head.metadata
         self._is_half_closed = False
         self._is_paused = False
@@ -92,11 +97,13 @@ class StreamInferCall(Call):
 
     def _begin(self, message: Buffer) -> None:
         """Pass a request to the engine; an error in the request ends only that request."""
-        columns = self.service.stream_columns
+        columns, began_ns = self.columns, self._waits_since_ns
+        if began_ns:  # it waits for the next request from now on
+            self._waits_since_ns = time.monotonic_ns()
         if columns is not None and columns.take(self, message):
             return
         parsed, raw = parse_message(message)
-        streamed = StreamedRequest(self, parsed)
+        streamed = StreamedRequest(self, parsed, began_ns)
         self._in_flight[streamed] = None
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self.is_full = True

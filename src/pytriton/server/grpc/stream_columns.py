@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytriton.server.api.gatherer import Iterations
     from pytriton.server.grpc.stream import StreamInferCall
     from pytriton.server.grpc.streamed_request import StreamedMember
+    from pytriton.server.tracing.tracing import TraceBeginner
 
 
 class StreamColumns:
@@ -83,10 +84,16 @@ class StreamColumnTable(SequenceColumnTable[StreamColumns]):
     Args:
         engine: The engine.
         loop: The event loop.
+        tracing: Traces requests, if the server does.
     """
 
-    def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(engine, loop, StreamColumns)
+    def __init__(
+        self,
+        engine: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+    ) -> None:
+        super().__init__(engine, loop, StreamColumns, tracing)
 
     def take(self, call: StreamInferCall, message: Buffer) -> bool:
         """Add a request to a chunk; returns False if it has to take the ordinary way."""

@@ -29,6 +29,7 @@ class StreamedRequest:
     """One request of a stream; the engine's sink for its responses."""
 
     __slots__ = (
+        "_began_ns",
         "_call",
         "_class_counts",
         "_inference",
@@ -39,11 +40,12 @@ class StreamedRequest:
         "parsed",
     )
 
-    def __init__(self, call: StreamInferCall, parsed: ParsedMessage) -> None:
+    def __init__(self, call: StreamInferCall, parsed: ParsedMessage, began_ns: int = 0) -> None:
         self.parsed = parsed
         self.is_decoupled: bool | None = None  # None until the model is known
         self.answer: list[Buffer] | None = None  # a coupled model's response that is not yet sent
         self._call = call
+        self._began_ns = began_ns  # when its stream began to wait for it, if that is known
         self._inference: Inference | None = None  # None until the engine has the request
         self._class_counts: dict[str, int] | None = None
         self._wants_empty_final = False
@@ -54,7 +56,7 @@ class StreamedRequest:
         self._spec = spec
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
-        self._inference = service.submit(built.request, spec, head.metadata, self)
+        self._inference = service.submit(built.request, spec, head.metadata, self, self._began_ns)
         if is_paused:
             self.pause()
 

@@ -38,8 +38,8 @@ from pytriton.server.http.infer import (
 )
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Endpoint, Route, Router
+from pytriton.server.http.trace_settings import TraceEndpoint
 from pytriton.wire.output_format import ALL_JSON
-from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -100,11 +100,13 @@ class HttpApi(HttpHandler):
         )
         pattern = options.http_header_forward_pattern
         headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
+        self.is_timed = tracing is not None
         self._service = EngineService(engine, headers, self._bodies)
         self._learner = ColumnLearner(self._service, loop)
         repository = RepositoryEndpoints(
             RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
         )
+        traces = TraceEndpoint(engine, self._bodies, self.respond_when_known)
         self._handlers: dict[str, Callable[..., Exchange | None]] = {
             "live": self._live,
             "ready": self._ready,
@@ -120,7 +122,7 @@ class HttpApi(HttpHandler):
             "repository_index": repository.index,
             "repository_load": repository.load,
             "repository_unload": repository.unload,
-            "trace_setting": self._trace_setting,
+            "trace_setting": traces.settings,
             "unsupported": self._unsupported,
         }
 
@@ -165,9 +167,9 @@ class HttpApi(HttpHandler):
         endpoint = route.endpoint
         if not self.admits(connection, head, endpoint):
             return None
-        is_candidate = (
-            endpoint.handler == "infer" and self._service.headers is None and may_be_column(head)
-        )
+        headers = self._service.headers
+        is_plain = headers is None or headers.fits_columns(head)
+        is_candidate = endpoint.handler == "infer" and is_plain and may_be_column(head)
         return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
 
     def admits(self, connection: HttpConnection, head: RequestHead, endpoint: Endpoint) -> bool:
@@ -270,18 +272,6 @@ class HttpApi(HttpHandler):
         statistics = self._engine.statistics(route.model, route.version)
         return self.respond_when_known(connection, statistics, respond)
 
-    def _trace_setting(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
-        def respond(settings: dict[str, list[str]]) -> None:
-            connection.respond(200, (encode_trace_settings(settings),))
-
-        changes: dict[str, list[str]] = {}
-        if request.head.method == b"POST":
-            changes = read_trace_settings(self._bodies.settings(request))
-        settings = self._engine.change_trace_settings(route.model, changes)
-        return self.respond_when_known(connection, settings, respond)
-
     def _unsupported(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         path = ascii(request.head.target.partition(b"?")[0].decode("latin-1"))
         extension = route.endpoint.api.replace("-", " ")
@@ -302,6 +292,7 @@ class HttpApi(HttpHandler):
                 )
             kind = InferEvents
         exchange = kind(self._service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
         reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
             exchange.submit(request.head, *reading)
@@ -336,6 +327,7 @@ class HttpApi(HttpHandler):
     ) -> Exchange:
         model = self._engine.lookup(route.model, route.version)
         exchange = kind(self._service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
         reading = self._bodies.generate(request, model)
         if isinstance(reading, InferRequest):
             exchange.start(request.head, reading)

@@ -104,6 +104,7 @@ class ColumnRequests:
         names = [name for name, _, _ in structure]
         self._gatherer = gatherer_for(iterations, spec, request, names, self)
         self._answers: AnswerPattern | None = None
+        self._tracing = None if service.headers is None else service.headers.tracing
 
     def take(
         self, connection: HttpConnection, request: HttpRequest, route: Route
@@ -120,9 +121,12 @@ class ColumnRequests:
             return None
         gatherer = self._gatherer
         if not gatherer.is_alone(model):
+            if self._tracing is not None and not self._tracing.passes(self._spec.name):
+                return None
             chunk, index = gatherer.add(model, inputs, connection)
             return ColumnExchange(gatherer, chunk, index)
         exchange = InferExchange(self._service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
         exchange.submit(request.head, self._record(inputs), ALL_JSON)
         return exchange
 
@@ -135,12 +139,15 @@ class ColumnRequests:
         inputs, parameters = read
         gatherer = self._gatherer
         if not gatherer.is_alone(model):
+            if self._tracing is not None and not self._tracing.passes(self._spec.name):
+                return None
             sequence = (parameters.sequence_id, parameters.flags)
             chunk, index = gatherer.add_in_sequence(model, inputs, connection, sequence)
             return ColumnExchange(gatherer, chunk, index)
         record = self._record(inputs)
         record.correlation_id, record.flags = parameters.sequence_id, parameters.flags
         exchange = InferExchange(self._service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
         exchange.submit(request.head, record, ALL_JSON)
         return exchange
 

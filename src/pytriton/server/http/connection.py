@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP/1.1 connection: receives requests and sends responses in order, whole or as a stream.
 
-It is independent of models. The reader parses requests; this module handles keep-alive,
-pipelining, flow control in both directions, and timeouts of clients.
+The reader parses requests; here are keep-alive, pipelining, flow control, and clients' timeouts.
 """
 
 from __future__ import annotations
@@ -56,7 +55,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = _OPEN
         self._closes_when_idle = False
 
-        self._reader = RequestReader(self, handler.limits, handler.cached_heads)
+        self._reader = RequestReader(
+            self, handler.limits, handler.cached_heads, is_timed=handler.is_timed
+        )
         self._is_reading_paused = False
 
         # Responding, in order
@@ -201,8 +202,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.close()
             return
         size = sum(map(len, parts))
-        head = request.head
-        closes = self._closes_after(head)
+        closes = self._closes_after(head := request.head)
         text = response_head(
             status, content_type, headers, size, closes=closes, is_http_10=head.is_http_10
         )

@@ -64,6 +64,7 @@ class RequestHandler(Protocol[ConnectionT]):
     cached_heads: dict[bytes, RequestHead]
     watch: ProgressWatch
     idle_watch: IdleWatch
+    is_timed: bool  # requests tell when their first bytes came
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""

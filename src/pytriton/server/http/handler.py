@@ -26,6 +26,7 @@ class HttpHandler:
         self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read
         self.cached_heads: dict[bytes, RequestHead] = {}
+        self.is_timed = False
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 

@@ -43,24 +43,33 @@ class HeaderUse:
 
     def __init__(self, pattern: str | None, tracing: TraceBeginner | None) -> None:
         self._forwarding = HeaderForwarding(pattern) if pattern else None
-        self._tracing = tracing
+        self.tracing = tracing
 
     def forward(self, head: RequestHead, request: InferRequest) -> None:
         """Add headers as parameters; InvalidArgumentError if one must not be forwarded."""
         if self._forwarding is not None:
             self._forwarding.apply(head.header_list, request)
 
+    def fits_columns(self, head: RequestHead) -> bool:
+        """Returns whether the headers of a request add nothing to it, unless it is sampled."""
+        return self._forwarding is None and b"traceparent" not in head.headers
+
     def begin_trace(
-        self, head: RequestHead, request: InferRequest, spec: ModelSpec, sink: ResponseSink
+        self,
+        head: RequestHead,
+        request: InferRequest,
+        began_ns: int,
+        spec: ModelSpec,
+        sink: ResponseSink,
     ) -> TracedSink | None:
         """Returns a sink that traces the request and wraps `sink`; None if it is not sampled."""
-        if self._tracing is None:
+        if self.tracing is None:
             return None
         headers = head.headers
         traceparent = headers.get(b"traceparent", b"").decode("latin-1")
         tracestate = headers.get(b"tracestate", b"").decode("latin-1")
-        origin = TraceOrigin("HTTP", traceparent, tracestate)
-        return self._tracing.begin(request, spec, origin, sink)
+        origin = TraceOrigin("HTTP", traceparent, tracestate, began_ns)
+        return self.tracing.begin(request, spec, origin, sink)
 
 
 class EngineService(NamedTuple):
@@ -81,7 +90,9 @@ class EngineExchange(Exchange):
         connection: The connection for the response.
     """
 
-    __slots__ = ("_connection", "_inference", "_is_answered", "_model", "_service", "_version")
+    __slots__ = (
+        "_connection", "_inference", "_is_answered", "_model", "_service", "_version", "began_ns"
+    )  # fmt: skip
 
     def __init__(
         self, service: EngineService, model: ServedModel, version: str, connection: HttpConnection
@@ -92,6 +103,7 @@ class EngineExchange(Exchange):
         self._connection = connection
         self._inference: Inference | None = None  # None until the engine has the request
         self._is_answered = False
+        self.began_ns = 0  # when the first bytes of the request came; 0 if that is not known
 
     def start(self, head: RequestHead, request: InferRequest) -> None:
         """Pass the request to the engine."""
@@ -101,7 +113,8 @@ class EngineExchange(Exchange):
         trace = None
         if service.headers is not None:
             service.headers.forward(head, request)
-            trace = service.headers.begin_trace(head, request, self._model.spec, self)
+            spec = self._model.spec
+            trace = service.headers.begin_trace(head, request, self.began_ns, spec, self)
         self._inference = service.engine.infer(request, self if trace is None else trace, trace)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:

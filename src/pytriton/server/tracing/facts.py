@@ -61,6 +61,22 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
+# The events around the reading of a request, by protocol.
+_RECEIVING = {
+    "HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"),
+    "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
+}
+
+
+def receiving(facts: TraceFacts) -> list[tuple[str, int]]:
+    """Returns the events around the reading of a client's request, of which calls have none."""
+    names = _RECEIVING.get(facts.protocol)
+    if names is None or not facts.received_ns:
+        return []
+    began_ns = min(facts.began_ns or facts.received_ns, facts.received_ns)
+    return [(names[0], began_ns), (names[1], facts.received_ns)]
+
+
 class TraceExporter(Protocol):
     """Takes the facts of traced requests out of the server; one for each mode."""
 

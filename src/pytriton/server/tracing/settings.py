@@ -14,7 +14,8 @@ from pytriton.server.tracing.sampling import TraceSampling
 from pytriton.utils.trace_config import OFF, TENSORS, TIMESTAMPS, TRITON, read_trace_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+    from typing import Any
 
     from pytriton.engine.engine import Engine
     from pytriton.utils.trace_config import TraceConfig
@@ -63,6 +64,16 @@ class TraceSettings:
     def sampling(self, model_name: str = _ALL) -> TraceSampling | None:
         """Returns the sampling of a model's requests; None if none are traced."""
         return self._sampling.get(model_name, self._sampling[_ALL])
+
+    def rates(self) -> dict[str, int]:
+        """Returns the rates of all, under an empty name, and of models with own settings.
+
+        -1 means that nothing is traced.
+        """
+        return {
+            name: -1 if sampling is None else sampling.rate
+            for name, sampling in self._sampling.items()
+        }
 
     def view(self, model_name: str = _ALL) -> Values:
         """Returns the settings of a model; without a name, of all models without own settings."""
@@ -192,14 +203,26 @@ class TraceService:
         self._engine = engine
         self._settings = settings
 
-    def change(self, model_name: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    def change(
+        self, model_name: str, changes: Mapping[str, Sequence[str]]
+    ) -> Values | Coroutine[Any, Any, Values]:
         """Change settings of a model, or of all without a name; returns the new settings.
+
+        They are known when all front ends know them: the next request may reach any of these.
 
         Raises:
             ServerError: There is no such model, or a value is wrong.
         """
-        if model_name and self._engine.find(model_name) is None:
+        engine = self._engine
+        if model_name and engine.find(model_name) is None:
             raise InvalidArgumentError(f"Request for unknown model : {model_name}")
         if changes:
             self._settings.update(changes, model_name)
+            if engine.settled is not None:
+                engine.on_changed()
+                return self._view_when(engine.settled(), model_name)
+        return self._settings.view(model_name)
+
+    async def _view_when(self, settled: Awaitable[None], model_name: str) -> Values:
+        await settled
         return self._settings.view(model_name)

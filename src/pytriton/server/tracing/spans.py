@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytriton.server.tracing.facts import receiving
+
 if TYPE_CHECKING:
     from pytriton.server.tracing.facts import Execution, TraceFacts
 
@@ -43,8 +45,10 @@ def make_spans(facts: TraceFacts, offset_ns: int) -> list[SpanRecord]:
     """
     spans = _Spans(facts, offset_ns)
     if not facts.is_call:
-        times = (facts.start_ns, facts.end_ns)
-        spans.add("InferRequest", facts.infer_id, facts.parent_id, times, facts.events)
+        received = receiving(facts)
+        times = (received[0][1] if received else facts.start_ns, facts.end_ns)
+        events = received + facts.events
+        spans.add("InferRequest", facts.infer_id, facts.parent_id, times, events)
     _add_model(spans, facts)
     for execution in facts.executions:
         _add_execution(spans, facts, execution)

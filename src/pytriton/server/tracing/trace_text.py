@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from pytriton.server.tracing.facts import receiving
 from pytriton.server.tracing.tensor_text import tensor_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pytriton.server.tracing.facts import TensorFact, TraceFacts
-
-# The events around the reading of a request, by protocol.
-_RECEIVE = {
-    "HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"),
-    "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
-}
 
 
 def trace_text(requests: Iterable[TraceFacts]) -> str:
@@ -34,7 +29,8 @@ def trace_text(requests: Iterable[TraceFacts]) -> str:
 def _objects(facts: TraceFacts) -> Iterator[str]:
     times = facts.has_timestamps
     if times:
-        yield from _received(facts)
+        for name, at_ns in receiving(facts):
+            yield _time(facts, name, at_ns)
         yield _model(facts)
         yield _time(facts, "REQUEST_START", facts.start_ns)
         queued_ns = facts.executions[0].times_ns.queued_ns if facts.executions else facts.start_ns
@@ -46,14 +42,6 @@ def _objects(facts: TraceFacts) -> Iterator[str]:
         yield _time(facts, "REQUEST_END", facts.answered_ns)
         for name, at_ns in facts.events:
             yield _time(facts, name, at_ns)
-
-
-def _received(facts: TraceFacts) -> Iterator[str]:
-    names = _RECEIVE.get(facts.protocol)
-    if names is not None:
-        began_ns = min(facts.began_ns or facts.received_ns, facts.received_ns)
-        yield _time(facts, names[0], began_ns)
-        yield _time(facts, names[1], facts.received_ns)
 
 
 def _model(facts: TraceFacts) -> str:

@@ -73,6 +73,9 @@ class TraceBeginner(Protocol):
     ) -> TracedSink | None:
         """Returns a sink that traces the request and wraps `sink`; None if it is not traced."""
 
+    def passes(self, model_name: str) -> bool:
+        """Count a request that is not traced; returns False if `begin` has to decide instead."""
+
 
 class Tracing:
     """Begins the traces of requests, and passes what was recorded to the exporter."""
@@ -129,6 +132,11 @@ class Tracing:
         facts.began_ns, facts.received_ns = origin.began_ns, request.received_ns
         facts.sampling = sampling
         return self._begin(facts, request, sink)
+
+    def passes(self, model_name: str) -> bool:
+        """Count a request that is not traced; returns False if `begin` has to decide instead."""
+        sampling = self.settings.sampling(model_name)
+        return sampling is None or sampling.passes_next()
 
     def begin_call(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
