@@ -13,8 +13,16 @@ from tests.e2e.waiting import eventually
 def objects(folder: Path) -> list[dict[str, Any]]:
     """All objects in the files of a folder, in the order of the files' names."""
     files = sorted(folder.glob("trace.json*"), key=lambda path: (len(path.name), path.name))
-    whole = [path for path in files if not path.name.endswith(".part")]
-    return [each for path in whole for each in json.loads(path.read_bytes())]
+    return [each for path in files if path.suffix != ".part" for each in _read(path)]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file; none while the server adds some."""
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_bytes())
+    except json.JSONDecodeError:
+        return []
+    return found
 
 
 class Traced:

@@ -282,7 +282,8 @@ def test_many_requests_at_once_are_sampled_as_one_by_one(server):
     change(server, {"trace_level": ["OFF"]})
     sent = (count // 16 + 1) * 16
 
-    assert eventually(lambda: len(requests(server.traces)) == sent // 100)
+    # Each front end counts its own.
+    assert eventually(lambda: sent // 100 - 2 < len(requests(server.traces)) <= sent // 100)
     for each in requests(server.traces):
         assert each.names == ALL_TIMES
     change(server, {"trace_level": None, "trace_rate": None, "log_frequency": None})

@@ -75,6 +75,17 @@ def test_file_that_was_moved_away_begins_anew(path):
     assert ids(path.with_suffix(".old")) == [1]
 
 
+def test_link_stays_a_link(path):
+    real = path.with_name("real.json")
+    path.symlink_to(real)
+    main = MainFile(str(path))
+    main.add(b'{"id":1}')
+    main.add(b'{"id":2}')
+
+    assert path.is_symlink()
+    assert ids(real) == [1, 2]
+
+
 def test_failed_addition_leaves_the_file_as_it_was(path, monkeypatch):
     main = MainFile(str(path))
     main.add(b'{"id":1}')

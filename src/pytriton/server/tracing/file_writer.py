@@ -115,37 +115,51 @@ class MainFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known: tuple[int, int, int] | None = None  # device, file and size
+        self._known: tuple[int, int, int] | None = None  # its device, number and size
 
     def add(self, data: bytes) -> None:
         """Add objects, separated by commas; raises OSError, and the file is as it was then."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        path = os.path.realpath(self._path)  # a link stays a link
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):  # a pipe or a terminal gets documents one by one
-                _write_all(descriptor, b"[%b]\n" % data)
-                return
-            size = found.st_size
-            if self._known != (found.st_dev, found.st_ino, size):  # not ours, or rotated
-                os.ftruncate(descriptor, 0)
-                size = 0
-            self._append(descriptor, data, size)
-            size = os.fstat(descriptor).st_size
-            self._known = (found.st_dev, found.st_ino, size)
+            found = pathlib.Path(path).stat()
+        except FileNotFoundError:
+            found = None
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            _write_document(path, data)
+            return
+        if found is not None and self._known == _identity(found):
+            self._append(path, data, found.st_size)
+        else:  # there is none, it is not ours, or ours was moved away
+            _write_whole(path, data)
+        self._known = _identity(pathlib.Path(path).stat())
+
+    def _append(self, path: str, data: bytes, size: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        start = size - 1  # in the place of the closing bracket
+        try:
+            os.lseek(descriptor, start, os.SEEK_SET)
+            try:
+                _write_all(descriptor, b",%b]" % data)
+            except OSError:
+                os.ftruncate(descriptor, start)
+                os.lseek(descriptor, start, os.SEEK_SET)
+                os.write(descriptor, b"]")
+                raise
         finally:
             os.close(descriptor)
 
-    def _append(self, descriptor: int, data: bytes, size: int) -> None:
-        start = max(0, size - 1)
-        os.lseek(descriptor, start, os.SEEK_SET)
-        try:
-            _write_all(descriptor, b"%b%b]" % (b"," if size else b"[", data))
-        except OSError:
-            os.ftruncate(descriptor, start)
-            if size:
-                os.lseek(descriptor, start, os.SEEK_SET)
-                os.write(descriptor, b"]")
-            raise
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size
+
+
+def _write_document(path: str, data: bytes) -> None:
+    """Write to a pipe or a terminal, which gets documents one by one."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        _write_all(descriptor, b"[%b]\n" % data)
+    finally:
+        os.close(descriptor)
 
 
 def _write_whole(path: str, data: bytes) -> None:
