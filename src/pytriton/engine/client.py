@@ -75,6 +75,15 @@ class EngineClient(Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; returns when it gets no new requests any more."""
 
+    async def register_model(self, name: str, url: str) -> None:
+        """Load a model from a folder that is in no repository; returns when it is ready."""
+
+    async def unregister_model(self, name: str) -> None:
+        """Unload such a model; returns when it has stopped."""
+
+    def registered_models(self) -> Answer[dict[str, str]]:
+        """Returns the folders of such models, by name."""
+
     def metrics_page(self) -> Answer[bytes]:
         """Returns the metrics in Prometheus' text format."""
 

@@ -20,6 +20,19 @@ class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
+class ModelRegistrations(Protocol):
+    """Loads models from folders that are in no repository. Called on the event loop."""
+
+    def listed(self) -> dict[str, str]:
+        """Returns the folders of all models that were added, by name."""
+
+    async def register(self, name: str, url: str) -> None:
+        """Load a model from a folder; returns when it is ready."""
+
+    async def unregister(self, name: str) -> None:
+        """Unload a model that was added; returns when it has stopped."""
+
+
 class ModelControl(Protocol):
     """Lists, loads and unloads models. Called on the event loop; raises ServerErrors."""
 

@@ -116,6 +116,12 @@ class Engine:
             self.on_bound_changed(model.spec.name)
         self.on_changed()
 
+    def forget(self, name: str) -> None:
+        """Remove all unloaded versions of a repository's model, which lookups would mention."""
+        for model in list(self._from_repositories.get(name, {}).values()):
+            if model.state is ModelState.UNAVAILABLE:
+                self.remove(model)
+
     def _on_model_changed(self) -> None:
         self._latest.clear()
         self.on_changed()

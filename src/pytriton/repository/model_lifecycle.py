@@ -128,6 +128,11 @@ class ModelLifecycle:
         """Let ensembles count this model as gone; it is unloaded as soon as they have followed."""
         self._wanted = None
 
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether it should not serve, and nobody is loading it."""
+        return self._wanted is None and not self._attempts
+
     # Ensembles
 
     @property

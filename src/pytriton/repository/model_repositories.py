@@ -20,6 +20,7 @@ from pytriton.repository.reading.layout import (
     read_files_state,
 )
 from pytriton.repository.reading.overrides import read_override
+from pytriton.repository.registrations import Registrations
 from pytriton.repository.settings import ControlMode, RepositorySettings
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class ModelRepositories:
         self._operations: set[asyncio.Task[None]] = set()
         self._poller = Poller(settings.poll_interval_s, self.poll_once)
         self._is_stopping = False
+        self.registrations = Registrations(self)
 
     async def start(self, report: Report | None = None) -> None:
         """Load the models that should serve from the start, and begin to poll if so configured.
@@ -97,7 +99,7 @@ class ModelRepositories:
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """Returns every known model version, or only those that are ready."""
         try:
-            places = self._finder.known()
+            places = self.registrations.merged(self._finder.known())
         except ServerError as error:
             logger.warning("the index lists loaded models only: %s", error.message)
             places = {}
@@ -127,6 +129,21 @@ class ModelRepositories:
     def is_ready(self) -> bool:
         """Returns whether every model that should be ready is ready."""
         return self._loads.table.is_ready() and not self._finder.problem
+
+    # For models that clients add; see `RepositoryControl`
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether clients may load models."""
+        return self._settings.control_mode is ControlMode.EXPLICIT
+
+    def knows(self, name: str) -> bool:
+        """Returns whether a model of this name is served, or should have been."""
+        return name in self._models.lifecycles or self._models.is_bound(name)
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Wait until models that were unloaded have stopped, and drop all records of them."""
+        await self._run(self._models.forget(names))
 
     @property
     def load_dependencies(self) -> LoadDependencies:
@@ -204,7 +221,7 @@ class ModelRepositories:
             task.exception()  # marks it as retrieved; it was logged already
 
     async def _find(self) -> dict[str, list[ModelPlace]]:
-        return await asyncio.to_thread(self._finder.find)
+        return self.registrations.merged(await asyncio.to_thread(self._finder.find))
 
     async def _load_all(
         self,

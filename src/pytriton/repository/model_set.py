@@ -149,6 +149,24 @@ class ModelSet:
         await asyncio.gather(*(self.lifecycles[name].unload() for name in others))
         await self._refresh_all(above)  # one that was loaded again meanwhile
 
+    async def forget(self, names: Iterable[str]) -> None:
+        """Wait until models that nobody wants have stopped, and drop all records of them."""
+        unwanted = {
+            name: lifecycle
+            for name in names
+            if (lifecycle := self.lifecycles.get(name)) is not None and lifecycle.is_unwanted
+        }
+        await asyncio.gather(*(each.stop(None) for each in unwanted.values()))
+        for name, lifecycle in unwanted.items():
+            if self.lifecycles.get(name) is lifecycle and lifecycle.is_unwanted:
+                del self.lifecycles[name]
+                self.loads.table.forget(name)
+                self._engine.forget(name)
+
+    def is_bound(self, name: str) -> bool:
+        """Returns whether a process has bound a model of this name."""
+        return self._engine.is_bound(name)
+
     async def stop(self, timeout_s: float | None) -> None:
         """Stop all models; those of steps after the ensembles, whose last requests need them."""
         end = None if timeout_s is None else self._loop.time() + timeout_s

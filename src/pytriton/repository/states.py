@@ -54,6 +54,11 @@ class StateTable:
         else:
             self._problems.pop(name, None)
 
+    def forget(self, name: str) -> None:
+        """Drop a model that is not there any more."""
+        self._versions.pop(name, None)
+        self._problems.pop(name, None)
+
     def is_ready(self) -> bool:
         """Returns whether all models are ready, except for those unloaded on purpose."""
         states = (state for versions in self._versions.values() for state in versions.values())

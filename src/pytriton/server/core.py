@@ -23,7 +23,7 @@ from pytriton.server.tracing.tracing import Tracing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytriton.engine.control import ModelControl
+    from pytriton.engine.control import ModelControl, ModelRegistrations
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import ServerOptions
 
@@ -69,6 +69,11 @@ class Core:
     def control(self) -> ModelControl:
         """Lists, loads and unloads models for clients."""
         return self.bound_models
+
+    @property
+    def registrations(self) -> ModelRegistrations | None:
+        """Adds models for clients, from folders that they name; None: it cannot."""
+        return None
 
     def custom_metrics(self) -> Iterable[Family]:
         """Returns the custom metrics of models."""

@@ -31,7 +31,7 @@ from pytriton.server.metrics.page import custom_families, server_family_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytriton.engine.control import ModelControl
+    from pytriton.engine.control import ModelControl, ModelRegistrations
     from pytriton.repository.loading.plans import BackendLoader
     from pytriton.repository.model_repositories import Report
     from pytriton.server.metrics.exposition import Family
@@ -117,6 +117,11 @@ class RepositoryCore(Core):
     def control(self) -> ModelControl:
         """See `Core`."""
         return self._control
+
+    @property
+    def registrations(self) -> ModelRegistrations:
+        """See `Core`."""
+        return self.repositories.registrations
 
     def custom_metrics(self) -> Iterable[Family]:
         """See `Core`."""

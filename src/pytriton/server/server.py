@@ -70,6 +70,7 @@ class Server:
             self._front_end = FrontEnd(client, options, loop, core.tracing)
         self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
         client.metrics_page = self._metrics.page
+        client.registrations = core.registrations
         self._acceptors: list[Acceptor] = []
         self._ports: dict[Service, int] = {}
         self.metrics_port = 0

@@ -17,6 +17,7 @@ from pytriton.protos import model_config_pb2
 from pytriton.repository.reading.layout import (
     ChooseVersions,
     ModelPlace,
+    RenamedPlace,
     contained_file,
     is_inside,
     select_versions,
@@ -73,7 +74,7 @@ def read_config(
         config = config_from_override(override)
     else:
         config = _config_from_file(place.directory, config_name, is_required=not may_complete)
-    if config.name and config.name != name:
+    if config.name and config.name != name and not isinstance(place, RenamedPlace):
         raise InvalidArgumentError(
             f"unexpected directory name '{name}' for model '{config.name}', "
             "directory name must equal model name"

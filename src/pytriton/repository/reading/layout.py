@@ -84,6 +84,10 @@ class ModelPlace(msgspec.Struct, frozen=True):
         """Give up a fetched place, which was not loaded."""
 
 
+class RenamedPlace(ModelPlace, frozen=True):
+    """The directory of a model that has another name than its directory and its configuration."""
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """The times and sizes of a model's files at one moment, as texts to compare."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytriton.errors import InvalidArgumentError, NotFoundError
 from pytriton.server.api.documents import statistics_of
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.tracing.settings import TraceService
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytriton.engine.client import Answer
-    from pytriton.engine.control import IndexEntry, ModelControl
+    from pytriton.engine.control import IndexEntry, ModelControl, ModelRegistrations
     from pytriton.engine.engine import Engine
     from pytriton.server.tracing.settings import TraceSettings
 
@@ -38,6 +39,7 @@ class LocalClient:
         self.find = engine.find
         self.ready_versions = engine.ready_versions
         self.ready_models = engine.ready_models
+        self.registrations: ModelRegistrations | None = None  # set by the owner, if it has some
         self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
         self.infer = engine.infer
         self.is_serving = readiness.is_serving
@@ -70,6 +72,24 @@ class LocalClient:
         """See `EngineClient`."""
         await self._control.unload(name, unload_dependents=unload_dependents)
         await self._settle()
+
+    async def register_model(self, name: str, url: str) -> None:
+        """See `EngineClient`."""
+        if self.registrations is None:
+            raise InvalidArgumentError("this server has no model repositories")
+        await self.registrations.register(name, url)
+        await self._settle()
+
+    async def unregister_model(self, name: str) -> None:
+        """See `EngineClient`."""
+        if self.registrations is None:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        await self.registrations.unregister(name)
+        await self._settle()
+
+    def registered_models(self) -> dict[str, str]:
+        """See `EngineClient`."""
+        return {} if self.registrations is None else self.registrations.listed()
 
     async def _settle(self) -> None:
         """Wait until every front end knows the change: the client may use another one next."""

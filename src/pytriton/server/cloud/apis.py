@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytriton.server.api.services import Service
 from pytriton.server.cloud import sagemaker, vertex_ai
 from pytriton.server.cloud.api import CloudApi
+from pytriton.server.cloud.sagemaker_models import SageMakerModels
 
 if TYPE_CHECKING:
     from pytriton.engine.client import EngineClient
@@ -26,11 +27,12 @@ def make_cloud_api(
 ) -> CloudApi:
     """Returns what answers the requests of a cloud provider."""
     if service is Service.SAGEMAKER:
+        models = SageMakerModels(api, engine)
         return CloudApi(
             api,
             sagemaker.SageMakerRoutes(options.sagemaker_options),
             sagemaker.BINARY_TYPE,
-            {},
+            {"models": models.models, "model": models.model},
             sagemaker.SageMakerConnection,
         )
     assert service is Service.VERTEX_AI, service

@@ -4,10 +4,18 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from pytriton.server.cloud.translation import NOT_FOUND, HttpTarget, binary_type, infer_target
+from pytriton.server.cloud.sagemaker_models import OUT_OF_MEMORY, is_out_of_memory
+from pytriton.server.cloud.translation import (
+    NOT_FOUND,
+    HttpTarget,
+    OwnTarget,
+    binary_type,
+    infer_target,
+)
 from pytriton.server.http.connection import HttpConnection
-from pytriton.server.http.routes import request_path
+from pytriton.server.http.routes import Endpoint, Route, request_path
 from pytriton.server.http.text import JSON_TYPE
 
 if TYPE_CHECKING:
@@ -21,6 +29,11 @@ if TYPE_CHECKING:
 BINARY_TYPE = binary_type(b"sagemaker")
 
 _RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
+_MODELS = b"/models/"
+_MODEL = Endpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
+_ALL_MODELS = OwnTarget(
+    Route(Endpoint("models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"})))
+)
 _HEADER_LENGTH = b"Inference-Header-Content-Length: "
 
 
@@ -32,6 +45,7 @@ class SageMakerRoutes:
     def __init__(self, options: SageMakerOptions) -> None:
         self._ping = f"/v2/health/{options.ping_mode}".encode()
         self._invocations = infer_target(options.default_model, options.inference_type)
+        self._inference_type = options.inference_type.encode()
 
     def translate(self, head: RequestHead) -> Translation:
         """Returns what a request asks for."""
@@ -40,6 +54,20 @@ class SageMakerRoutes:
             return HttpTarget(head.method, self._ping)
         if path == b"/invocations":
             return HttpTarget(head.method, self._invocations)
+        if path is not None and (path + b"/").startswith(_MODELS):
+            return self._of_models(head, *path[len(_MODELS) :].partition(b"/"))
+        return NOT_FOUND
+
+    def _of_models(
+        self, head: RequestHead, name: bytes, slash: bytes, action: bytes
+    ) -> Translation:
+        if not (name or slash):
+            return _ALL_MODELS
+        if name and not slash:
+            return OwnTarget(Route(_MODEL, unquote(name, errors="surrogateescape")))
+        if name and action == b"invoke":
+            # The name is SageMaker's. What its client wrote, which a header has, is for the log.
+            return HttpTarget(head.method, b"/v2/models/%b/%b" % (name, self._inference_type))
         return NOT_FOUND
 
 
@@ -58,3 +86,10 @@ class SageMakerConnection(HttpConnection):
             line, _, headers = headers.partition(b"\r\n")
             content_type = _RESPONSE_TYPE + line[len(_HEADER_LENGTH) :]
         super().respond(status, parts, content_type, headers)
+
+    def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
+        """See `HttpConnection`; a model that SageMaker manages may tell that memory is short."""
+        request = self._current
+        if request is not None and request.head.target.startswith(_MODELS):
+            status = OUT_OF_MEMORY if is_out_of_memory(message) else status
+        super().respond_error(status, message, headers)

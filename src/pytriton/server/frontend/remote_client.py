@@ -118,6 +118,19 @@ class RemoteClient:
         """See `EngineClient`."""
         await self.link.ask("unload", name=name, unload_dependents=unload_dependents)
 
+    async def register_model(self, name: str, url: str) -> None:
+        """See `EngineClient`."""
+        await self.link.ask("register_model", name=name, url=url)
+
+    async def unregister_model(self, name: str) -> None:
+        """See `EngineClient`."""
+        await self.link.ask("unregister_model", name=name)
+
+    async def registered_models(self) -> dict[str, str]:
+        """See `EngineClient`."""
+        answer: dict[str, str] = await self.link.ask("registered_models")
+        return answer
+
     async def metrics_page(self) -> bytes:
         """See `EngineClient`."""
         answer: bytes = await self.link.ask("metrics_page")

@@ -70,8 +70,11 @@ _QUESTIONS = frozenset(
         "load",
         "metrics_page",
         "problem",
+        "register_model",
+        "registered_models",
         "statistics",
         "unload",
+        "unregister_model",
     }
 )
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from pytriton.dtypes import Buffer
     from pytriton.engine.client import Answer, EngineClient
     from pytriton.server.api.background import Background
     from pytriton.server.codec.pool import CodecPool
@@ -192,6 +193,10 @@ class HttpApi(HttpHandler):
         """Start a coroutine that answers; it is not cancelled if the client disconnects."""
         self.tasks.start(_answer_errors(connection, lambda: work))
         return Exchange()
+
+    def settings_body(self, request: HttpRequest) -> Buffer:
+        """Returns the body of a request with a few options; see `Bodies.settings`."""
+        return self._bodies.settings(request)
 
     # Endpoints
 
