@@ -35,12 +35,13 @@ def memory(pid: int) -> Memory:
 
 def idle_cpu_percent(pid: int, seconds: float) -> float:
     """Percent of one core that the tree uses while nobody asks it anything."""
-    before = _cpu_seconds(pid)
+    before = cpu_seconds(pid)
     begin = time.perf_counter()
     time.sleep(seconds)
-    return 100 * (_cpu_seconds(pid) - before) / (time.perf_counter() - begin)
+    return 100 * (cpu_seconds(pid) - before) / (time.perf_counter() - begin)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """Processor time that the tree has used so far."""
     times = [process.cpu_times() for process in process_tree(pid)]
     return float(sum(item.user + item.system for item in times))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: serve_models.py HTTP_PORT [--cache]   (gRPC on the next port, metrics on the one after).
+"""Usage: serve_models.py HTTP_PORT [--cache | JSON]   (gRPC on the next port, then metrics).
 
 Serves the measured models with whichever `pytriton` the interpreter has: ours or NVIDIA's. With
 --cache it serves AddSub and AddSubCached instead, the same function without and with the cache.
+JSON has more fields of TritonConfig.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -83,7 +85,10 @@ def bind_cached(triton: Triton) -> None:
 def main() -> None:
     port, *options = sys.argv[1:]
     http_port = int(port)
-    config = TritonConfig(http_port=http_port, grpc_port=http_port + 1, metrics_port=http_port + 2)
+    fields = json.loads(options[0]) if options and options[0].startswith("{") else {}
+    config = TritonConfig(
+        http_port=http_port, grpc_port=http_port + 1, metrics_port=http_port + 2, **fields
+    )
     if "--cache" in options:
         config.cache_config = [f"local,size={CACHE_BYTES}"]
     with Triton(config=config) as triton:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from tests.operations_differential.asking import int32_request, metrics, over_http
-from tests.operations_differential.server import Observation, Server
-from tests.operations_differential.surface import Case, Surface
+from tests.operations_differential.cases_metrics_counts import COUNT_CASES
+from tests.operations_differential.cases_metrics_options import OPTION_CASES
+from tests.operations_differential.metrics_models import write_observed
+from tests.operations_differential.surface import Setup, Surface
 
-
-def successes(server: Server) -> Observation:
-    over_http(server, *int32_request())
-    return metrics(server, "nv_inference_request_success")
-
-
-SURFACE = Surface("metrics", cases=(Case("successful requests", successes),))
+SURFACE = Surface(
+    "metrics",
+    cases=(*COUNT_CASES, *OPTION_CASES),
+    setup=Setup(models=write_observed, options=("--model-control-mode=explicit", "--load-model=*")),
+)

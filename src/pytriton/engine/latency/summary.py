@@ -32,11 +32,10 @@ class Summary:
     is the time divided by `SLICE_NS`.
     """
 
-    __slots__ = ("_slice", "_slices", "_values", "count", "total")
+    __slots__ = ("_slice", "_slices", "_values", "count")
 
     def __init__(self) -> None:
         self.count = 0  # of all values since the start, not only of the window
-        self.total = 0
         self._slice = -1
         self._values: dict[int, int] = {}  # of this slice
         self._slices: deque[tuple[int, dict[int, int]]] = deque(maxlen=SLICES)
@@ -47,7 +46,6 @@ class Summary:
             self._slice, self._values = now_slice, {}
             self._slices.append((now_slice, self._values))
         self.count += count
-        self.total += value * count
         if value > _LARGEST_EXACT:
             shift = value.bit_length() - _EXACT_BITS
             value = value >> shift << shift

@@ -85,7 +85,12 @@ def _bound_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 
 def summary_lines(
-    name: str, labels: str, ranks: Sequence[float], values: Sequence[Number], sums: tuple[int, int]
+    name: str,
+    labels: str,
+    ranks: Sequence[float],
+    values: Sequence[Number],
+    count: int,
+    total: Number,
 ) -> str:
     """Returns the lines of one summary.
 
@@ -94,15 +99,16 @@ def summary_lines(
         labels: The text between the braces; not empty.
         ranks: The quantiles.
         values: The value of each of them.
-        sums: The number of all values, and their sum.
+        count: The number of all values.
+        total: Their sum.
     """
     quantiles = [
         f'{name}{{{labels},quantile="{number_text(rank)}"}} {number_text(value)}\n'
         for rank, value in zip(ranks, values, strict=True)
     ]
     return (
-        f"{name}_count{{{labels}}} {sums[0]}\n"
-        f"{name}_sum{{{labels}}} {sums[1]}\n{''.join(quantiles)}"
+        f"{name}_count{{{labels}}} {count}\n"
+        f"{name}_sum{{{labels}}} {number_text(total)}\n{''.join(quantiles)}"
     )
 
 

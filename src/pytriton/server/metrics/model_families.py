@@ -10,7 +10,7 @@ from pytriton.engine.latency import latencies as names
 from pytriton.engine.latency.histogram import Histogram, count_within
 from pytriton.engine.latency.latencies import Latencies, Summaries
 from pytriton.engine.latency.summary import Summary
-from pytriton.engine.stats import FailureReason, InferenceDurations
+from pytriton.engine.stats import Duration, FailureReason, InferenceDurations
 from pytriton.server.api.documents import ReportedModel
 from pytriton.server.metrics.exposition import (
     Number,
@@ -125,7 +125,10 @@ def _batch_sizes(reading: Reading) -> str:
 
 
 def _summary(
-    name: str, help_text: str, summary: Callable[[Summaries], Summary | None]
+    name: str,
+    help_text: str,
+    summary: Callable[[Summaries], Summary | None],
+    duration: Callable[[InferenceDurations], Duration],
 ) -> ModelFamily:
     def lines(reading: Reading) -> str:
         latencies = reading.latencies
@@ -136,7 +139,8 @@ def _summary(
             return ""
         ranks = [quantile.rank for quantile in latencies.summaries.quantiles]
         values = counted.values_at(ranks, latencies.time_slice())
-        return summary_lines(name, reading.labels, ranks, values, (counted.count, counted.total))
+        total = duration(reading.durations).ns // 1000
+        return summary_lines(name, reading.labels, ranks, values, counted.count, total)
 
     return ModelFamily(name, "summary", help_text, lines)
 
@@ -276,35 +280,42 @@ SUMMARIES = (
         "nv_inference_request_summary_us",
         f"Summary of inference request duration in microseconds {_WITH_CACHED}",
         lambda summaries: summaries.request,
+        lambda durations: durations.success,
     ),
     _summary(
         "nv_inference_queue_summary_us",
         f"Summary of inference queuing duration in microseconds {_WITH_CACHED}",
         lambda summaries: summaries.queue,
+        lambda durations: durations.queue,
     ),
     _summary(
         "nv_inference_compute_input_summary_us",
         _COMPUTE_HELP["input"],
         lambda summaries: summaries.compute_input,
+        lambda durations: durations.compute_input,
     ),
     _summary(
         "nv_inference_compute_infer_summary_us",
         _COMPUTE_HELP["infer"],
         lambda summaries: summaries.compute_infer,
+        lambda durations: durations.compute_infer,
     ),
     _summary(
         "nv_inference_compute_output_summary_us",
         _COMPUTE_HELP["output"],
         lambda summaries: summaries.compute_output,
+        lambda durations: durations.compute_output,
     ),
     _summary(
         "nv_cache_hit_summary_per_model",
         "Summary of cache hit counts/durations per model, in microseconds.",
         lambda summaries: summaries.cache_hit,
+        lambda durations: durations.cache_hit,
     ),
     _summary(
         "nv_cache_miss_summary_per_model",
         "Summary of cache miss counts/durations per model, in microseconds.",
         lambda summaries: summaries.cache_miss,
+        lambda durations: durations.cache_miss,
     ),
 )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of a real server: every kind of request is in its distributions."""
+
+from __future__ import annotations
+
+import queue
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+
+from tests.e2e.http_client import call
+from tests.repository_e2e.model_files import DECOUPLED, config, decoupled_code, ensemble, model
+
+BUCKETS = """model_metrics { metric_control [
+    { metric_identifier { family: "nv_inference_first_response_histogram_ms" }
+      histogram_options { buckets: [ 5000, 60000 ] } },
+    { metric_identifier { family: "nv_inference_batch_size" }
+      histogram_options { buckets: [ 3 ] } } ] }"""
+FLAGS = (
+    "--cache-config=local,size=1048576",
+    "--metrics-config=histogram_latencies=true",
+    "--metrics-config=summary_latencies=true",
+)
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server):
+    models = {
+        "many": model(settings=config("dynamic_batching { }")),
+        "cached": model(settings=config("response_cache { enable: true }")),
+        "stream": model(
+            decoupled_code("send(x)\ntime.sleep(0.05)\nsend(x)"),
+            config(DECOUPLED + BUCKETS, max_batch_size=0),
+        ),
+        "chain": ensemble("many", "many"),
+    }
+    return start_module_server(models, flags=FLAGS).await_ports()
+
+
+def value(server, name, model_name, more=""):
+    """A value of the page; `more` are the labels after the version."""
+    page = call(server.metrics_port, "/metrics").body.decode()
+    found = re.search(
+        rf'^{name}{{model="{model_name}",version="1"{more}}} (\S+)$', page, re.MULTILINE
+    )
+    assert found is not None, page
+    return float(found[1])
+
+
+def consume_stream(server, model_name):
+    """Send one request on a stream, and wait for the end of its responses."""
+    answers = queue.Queue()
+    tensor = grpc_client.InferInput("X", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    with server.grpc_client() as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer(model_name, [tensor], enable_empty_final_response=True)
+        is_final = False
+        while not is_final:
+            result, error = answers.get(timeout=60)
+            assert error is None
+            is_final = result.get_response().parameters["triton_final_response"].bool_param
+
+
+def counts(server, model_name):
+    return {
+        name: value(server, f"nv_inference_{name}_latency_seconds_count", model_name)
+        for name in ("request", "queue", "compute")
+    }
+
+
+def test_requests_of_a_crowd_are_all_in_the_histograms(server):
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: server.infer("many", number), range(200)))
+
+    assert counts(server, "many") == {"request": 200, "queue": 200, "compute": 200}
+    assert value(server, "nv_inference_request_success", "many") == 200
+    assert value(server, "nv_inference_batch_size_sum", "many") == 200
+    executions = value(server, "nv_inference_exec_count", "many")
+    assert value(server, "nv_inference_batch_size_count", "many") == executions
+    assert value(server, "nv_inference_request_summary_us_count", "many") == 200
+    assert value(server, "nv_inference_first_response_histogram_ms_count", "many") == 200
+    seconds = value(server, "nv_inference_request_latency_seconds_sum", "many")
+    assert seconds == pytest.approx(
+        value(server, "nv_inference_request_duration_us", "many") / 1e6, abs=1e-5
+    )
+
+
+def test_cached_answers_are_requests_without_a_queue(server):
+    for _ in range(3):
+        server.infer("cached", 1)
+
+    assert counts(server, "cached") == {"request": 3, "queue": 1, "compute": 1}
+    assert value(server, "nv_cache_hit_summary_per_model_count", "cached") == 2
+    assert value(server, "nv_cache_miss_summary_per_model_count", "cached") == 1
+
+
+def test_stream_is_counted_at_its_first_response_and_at_its_end(server):
+    consume_stream(server, "stream")
+
+    first_ms = value(server, "nv_inference_first_response_histogram_ms_sum", "stream")
+    whole_s = value(server, "nv_inference_request_latency_seconds_sum", "stream")
+    assert 0 < first_ms < whole_s * 1000 - 45
+    bucket = "nv_inference_first_response_histogram_ms_bucket"
+    assert value(server, bucket, "stream", ',le="60000"') == 1
+    assert value(server, "nv_inference_batch_size_bucket", "stream", ',le="3"') == 1
+
+
+def test_ensemble_has_distributions_of_its_own(server):
+    for number in range(5):
+        server.infer("chain", number)
+
+    assert counts(server, "chain") == {"request": 5, "queue": 5, "compute": 5}
+    assert value(server, "nv_inference_batch_size_count", "chain") == 5

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard, the alert rules and the page on metrics ask only for what a server shows."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from pytriton.engine.config import config_from_text, normalise_config, validate_config
+from pytriton.engine.latency.latencies import Latencies, LatencyPlan
+from pytriton.engine.stats import ModelStatistics
+from pytriton.server.command.parser import parse
+from pytriton.server.metrics.gpus import GpuReading
+from pytriton.server.metrics.page import MetricsPage, server_family_names
+from pytriton.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
+from tests.fakes import model_spec
+from tests.snippets import snippets
+
+REPOSITORY = pathlib.Path(__file__).parent.parent
+DASHBOARD = json.loads((REPOSITORY / "deploy/grafana/pytriton.json").read_text())
+ALERTS = (REPOSITORY / "deploy/prometheus/alerts.yml").read_text()
+PAGE = REPOSITORY / "docs/metrics.md"
+NAME = re.compile(r"\bnv_\w+")
+LABELS = re.compile(r"(?:by|on) \(([^)]*)\)")
+OF_PROMETHEUS = {"instance"}
+
+
+class FakeModel:
+    running_count = 0
+
+    def __init__(self, plan, **spec):
+        self.spec = model_spec(**spec)
+        self.statistics = ModelStatistics(latencies=Latencies(plan, self.spec))
+
+
+def shown() -> str:
+    """A page with every family."""
+    plan = LatencyPlan(first_responses=True, quantiles=DEFAULT_QUANTILES)
+    page = MetricsPage(MetricsOptions(latencies=plan))
+    texts = page.begin()
+    texts.add(FakeModel(plan, name="plain"))
+    texts.add(FakeModel(plan, name="caching", response_cache=True))
+    return b"".join(page.finish(texts, (), [GpuReading("GPU", 1.0, 1, 1, 1.0, 1.0, 1.0)])).decode()
+
+
+SHOWN = shown()
+SERIES = {re.split(r"[{ ]", line)[0] for line in SHOWN.splitlines() if not line.startswith("#")}
+SHOWN_LABELS = set(re.findall(r"(\w+)=\"", SHOWN))
+
+
+def expressions() -> list[str]:
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    rules = re.findall(r"expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels):)", ALERTS, re.DOTALL)
+    return asked + [" ".join(rule.split()) for rule in rules]
+
+
+def test_all_expressions_are_found():
+    assert len(expressions()) > 35
+    assert ALERTS.count("expr:") == ALERTS.count("alert:") == 8
+    assert DASHBOARD["templating"]["list"][1]["query"]["query"].startswith("label_values(nv_")
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_expression_asks_for_series_and_labels_that_exist(expression):
+    names = set(NAME.findall(expression))
+    labels = {label.strip() for found in LABELS.findall(expression) for label in found.split(",")}
+    matched = set(re.findall(r"(\w+)(?:=~|!=|=)\"", expression)) - {"job"}
+
+    assert names or expression.startswith("up{")
+    assert names <= SERIES
+    assert labels | matched <= SHOWN_LABELS | OF_PROMETHEUS
+    assert expression.count("(") == expression.count(")")
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_expression_takes_rates_of_counters_only(expression):
+    kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", SHOWN))
+    for name in re.findall(r"(?:rate|increase)\((nv_\w+)", expression):
+        family = re.sub(r"_(bucket|sum|count)$", "", name)
+        assert kinds.get(name, kinds.get(family)) in ("counter", "histogram")
+
+
+def test_panels_do_not_overlap():
+    cells = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not own & cells
+        assert place["x"] + place["w"] <= 24
+        cells |= own
+
+
+def test_page_names_every_family_and_no_other():
+    named = set(re.findall(r"`(nv_\w+)`", PAGE.read_text()))
+
+    assert named == server_family_names()
+
+
+def test_configurations_of_the_page_are_valid():
+    blocks = snippets(PAGE, "")
+
+    assert len(blocks) == 2
+    for block in blocks:
+        text = f'name: "m" backend: "python" {block.text}'
+        validate_config(normalise_config(config_from_text(text, "config.pbtxt")))
+
+
+def test_commands_of_the_page_are_accepted():
+    lines = [line for block in snippets(PAGE, "shell") for line in block.text.splitlines()]
+    commands = [shlex.split(line) for line in lines]
+
+    assert commands
+    for program, *arguments in commands:
+        assert program == "tritonserver"
+        assert parse(arguments)
