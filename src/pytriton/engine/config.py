@@ -156,6 +156,7 @@ def spec_from_config(
     version: int,
     labels: Mapping[str, tuple[str, ...]] | None = None,
     initial_states: Mapping[str, bytes] | None = None,
+    namespace: str = "",
 ) -> ModelSpec:
     """Make the specification by which the engine serves a version of a model.
 
@@ -164,6 +165,7 @@ def spec_from_config(
         version: the version that is loaded.
         labels: names of classes, by output.
         initial_states: contents of the files of initial states, by the input of the state.
+        namespace: the repository, if models of several may have the same name.
 
     Returns:
         The record that front ends and schedulers read.
@@ -192,6 +194,7 @@ def spec_from_config(
         metric_tags=dict(config.metric_tags),
         histogram_buckets=histogram_buckets(config),
         gpu=_only_gpu(config),
+        namespace=namespace,
     )
 
 

@@ -18,6 +18,7 @@ class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     state: str = ""
     reason: str = ""
+    namespace: str = ""  # its repository, if models of several may have the same name
 
 
 class ModelRegistrations(Protocol):

@@ -82,7 +82,8 @@ def dispatch_error(model_name: str, error: Exception) -> ServerError:
 def not_ready_error(spec: ModelSpec) -> ServerError:
     """Returns the error for the requests that wait when a model ends."""
     return UnavailableError(
-        f"Request for unknown model: '{spec.name}' version {spec.version} is not at ready state"
+        f"Request for unknown model: '{spec.identifier}' version {spec.version} is not at ready "
+        "state"
     )
 
 

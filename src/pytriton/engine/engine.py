@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.delivery import refuse
 from pytriton.engine.latency.latencies import plan_latencies
+from pytriton.engine.model_spec import identifier_of
 from pytriton.engine.model_state import ModelState
 from pytriton.engine.string_count import StringCounter
 from pytriton.engine.validation import UncountedStringsError, validate
@@ -44,11 +45,18 @@ class Engine:
     """All models of a server."""
 
     def __init__(
-        self, *, strict_readiness: bool = True, latency_plan: LatencyPlan | None = None
+        self,
+        *,
+        strict_readiness: bool = True,
+        latency_plan: LatencyPlan | None = None,
+        namespacing: bool = False,
     ) -> None:
-        # By name and version. While a model is bound, it hides repository models of the same name.
+        # By identifier and version. While a model is bound, its name means no other model.
         self._bound: dict[str, dict[int, ServedModel]] = {}
         self._from_repositories: dict[str, dict[int, ServedModel]] = {}
+        # The identifiers that a name may mean, of models with a namespace.
+        self._namesakes: dict[str, set[str]] = {}
+        self.namespacing = namespacing
         self._strict_readiness = strict_readiness
         self._latency_plan = latency_plan  # None: only sums of latencies are recorded
         self._strings = StringCounter()
@@ -83,7 +91,9 @@ class Engine:
     def add(self, model: ServedModel) -> None:
         """Register a model that is being loaded, in place of an earlier model of this version."""
         registry = self._bound if model.is_bound else self._from_repositories
-        versions = registry.setdefault(model.spec.name, {})
+        versions = registry.setdefault(model.spec.identifier, {})
+        if model.spec.namespace:
+            self._namesakes.setdefault(model.spec.name, set()).add(model.spec.identifier)
         replaced = versions.get(model.spec.version)
         if replaced is not None and replaced.is_bound:
             self._draining.add(replaced)  # until the process that bound it unbinds it
@@ -107,11 +117,12 @@ class Engine:
         self._latest.clear()
         self._draining.discard(model)
         registry = self._bound if model.is_bound else self._from_repositories
-        versions = registry.get(model.spec.name, {})
+        versions = registry.get(model.spec.identifier, {})
         if versions.get(model.spec.version) is model:
             del versions[model.spec.version]
             if not versions:
-                del registry[model.spec.name]
+                del registry[model.spec.identifier]
+                self._namesakes.get(model.spec.name, set()).discard(model.spec.identifier)
         if model.is_bound:
             self.on_bound_changed(model.spec.name)
         self.on_changed()
@@ -173,7 +184,25 @@ class Engine:
         return name in self._bound
 
     def _versions(self, name: str) -> dict[int, ServedModel]:
-        return self._bound.get(name) or self._from_repositories.get(name, {})
+        """Returns the versions of the model that a name means; none if it means none or several."""
+        versions = self._bound.get(name) or self._from_repositories.get(name)
+        if versions is None:
+            meant = self._meant(name)
+            versions = self._from_repositories[meant[0]] if len(meant) == 1 else {}
+        return versions
+
+    def _meant(self, name: str) -> list[str]:
+        """Returns the identifiers that a name means: those of this name that should serve."""
+        return [each for each in self._namesakes.get(name, ()) if self._is_wanted(each)]
+
+    def _is_wanted(self, identifier: str) -> bool:
+        versions = self._from_repositories.get(identifier, {}).values()
+        return not all(model.is_withdrawn for model in versions)
+
+    def nearest(self, name: str, namespace: str) -> str:
+        """Returns by which name a model of a namespace finds another: one of its own namespace."""
+        own = identifier_of(namespace, name)
+        return own if own != name and name not in self._bound and self._is_wanted(own) else name
 
     # Lookup
 
@@ -185,21 +214,34 @@ class Engine:
                 return model
         versions = self._versions(name)
         if not versions:
-            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+            raise self._unknown(name)
         if version:
-            return self._lookup_version(name, versions, parse_version(version))
+            return self._lookup_version(versions, parse_version(version))
         ready = [number for number, model in versions.items() if model.state is ModelState.READY]
         if not ready:
             reasons = _reasons(versions.values())
             raise NotFoundError(
-                f"Request for unknown model: '{name}' has no available versions{reasons}"
+                f"Request for unknown model: '{_identifier(versions)}' has no available "
+                f"versions{reasons}"
             )
         self._latest[name] = versions[max(ready)]
         return self._latest[name]
 
-    def _lookup_version(
-        self, name: str, versions: dict[int, ServedModel], version: int
-    ) -> ServedModel:
+    def _unknown(self, name: str) -> ServerError:
+        """Returns the error for a name that means no model, or several."""
+        if name not in self._namesakes:
+            kind = InvalidArgumentError if self.namespacing else NotFoundError
+            return kind(f"Request for unknown model: '{name}' is not found")
+        meant = self._meant(name)
+        if not meant:
+            return NotFoundError(f"Identifier of model '{name}' is not found in global map")
+        return InvalidArgumentError(
+            f"There are {len(meant)} identifiers of model '{name}' in global map, model namespace "
+            "must be provided to resolve ambiguity."
+        )
+
+    def _lookup_version(self, versions: dict[int, ServedModel], version: int) -> ServedModel:
+        name = _identifier(versions)
         model = versions.get(version)
         if model is None:
             raise NotFoundError(
@@ -319,6 +361,10 @@ class Engine:
             self._strings.count(inference, partial(self.submit_to, model))
         except ServerError as error:
             refuse(inference, error)
+
+
+def _identifier(versions: dict[int, ServedModel]) -> str:
+    return next(iter(versions.values())).spec.identifier
 
 
 def _reasons(models: Iterable[ServedModel]) -> str:

@@ -7,6 +7,7 @@ import enum
 from math import prod
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from pytriton.dtypes import DataType
 from pytriton.messages import ParameterValue
@@ -131,6 +132,16 @@ def sequence_parameters(correlation_id: int | str, flags: int) -> dict[str, Para
     }
 
 
+def identifier_of(namespace: str, name: str) -> str:
+    """Returns how a model is told from those of the same name in other namespaces, as Triton does.
+
+    Args:
+        namespace: Empty for models without one.
+        name: Its name.
+    """
+    return f"{namespace}::{name}" if namespace else name
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A model version as the engine serves it."""
 
@@ -150,6 +161,12 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     metric_tags: dict[str, str] = {}  # labels of its metrics, whose names get a `_` in front
     histogram_buckets: dict[str, tuple[float, ...]] = {}  # chosen ones, by metric family
     gpu: int | None = None  # the device of all its instances, if that is one GPU
+    namespace: str = ""  # its repository, if models of several repositories may have one name
+    identifier: str = ""  # how the engine tells it from all others; made of the two names
+
+    def __post_init__(self) -> None:
+        """Set the identifier once, as requests read it."""
+        force_setattr(self, "identifier", identifier_of(self.namespace, self.name))
 
     @property
     def answer_parameters(self) -> dict[str, ParameterValue] | None:

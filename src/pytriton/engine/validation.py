@@ -61,17 +61,17 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
         shape, dtype = tensor.shape, tensor.dtype
         dims = shape[1:] if is_batched else shape
         if dtype is not expected.dtype:
-            _refuse_dtype(request, tensor, expected)
+            _refuse_dtype(request, tensor, expected, spec)
         if not _fits(dims, expected.dims) if expected.has_variable_dims else dims != expected.dims:
             _refuse_shape(request, tensor, expected, spec)
         if dtype is dtypes.BYTES:
-            _check_strings(request, tensor)
+            _check_strings(request, tensor, spec)
         elif len(tensor.data) != prod(shape) * dtype.itemsize:
-            _refuse_size(request, tensor)
+            _refuse_size(request, tensor, spec)
         if expected.has_variable_dims or has_optional:
             key.append(expected.is_ragged or dims)
     if spec.sequence is not None:
-        check_correlation_id(request, spec.sequence)
+        check_correlation_id(request, spec.name, spec.sequence)
     if key:
         request.batch_key = tuple(key)
 
@@ -139,7 +139,7 @@ def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
     if first is None:  # every input is optional and none was given
         return 1
     if rows < 0:
-        _refuse_negative(request, first)
+        _refuse_negative(request, first, spec)
     # Triton counts an empty batch as one row, and then refuses its size or never answers.
     limit = f"<= {spec.max_batch_size}" if rows else ">= 1"
     raise _error(request, f"inference request batch-size must be {limit} for '{spec.name}'")
@@ -154,12 +154,12 @@ def _fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return True
 
 
-def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
+def _check_strings(request: InferRequest, tensor: InferTensor, spec: ModelSpec) -> None:
     """Check that the data has as many strings as the shape says, and that the last is complete."""
     data, size = tensor.data, len(tensor.data)
     count = prod(tensor.shape)
     if count > _MAX_SIZE:
-        _refuse_size(request, tensor)
+        _refuse_size(request, tensor, spec)
     walk = tensor.strings
     if walk is None:
         if min(count, size // 4) > MANY_STRINGS:
@@ -168,7 +168,7 @@ def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
     found, start, position = walk
     if found == count and position == size:
         return
-    place = f"inference input '{tensor.name}' for model '{request.model_name}'"
+    place = f"inference input '{tensor.name}' for model '{spec.name}'"
     if position > size and found == count:
         raise InvalidArgumentError(
             f"incomplete string data for inference input '{tensor.name}', expecting string of "
@@ -187,11 +187,13 @@ def _check_strings(request: InferRequest, tensor: InferTensor) -> None:
     raise _error(request, problem)
 
 
-def _refuse_dtype(request: InferRequest, tensor: InferTensor, expected: TensorSpec) -> NoReturn:
+def _refuse_dtype(
+    request: InferRequest, tensor: InferTensor, expected: TensorSpec, spec: ModelSpec
+) -> NoReturn:
     raise _error(
         request,
         f"inference input '{tensor.name}' data-type is '{tensor.dtype.name}', "
-        f"but model '{request.model_name}' expects '{expected.dtype.name}'",
+        f"but model '{spec.name}' expects '{expected.dtype.name}'",
     )
 
 
@@ -199,7 +201,7 @@ def _refuse_shape(
     request: InferRequest, tensor: InferTensor, expected: TensorSpec, spec: ModelSpec
 ) -> NoReturn:
     if min(tensor.shape, default=0) < 0:
-        _refuse_negative(request, tensor)
+        _refuse_negative(request, tensor, spec)
     note = _BATCH_NOTE if spec.max_batch_size else ""
     raise _error(
         request,
@@ -208,15 +210,15 @@ def _refuse_shape(
     )
 
 
-def _refuse_negative(request: InferRequest, tensor: InferTensor) -> NoReturn:
+def _refuse_negative(request: InferRequest, tensor: InferTensor, spec: ModelSpec) -> NoReturn:
     raise _error(
         request,
         f"All input dimensions should be specified for input '{tensor.name}' for model "
-        f"'{request.model_name}', got {_shape_text(tensor.shape)}",
+        f"'{spec.name}', got {_shape_text(tensor.shape)}",
     )
 
 
-def _refuse_size(request: InferRequest, tensor: InferTensor) -> NoReturn:
+def _refuse_size(request: InferRequest, tensor: InferTensor, spec: ModelSpec) -> NoReturn:
     """Raise the error for data whose size does not match the shape."""
     count = prod(tensor.shape)
     if count > _MAX_SIZE:
@@ -230,7 +232,7 @@ def _refuse_size(request: InferRequest, tensor: InferTensor) -> NoReturn:
         )
     raise _error(
         request,
-        f"input byte size mismatch for input '{tensor.name}' for model '{request.model_name}'. "
+        f"input byte size mismatch for input '{tensor.name}' for model '{spec.name}'. "
         f"Expected {expected}, got {len(tensor.data)}",
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.model import UNLOADED, Model, ModelState
+from pytriton.engine.model_spec import identifier_of
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
@@ -42,8 +43,9 @@ _REFUSAL = "failed to load '{}', failed to poll from model repository"
 class ModelLifecycle:
     """One model, from its first load to the end. Its loads and unloads run one after the other."""
 
-    def __init__(self, name: str, loads: LoadCoordinator) -> None:
-        self.name = name
+    def __init__(self, name: str, loads: LoadCoordinator, namespace: str = "") -> None:
+        self.name = identifier_of(namespace, name)
+        self._own_name, self._namespace = name, namespace
         self.last_files_state: FilesState | None = None  # at the last attempt to load it
         self._loads = loads
         self._lock = asyncio.Lock()
@@ -53,7 +55,7 @@ class ModelLifecycle:
         self._failure: StepsError | str = ""  # of the last attempt to load it
         self._loaded: dict[int, LoadedVersion] = {}
         self._placeholders: dict[int, Model] = {}  # of versions that are not loaded
-        self._retiring = RetiringVersions(name, loads)
+        self._retiring = RetiringVersions(self.name, loads)
 
     async def load(
         self,
@@ -221,25 +223,26 @@ class ModelLifecycle:
     # Reading
 
     async def _read(self, places: Sequence[ModelPlace], override: Override | None) -> ModelSource:
+        name, settings = self._own_name, self._loads.settings
         if not places and (override is None or not override.files):
             logger.error(
-                "failed to poll model '%s': model not found in any model repository.", self.name
+                "failed to poll model '%s': model not found in any model repository.", name
             )
-            raise InternalError(_REFUSAL.format(self.name))
+            raise InternalError(_REFUSAL.format(name))
         try:
             if override is not None and override.files:
                 return await asyncio.to_thread(
-                    read_uploaded_source, self.name, override, self._loads.settings
+                    read_uploaded_source, name, override, settings, self._namespace
                 )
             return await self._read_places(places, override)
         except Exception as error:
             reason = failure_text(error)
             message = error.message if isinstance(error, ServerError) else reason
-            logger.error("Poll failed for model directory '%s': %s", self.name, message)  # noqa: TRY400  the message is enough
+            logger.error("Poll failed for model directory '%s': %s", name, message)  # noqa: TRY400  the message is enough
             # A mistake in what a client sent is no problem of the model in the repository.
             if override is None:
                 self._loads.table.set_problem(self.name, reason)
-            raise InternalError(f"{_REFUSAL.format(self.name)}: {message}") from error
+            raise InternalError(f"{_REFUSAL.format(name)}: {message}") from error
 
     async def _read_places(
         self, places: Sequence[ModelPlace], override: Override | None
@@ -258,7 +261,7 @@ class ModelLifecycle:
             raise
         try:
             return await asyncio.to_thread(
-                read_source, self.name, place, seen, settings, override=config
+                read_source, self._own_name, place, seen, settings, self._namespace, override=config
             )
         except BaseException:
             place.abandon()
@@ -277,7 +280,7 @@ class ModelLifecycle:
             self._failure = message
             raise InvalidArgumentError(f"load failed for model '{self.name}': {message}\n")
         if source.is_ensemble:
-            self._loads.find_steps(source.config)
+            self._loads.find_steps(source.identifier, source.config)
         changed = [version for version in source.versions if not self._is_current(source, version)]
         if changed or self._loaded.keys() != source.versions.keys():
             is_limited = is_limited and not source.is_ensemble  # it starts no process
@@ -336,7 +339,8 @@ class ModelLifecycle:
         return {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
 
     def _add_placeholder(self, version: int) -> Model:
-        model = self._placeholders[version] = self._loads.add_placeholder(self.name, version)
+        model = self._loads.add_placeholder(self._own_name, version, self._namespace)
+        self._placeholders[version] = model
         return model
 
     def _mark_unloaded(self, versions: Collection[int]) -> None:

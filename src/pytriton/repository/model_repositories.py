@@ -8,8 +8,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, ServerError, UnavailableError
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.model_set import ModelSet
 from pytriton.repository.place_finder import LocalFinder, PlaceFinder
@@ -49,7 +51,7 @@ class ModelRepositories:
         finder: PlaceFinder | None = None,
     ) -> None:
         self._settings = settings
-        self._finder = LocalFinder(settings.repositories) if finder is None else finder
+        self._finder = finder or LocalFinder(settings.repositories, settings.namespaces)
         self._models = ModelSet(settings, engine, loaders, loop, make_ensemble)
         self._loads = self._models.loads
         self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
@@ -72,8 +74,9 @@ class ModelRepositories:
         names: Sequence[str] = list(places)
         is_explicit = self._settings.control_mode is ControlMode.EXPLICIT
         if is_explicit:
-            names = self._settings.startup_models
-            names = list(places) if ALL_MODELS in names else names
+            if ALL_MODELS not in self._settings.startup_models:
+                named = (self._named(each, places) for each in self._settings.startup_models)
+                names = [identifier for found in named for identifier in found]
             self._asked.update(names)
         is_complete = await self._load_all(names, places, report, with_steps=is_explicit)
         if self._settings.control_mode is ControlMode.POLL:
@@ -103,10 +106,19 @@ class ModelRepositories:
         except ServerError as error:
             logger.warning("the index lists loaded models only: %s", error.message)
             places = {}
-        return self._loads.table.rows(places, ready=ready)
+        rows = self._loads.table.rows(places, ready=ready)
+        if not self._settings.namespaces:
+            return rows
+        return sorted(map(self._with_namespace, rows), key=lambda row: (row.namespace, row.name))
+
+    def _with_namespace(self, row: IndexEntry) -> IndexEntry:
+        namespace, name = self._models.names.split(row.name)
+        return msgspec.structs.replace(row, name=name, namespace=namespace)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model; returns when it is ready.
+
+        With namespaces, the models of this name in all repositories are loaded.
 
         Raises:
             ServerError: It cannot be loaded; the old versions remain in service.
@@ -123,8 +135,9 @@ class ModelRepositories:
             ServerError: The control mode does not allow this, or the server stops.
         """
         self._check_control()
-        if name in self._models.lifecycles:
-            await self._run(self._unload(name, unload_dependents=unload_dependents))
+        known = self._models.names.among(name, self._models.lifecycles)
+        if known:
+            await self._run(self._unload(known, unload_dependents=unload_dependents))
 
     def is_ready(self) -> bool:
         """Returns whether every model that should be ready is ready."""
@@ -181,24 +194,36 @@ class ModelRepositories:
             raise InternalError(
                 f"failed to load '{name}', failed to poll from model repository: {error.message}"
             ) from error
-        self._asked.add(name)
+        places = await self._find()
+        names = self._named(name, places)
+        if len(names) > 1 and files:
+            raise InvalidArgumentError(
+                f"There are {len(names)} models '{name}' in the repositories, files can replace "
+                "only one."
+            )
+        self._asked.update(names)
         outcomes = await self._models.load(
-            [name],
-            await self._find(),
-            overrides={} if override is None else {name: override},
+            names,
+            places,
+            overrides={} if override is None else dict.fromkeys(names, override),
             with_steps=True,
             is_limited=is_limited,
         )
-        failure = outcomes[name]
-        if failure is not None:
-            raise failure
+        failures = [failure for each in names if (failure := outcomes[each]) is not None]
+        if failures:
+            raise _joined(failures)
 
-    async def _unload(self, name: str, *, unload_dependents: bool) -> None:
-        self._asked.discard(name)
-        names = {name}
+    def _named(self, name: str, places: Mapping[str, Sequence[ModelPlace]]) -> list[str]:
+        """Returns the models that a load by name means; an unknown name stands for itself."""
+        return sorted(self._models.names.among(name, places)) or [name]
+
+    async def _unload(self, names: Sequence[str], *, unload_dependents: bool) -> None:
+        self._asked.difference_update(names)
+        gone = set(names)
         if unload_dependents:
-            names |= self._models.superfluous_steps(name, self._asked)
-        await self._models.unload(names)
+            for name in names:
+                gone |= self._models.superfluous_steps(name, self._asked)
+        await self._models.unload(gone)
 
     async def _run(self, operation: Coroutine[Any, Any, None]) -> None:
         """Run an operation to its end, also if its caller is cancelled."""
@@ -286,6 +311,15 @@ class ModelRepositories:
             f"<ModelRepositories {self._settings.control_mode.value}: "
             f"{self._models!r}, {len(self._operations)} operations>"
         )
+
+
+def _joined(failures: Sequence[BaseException]) -> BaseException:
+    """Returns the failures of models of the same name as one."""
+    first = failures[0]
+    if len(failures) > 1 and isinstance(first, ServerError):
+        texts = [each.message for each in failures if isinstance(each, ServerError)]
+        return type(first)("".join(texts))
+    return first
 
 
 class ControlForModels:

@@ -22,6 +22,7 @@ from pytriton.repository.loading.ensemble_steps import StepFinder
 from pytriton.repository.loading.load_coordinator import LoadCoordinator
 from pytriton.repository.loading.load_dependencies import LoadDependencies
 from pytriton.repository.model_lifecycle import ModelLifecycle
+from pytriton.repository.names import ModelNames
 from pytriton.repository.reading.config_files import read_ensemble
 from pytriton.repository.step_order import bottom_up, dependents, superfluous, waits
 
@@ -45,7 +46,7 @@ def _ignore(finished: int, total: int) -> None:
 
 
 class ModelSet:
-    """The models that were loaded or should have been, by name."""
+    """The models that were loaded or should have been, by identifier."""
 
     def __init__(
         self,
@@ -56,8 +57,10 @@ class ModelSet:
         make_ensemble: MakeEnsemble,
     ) -> None:
         self.lifecycles: dict[str, ModelLifecycle] = {}
-        self.load_dependencies = LoadDependencies()  # also of models that load others
-        self._finder, use = StepFinder(engine, self.lifecycles), StepUse()
+        self.names = ModelNames(settings.namespaces)
+        # Also of models that load others.
+        self.load_dependencies = LoadDependencies(self.names.identifiers)
+        self._finder, use = StepFinder(engine, self.lifecycles, self.names), StepUse()
         loaders = {**loaders, ENSEMBLE: EnsembleLoader(self._finder, use, make_ensemble)}
         self.loads = LoadCoordinator(settings, engine, loaders, loop, self._finder, use)
         self._settings = settings
@@ -73,7 +76,9 @@ class ModelSet:
         """Returns the life of a model, which begins if it is not known yet."""
         lifecycle = self.lifecycles.get(name)
         if lifecycle is None:
-            lifecycle = self.lifecycles[name] = ModelLifecycle(name, self.loads)
+            namespace, own_name = self.names.split(name)
+            lifecycle = ModelLifecycle(own_name, self.loads, namespace)
+            self.lifecycles[name] = lifecycle
         return lifecycle
 
     async def load(
@@ -89,8 +94,8 @@ class ModelSet:
         """Load models side by side, ensembles after their steps; ensembles on top of them follow.
 
         Args:
-            names: The models.
-            places: The directories of all models of the repositories.
+            names: The identifiers of the models.
+            places: The directories of all models of the repositories, by identifier.
             overrides: What to load instead of the repository's files, by model.
             with_steps: Whether to load the models of ensembles' steps, too.
             is_limited: Whether the limit on concurrent loads applies.
@@ -107,7 +112,7 @@ class ModelSet:
             self._read_ensembles, names, places, overrides, with_steps=with_steps
         )
         former = {name: each for name, each in self.steps().items() if name not in loaded}
-        steps = {**former, **{name: _step_names(each) for name, each in loaded.items() if each}}
+        steps = {**former, **{name: self._steps(each) for name, each in loaded.items() if each}}
         finished = 0
 
         async def work(name: str) -> None:
@@ -184,16 +189,29 @@ class ModelSet:
     # Steps
 
     def steps(self) -> dict[str, list[str]]:
-        """Returns the models of each ensemble's steps, of all ensembles that should serve."""
-        return {
-            name: _step_names(config)
-            for name, lifecycle in self.lifecycles.items()
-            if (config := lifecycle.wanted_config) is not None and config.platform == ENSEMBLE
-        }
+        """Returns the models that each ensemble's steps could mean, of all that should serve.
+
+        Which one of several they mean depends on which of them are there.
+        """
+        return {name: self._steps(config) for name, config in self._ensembles()}
+
+    def _steps(self, config: Any) -> list[str]:
+        return [each for name in _step_names(config) for each in self.names.identifiers(name)]
+
+    def _ensembles(self) -> Iterator[tuple[str, Any]]:
+        for name, lifecycle in self.lifecycles.items():
+            config = lifecycle.wanted_config
+            if config is not None and config.platform == ENSEMBLE:
+                yield name, config
 
     def superfluous_steps(self, name: str, kept: Collection[str]) -> set[str]:
         """Returns the models of an ensemble's steps that nobody needs without it."""
-        return superfluous(name, self.steps(), kept)
+        steps = {}
+        for each, config in self._ensembles():
+            namespace, _ = self.names.split(each)
+            meant = [self._finder.named(step, namespace) for step in _step_names(config)]
+            steps[each] = [step for step in meant if step is not None]
+        return superfluous(name, steps, kept)
 
     def _read_ensembles(
         self,
@@ -219,16 +237,21 @@ class ModelSet:
                     config_name=self._settings.config_name,
                 )
                 if with_steps and config is not None:
-                    steps += _step_names(config)
-            pending = [
-                step
-                for step in dict.fromkeys(steps)
-                if step not in found and self._is_loaded_with(step, places)
-            ]
+                    steps += self._loaded_with(name, config, places)
+            pending = [step for step in dict.fromkeys(steps) if step not in found]
         return found
 
-    def _is_loaded_with(self, step: str, places: Places) -> bool:
-        return step in places and not self._engine.is_bound(step)
+    def _loaded_with(self, ensemble: str, config: Any, places: Places) -> Iterator[str]:
+        """Yields the models that are loaded because an ensemble is loaded."""
+        namespace, _ = self.names.split(ensemble)
+        for name in _step_names(config):
+            if self._engine.is_bound(name):
+                continue
+            step = self.names.find(name, namespace, places.__contains__)
+            if step is None:  # several repositories have it, of which one may be in use
+                step = self._finder.named(name, namespace)
+            if step is not None and step in places:
+                yield step
 
     @contextlib.contextmanager
     def _waiting(self, order: Mapping[str, Iterable[str]]) -> Iterator[None]:

@@ -18,7 +18,7 @@ class PlaceFinder(Protocol):
         """Why a repository could never be read so far; an empty text if all were."""
 
     def find(self) -> dict[str, list[ModelPlace]]:
-        """Returns the places of all models by name. It may wait for the network.
+        """Returns the places of all models by identifier. It may wait for the network.
 
         Raises:
             InternalError: A repository cannot be read.
@@ -36,12 +36,13 @@ class LocalFinder:
 
     problem = ""
 
-    def __init__(self, repositories: Sequence[Path]) -> None:
+    def __init__(self, repositories: Sequence[Path], namespaces: Sequence[str] = ()) -> None:
         self._repositories = tuple(repositories)
+        self._namespaces = tuple(namespaces)
 
     def find(self) -> dict[str, list[ModelPlace]]:
         """See `PlaceFinder`."""
-        return find_models(self._repositories)
+        return find_models(self._repositories, self._namespaces)
 
     known = find
 

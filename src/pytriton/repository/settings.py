@@ -21,6 +21,8 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of model repositories; the defaults are Triton's."""
 
     repositories: tuple[Path, ...]
+    # Those of all repositories, also of remote ones; none: no two models may have the same name.
+    namespaces: tuple[str, ...] = ()
     control_mode: ControlMode = ControlMode.NONE
     startup_models: tuple[str, ...] = ()  # in mode EXPLICIT; "*" stands for all
     config_name: str | None = None  # of the configurations in `configs`

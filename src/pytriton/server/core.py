@@ -44,6 +44,7 @@ class Core:
         self.engine = Engine(
             strict_readiness=options.strict_readiness,
             latency_plan=options.metrics_options.latencies if options.metrics.allow else None,
+            namespacing=options.repository.namespacing,
         )
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)

@@ -58,6 +58,7 @@ async def make_core(
         os.environ,
         with_files=settings.control_mode is not ControlMode.EXPLICIT,
         retry_count=settings.retry_count,
+        namespacing=options.repository.namespacing,
     )
     if awaits_bound_models:
         settings = msgspec.structs.replace(settings, awaits_bound_models=True)
@@ -80,7 +81,7 @@ class RepositoryCore(Core):
         self._launcher = WorkerLauncher(loop)
         python = PythonLoader(
             self._launcher,
-            lambda model, instance: ModelServices(shared, model, instance),
+            lambda plan, instance: ModelServices(shared, plan.name, instance, plan.namespace),
             loop,
             self.cache,
             completes_config=options.repository.auto_complete,
@@ -161,6 +162,7 @@ def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> R
     """Returns the settings of model repositories that follow from the server's options."""
     return RepositorySettings(
         repositories=tuple(Path(path) for path in options.paths if not is_remote(path)),
+        namespaces=options.paths if options.namespacing else (),
         control_mode=ControlMode(options.model_control_mode),
         startup_models=options.load_models,
         config_name=options.model_config_name,

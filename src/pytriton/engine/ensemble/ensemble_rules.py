@@ -6,7 +6,7 @@ Whether it fits to the models of its steps is checked in `step_rules`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,12 +144,15 @@ def _check_known(config: Any, output: _Tensor) -> None:
     raise InvalidArgumentError(text)
 
 
-def circular_dependency(name: str, configs: Mapping[str, Any]) -> str | None:
+def circular_dependency(
+    name: str, configs: Mapping[str, Any], find: Callable[[str, str], str] | None = None
+) -> str | None:
     """Returns Triton's message if an ensemble is among its own steps, also indirectly; else None.
 
     Args:
         name: The ensemble.
         configs: The configurations of all models by name; a model that is missing has no steps.
+        find: Returns the model that an ensemble means by a name, given both; None: that name.
     """
     seen = {name}
     pending = [name]
@@ -157,7 +160,8 @@ def circular_dependency(name: str, configs: Mapping[str, Any]) -> str | None:
         current = pending.pop()
         if current not in configs:
             continue
-        for step, _ in composing_models(configs[current]):
+        for step_name, _ in composing_models(configs[current]):
+            step = step_name if find is None else find(current, step_name)
             if step == name:
                 return (
                     f"circular dependency between ensembles: {name} -> ... -> {current} -> {name}"

@@ -25,7 +25,7 @@ class Step:
     """One step: a model, and the tensors that it reads and writes."""
 
     index: int
-    model_name: str
+    model_name: str  # by which the engine finds it
     version: str  # as requests name it; empty: the newest
     inputs: tuple[StepInput, ...]  # in the order of the model
     outputs: dict[str, str]  # the tensor that an output of the model writes
@@ -93,20 +93,23 @@ class EnsembleGraph:
         return self.depth(step.inputs[0].tensor) + step.decoupled
 
 
-def make_graph(config: Any, models: Mapping[str, Any]) -> EnsembleGraph:
+def make_graph(
+    config: Any, models: Mapping[str, Any], identifiers: Mapping[str, str] | None = None
+) -> EnsembleGraph:
     """Read the graph of an ensemble.
 
     Args:
         config: The ModelConfig message of the ensemble, checked by `validate_ensemble` and
             `validate_steps`.
         models: The configurations of its composing models by name.
+        identifiers: By which the engine finds these models; their names if it is None.
     """
     scheduling = config.ensemble_scheduling
     return EnsembleGraph(
         name=config.name,
         batches=config.max_batch_size > 0,
         steps=tuple(
-            _step(index, step, models[step.model_name])
+            _step(index, step, models[step.model_name], identifiers or {})
             for index, step in enumerate(scheduling.step)
         ),
         inputs=frozenset(tensor.name for tensor in config.input),
@@ -115,10 +118,10 @@ def make_graph(config: Any, models: Mapping[str, Any]) -> EnsembleGraph:
     )
 
 
-def _step(index: int, step: Any, model: Any) -> Step:
+def _step(index: int, step: Any, model: Any, identifiers: Mapping[str, str]) -> Step:
     return Step(
         index=index,
-        model_name=step.model_name,
+        model_name=identifiers.get(step.model_name, step.model_name),
         version="" if step.model_version == NEWEST else str(step.model_version),
         inputs=tuple(
             StepInput(tensor.name, step.input_map[tensor.name], len(tensor.dims))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest
 
 
-def check_correlation_id(request: InferRequest, sequence: SequenceSpec) -> None:
+def check_correlation_id(request: InferRequest, model_name: str, sequence: SequenceSpec) -> None:
     """Check that a text is for a text input, and a number for one of numbers.
 
     Triton 2.51 lets the model read foreign memory if they differ.
@@ -32,7 +32,7 @@ def check_correlation_id(request: InferRequest, sequence: SequenceSpec) -> None:
             raise InvalidArgumentError(
                 f"[request id: {request.id or '<id_unknown>'}] sequence batching control "
                 f"'{control.name}' data-type is '{given.name}', but model "
-                f"'{request.model_name}' expects '{control.dtype.name}'"
+                f"'{model_name}' expects '{control.dtype.name}'"
             )
 
 

@@ -69,7 +69,7 @@ class EnsembleVersion:
     @property
     def is_current(self) -> bool:
         """Whether its steps are still served by the models that it was made of."""
-        return self._finder.is_same(self.steps.models)
+        return self._finder.is_same(self.steps)
 
     async def drain_and_stop(self, timeout_s: float | None = None) -> None:
         """Wait at most `timeout_s` until its requests are finished, then stop it."""
@@ -97,7 +97,7 @@ class EnsembleLoader:
         Raises:
             StepsError: It does not fit them.
         """
-        steps = self._finder.find(plan.config)
+        steps = self._finder.find(plan.identifier, plan.config)
         return EnsembleVersion(self._make(plan, steps), steps, self._finder, self._use)
 
 
@@ -111,8 +111,10 @@ def ensemble_maker(
 
     def make(plan: VersionPlan, steps: StepModels) -> ServedModel:
         return EnsembleModel(
-            spec_from_config(steps.config, plan.version, _labels(plan, steps)),
-            make_graph(steps.config, steps.configs),
+            spec_from_config(
+                steps.config, plan.version, _labels(plan, steps), namespace=plan.namespace
+            ),
+            make_graph(steps.config, steps.configs, steps.identifiers),
             engine,
             loop,
             cache,

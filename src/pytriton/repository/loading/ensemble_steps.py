@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -13,6 +13,7 @@ from pytriton.engine.config import config_from_dict
 from pytriton.engine.ensemble.ensemble_rules import NEWEST, circular_dependency, composing_models
 from pytriton.engine.ensemble.step_rules import complete_ensemble
 from pytriton.errors import InvalidArgumentError
+from pytriton.repository.names import ModelNames
 
 if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
@@ -55,6 +56,8 @@ class StepModels:
     models: dict[tuple[str, int], ServedModel]  # by name and version, as steps write it
     configs: dict[str, Any]  # their ModelConfig messages by name
     config: Any  # that of the ensemble, with what follows from the others
+    identifiers: dict[str, str] = field(default_factory=dict)  # of the models by name
+    namespace: str = ""  # of the ensemble
 
 
 class StepFinder:
@@ -62,32 +65,40 @@ class StepFinder:
 
     Args:
         engine: The engine.
-        tracked: The models of the repositories by name.
+        tracked: The models of the repositories by identifier.
+        names: Finds the models that steps name.
     """
 
-    def __init__(self, engine: Engine, tracked: Mapping[str, TrackedModel]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tracked: Mapping[str, TrackedModel],
+        names: ModelNames | None = None,
+    ) -> None:
         self._engine = engine
         self._tracked = tracked
+        self._names = names or ModelNames()
         # The configurations of ensembles that are about to be loaded, to find cycles.
         self.announced: dict[str, Any] = {}
 
-    def find(self, config: Any) -> StepModels:
+    def find(self, identifier: str, config: Any) -> StepModels:
         """Returns the models of an ensemble's steps as they are served now.
 
         Args:
-            config: The ModelConfig message of the ensemble, normalised.
+            identifier: The identifier of the ensemble.
+            config: Its ModelConfig message, normalised.
 
         Raises:
-            StepsError: A model is missing, or the ensemble does not fit.
+            StepsError: A model is missing or ambiguous, or the ensemble does not fit.
         """
-        name = config.name
+        namespace, _ = self._names.split(identifier)
         steps = composing_models(config)
-        self._check_cycle(config)
-        for model, _ in steps:
-            self._check_known(name, model)
+        self._check_cycle(identifier, config)
+        identifiers = {model: self._identifier(identifier, model, namespace) for model, _ in steps}
         # Of several models that are not available, Triton names the last.
         models = {
-            (model, version): self._find(name, model, version) for model, version in steps[::-1]
+            (model, version): self._find(identifier, identifiers[model], version)
+            for model, version in steps[::-1]
         }
         configs = {model: _config_of(served) for (model, _), served in models.items()}
         try:
@@ -96,40 +107,63 @@ class StepFinder:
             raise
         except InvalidArgumentError as error:
             raise StepsError(error.message) from error
-        return StepModels(models, configs, complete)
+        return StepModels(models, configs, complete, identifiers, namespace)
 
-    def is_same(self, models: Mapping[tuple[str, int], ServedModel]) -> bool:
-        """Returns whether steps would find the same models again."""
+    def is_same(self, steps: StepModels) -> bool:
+        """Returns whether the steps would find the same models again."""
         return all(
-            self._is_known(name) and self._engine.find(name, _version_text(version)) is model
-            for (name, version), model in models.items()
+            (identifier := self.named(name, steps.namespace)) is not None
+            and self._engine.find(identifier, _version_text(version)) is model
+            for (name, version), model in steps.models.items()
         )
 
-    def _check_cycle(self, config: Any) -> None:
+    def named(self, name: str, namespace: str) -> str | None:
+        """Returns the identifier of the model that a step names.
+
+        Args:
+            name: The name.
+            namespace: That of the ensemble.
+
+        Returns:
+            None if no model of this name should serve, or several that are all of other namespaces.
+        """
+        if self._engine.is_bound(name):
+            return name
+        return self._names.find(name, namespace, self._is_wanted)
+
+    def _check_cycle(self, identifier: str, config: Any) -> None:
         configs = {
-            name: tracked.wanted_config
-            for name, tracked in self._tracked.items()
+            each: tracked.wanted_config
+            for each, tracked in self._tracked.items()
             if tracked.wanted_config is not None
         }
         configs |= self.announced
-        message = circular_dependency(config.name, {**configs, config.name: config})
+        configs[identifier] = config
+
+        def find(ensemble: str, step: str) -> str:
+            namespace, _ = self._names.split(ensemble)
+            return self._names.find(step, namespace, configs.__contains__) or step
+
+        message = circular_dependency(identifier, configs, find)
         if message is not None:
             raise StepsError(message)
 
-    def _is_known(self, model: str) -> bool:
+    def _is_wanted(self, identifier: str) -> bool:
         """Returns whether a model should serve: a client or the control mode wants it."""
-        tracked = self._tracked.get(model)
-        if tracked is not None and tracked.wanted_config is not None:
-            return True
-        return self._engine.is_bound(model)
+        tracked = self._tracked.get(identifier)
+        return tracked is not None and tracked.wanted_config is not None
 
-    def _check_known(self, ensemble: str, model: str) -> None:
-        if not self._is_known(model):
+    def _identifier(self, ensemble: str, model: str, namespace: str) -> str:
+        identifier = self.named(model, namespace)
+        if identifier is None:
+            tracked = self._names.among(model, self._tracked)
+            is_ambiguous = any(map(self._is_wanted, tracked))
             raise StepsError(
                 f"ensemble {ensemble} contains models that are not available or ambiguous: {model}",
-                is_withdrawn=model in self._tracked,
-                is_awaited=model not in self._tracked,
+                is_withdrawn=bool(tracked) and not is_ambiguous,
+                is_awaited=not tracked,
             )
+        return identifier
 
     def _find(self, ensemble: str, model: str, version: int) -> ServedModel:
         served = self._engine.find(model, _version_text(version))

@@ -71,7 +71,7 @@ class LoadCoordinator:
                 another one: the first one counts itself, and might wait for itself to end.
         """
         async with self._load_slots if is_limited else contextlib.nullcontext():
-            with self._counted_as_loading(source.name):
+            with self._counted_as_loading(source.identifier):
                 started_ns = time.monotonic_ns()
                 for attempt in range(self.settings.retry_count + 1):
                     outcome = await self._try_version(source, version)
@@ -82,7 +82,7 @@ class LoadCoordinator:
                     is_last = attempt == self.settings.retry_count
                     logger.error(
                         "failed to load '%s' version %d: %s%s",
-                        source.name,
+                        source.identifier,
                         version,
                         outcome,
                         "" if is_last else ", trying again",
@@ -90,7 +90,7 @@ class LoadCoordinator:
                 return outcome
 
     async def _try_version(self, source: ModelSource, version: int) -> LoadedVersion | str:
-        logger.info("loading: %s:%d", source.name, version)
+        logger.info("loading: %s:%d", source.identifier, version)
         try:
             loader = find_loader(self._loaders, source.config)
             plan = await asyncio.to_thread(make_plan, source, version, self.settings)
@@ -113,7 +113,7 @@ class LoadCoordinator:
         if self.on_progress is not None:
             self.on_progress()
 
-    def add_placeholder(self, name: str, version: int) -> Model:
+    def add_placeholder(self, name: str, version: int, namespace: str = "") -> Model:
         """Register a version that is not loaded, so that the engine and the index have it."""
         spec = ModelSpec(
             name=name,
@@ -124,10 +124,11 @@ class LoadCoordinator:
             outputs={},
             required_inputs=frozenset(),
             batcher=None,
+            namespace=namespace,
         )
         model = Model(spec, self._loop)
         self.engine.add(model)
-        self.table.put(name, version, model)
+        self.table.put(spec.identifier, version, model)
         return model
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pytriton.errors import InvalidArgumentError
 
 
 class LoadDependencies:
-    """A graph of models. Loads of one model run one after the other, so a cycle would not end."""
+    """A graph of models. Loads of one model run one after the other, so a cycle would not end.
 
-    def __init__(self) -> None:
+    Args:
+        identifiers: Returns all models that a load by name may load; None: the one of that name.
+    """
+
+    def __init__(self, identifiers: Callable[[str], Sequence[str]] | None = None) -> None:
+        self._identifiers = identifiers
         self._waits: dict[str, Counter[str]] = {}  # several instances may load the same model
 
     @contextlib.contextmanager
@@ -38,6 +43,14 @@ class LoadDependencies:
             wants[wanted] -= 1
             if not +wants:
                 del self._waits[name]
+
+    @contextlib.contextmanager
+    def add_named(self, identifier: str, wanted: str) -> Iterator[None]:
+        """Like `add`, for all models that a load of the name `wanted` may load."""
+        with contextlib.ExitStack() as stack:
+            for each in [wanted] if self._identifiers is None else self._identifiers(wanted):
+                stack.enter_context(self.add(identifier, each))
+            yield
 
     def __len__(self) -> int:
         return sum(wants.total() for wants in self._waits.values())

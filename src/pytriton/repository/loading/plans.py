@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pytriton.engine.model_spec import identifier_of
 from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.served_model import ServedModel
 from pytriton.messages import InferTensor
@@ -50,6 +51,7 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a loader needs to load one version of a model."""
 
     name: str
+    namespace: str = ""
     version: int
     model_directory: Path  # `model_repository` of `initialize`
     version_directory: Path
@@ -60,6 +62,11 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[InstancePlan, ...]
     warmup: tuple[WarmupSample, ...] = ()
     load_timeout_s: float = 0.0  # also for each restart of an instance; 0: no limit
+
+    @property
+    def identifier(self) -> str:
+        """Its name, with its namespace if it has one."""
+        return identifier_of(self.namespace, self.name)
 
 
 class LoadedVersion(Protocol):

@@ -56,7 +56,7 @@ class PythonLoader:
     def __init__(
         self,
         launcher: WorkerLauncher,
-        make_services: Callable[[str, str], ModelServices],
+        make_services: Callable[[VersionPlan, str], ModelServices],
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None = None,
         *,
@@ -65,7 +65,7 @@ class PythonLoader:
         turns: Turns | None = None,
     ) -> None:
         self._launcher = launcher
-        self._make_services = make_services  # given the names of model and instance
+        self._make_services = make_services  # given the model and the name of the instance
         self._loop = loop
         self._cache = cache
         self._completes_config = completes_config
@@ -83,7 +83,9 @@ class PythonLoader:
         if self._completes_config and await asyncio.to_thread(_may_complete, model_path):
             config = await self._complete(plan, model_path, environment)
         validate_config(config, plan.gpu_ids)
-        spec = spec_from_config(config, plan.version, plan.labels, plan.initial_states)
+        spec = spec_from_config(
+            config, plan.version, plan.labels, plan.initial_states, plan.namespace
+        )
         launch = _Launch(self, plan, spec, config_to_json(config), model_path, environment)
         version = PythonVersion(launch.make_model, launch.start, self._loop, plan.load_timeout_s)
         await self._start_all(version, plan)
@@ -140,7 +142,7 @@ class PythonLoader:
                 self._worker_spec(name, {}, environment),
                 Initialize(model_path, str(plan.version), arguments, []),
                 self._loop,
-                self._make_services(plan.name, name),
+                self._make_services(plan, name),
             )
         )
         return completed_config(plan.config, text) if text else plan.config
@@ -162,7 +164,7 @@ class PythonLoader:
         return await _retried(lambda: self._start_instance(launch, instance_plan))
 
     async def _start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
-        services = self._make_services(launch.plan.name, instance_plan.name)
+        services = self._make_services(launch.plan, instance_plan.name)
         added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
         run = WarmupRun(self._loop, added)
         instance = await PythonInstance.launch(

@@ -8,6 +8,7 @@ outside, unless a setting allows that. Files that a configuration names may neve
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pytriton.engine.model_spec import identifier_of
 from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -96,21 +98,28 @@ class Snapshot(msgspec.Struct, frozen=True):
     versions: dict[int, str]
 
 
-def find_models(repositories: Sequence[Path]) -> dict[str, list[ModelPlace]]:
-    """Returns the directories of all repositories by name; several may have the same name.
+def find_models(
+    repositories: Sequence[Path], namespaces: Sequence[str] = ()
+) -> dict[str, list[ModelPlace]]:
+    """Returns the directories of all repositories by identifier; several may have the same one.
 
     Hidden directories are not models: version control and mounted volumes use such names.
+
+    Args:
+        repositories: The repositories.
+        namespaces: The namespace of each of them; none if models are told apart by their names.
 
     Raises:
         InternalError: A repository cannot be read.
     """
     models: dict[str, list[ModelPlace]] = {}
-    for repository in repositories:
+    for repository, namespace in zip(repositories, namespaces or itertools.repeat("")):  # noqa: B905  the second may be endless
         if not repository.is_dir():
             raise InternalError(f"failed to stat file {repository}")
         for name in _directory_names(repository):
             if not name.startswith("."):
-                models.setdefault(name, []).append(ModelPlace(repository, repository / name))
+                place = ModelPlace(repository, repository / name)
+                models.setdefault(identifier_of(namespace, name), []).append(place)
     return dict(sorted(models.items()))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from pytriton.engine.config_rules import ENSEMBLE, validate_instance_groups
+from pytriton.engine.model_spec import identifier_of
 from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.reading.agents import run_agents
@@ -40,7 +41,13 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     config: Any  # the ModelConfig message
     versions: dict[int, Path]  # those that the version policy selects
+    namespace: str = ""  # its repository, if models of several may have the same name
     is_temporary: bool = False  # the directory is removed after its versions are unloaded
+
+    @property
+    def identifier(self) -> str:
+        """Its name, with its namespace if it has one."""
+        return identifier_of(self.namespace, self.name)
 
     @property
     def is_ensemble(self) -> bool:
@@ -75,6 +82,7 @@ def read_source(
     place: ModelPlace,
     snapshot: Snapshot,
     settings: RepositorySettings,
+    namespace: str = "",
     *,
     override: str | None = None,
     is_temporary: bool = False,
@@ -115,12 +123,13 @@ def read_source(
         snapshot=snapshot,
         config=config,
         versions={version: available[version] for version in selected},
+        namespace=namespace,
         is_temporary=is_temporary,
     )
 
 
 def read_uploaded_source(
-    name: str, override: Override, settings: RepositorySettings
+    name: str, override: Override, settings: RepositorySettings, namespace: str = ""
 ) -> ModelSource:
     """Like `read_source`, but for files that a client sent."""
     place = write_files(override)
@@ -130,6 +139,7 @@ def read_uploaded_source(
             place,
             take_snapshot(place.directory),
             settings,
+            namespace,
             override=override.config,
             is_temporary=True,
         )
@@ -148,6 +158,7 @@ def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -
     validate_instance_groups(config, settings.gpu_ids)
     return VersionPlan(
         name=source.name,
+        namespace=source.namespace,
         version=version,
         model_directory=source.place.directory,
         version_directory=source.versions[version],

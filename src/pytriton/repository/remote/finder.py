@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pytriton.engine.model_spec import identifier_of
 from pytriton.repository.place_finder import LocalFinder, PlaceFinder
 from pytriton.repository.reading.layout import ModelPlace, find_models
 from pytriton.repository.remote.copies import LocalCopies
@@ -42,6 +43,7 @@ class RemoteFinder:
         retry_count: int = 0,
         open_system: OpenFileSystem = open_file_system,
         first_pause_s: float = 1.0,
+        namespacing: bool = False,
     ) -> None:
         """Open the repositories; nothing is listed yet.
 
@@ -53,12 +55,14 @@ class RemoteFinder:
             retry_count: Further attempts after a failure.
             open_system: Makes a file system.
             first_pause_s: The time before the second attempt, which doubles with each further one.
+            namespacing: Whether models of several repositories may have the same name.
 
         Raises:
             ServerError: An address or a credential is wrong, a package is missing, or there is no
                 folder for local copies.
         """
         self._with_files = with_files
+        self._namespaces = tuple(paths) if namespacing else ("",) * len(paths)
         self._files = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="model-file")
         self._models = ThreadPoolExecutor(_MODELS_AT_ONCE, thread_name_prefix="model-copy")
         self._copies: dict[Path | None, LocalCopies] = {}
@@ -104,14 +108,14 @@ class RemoteFinder:
     def known(self) -> dict[str, list[ModelPlace]]:
         """See `PlaceFinder`."""
         models: dict[str, list[ModelPlace]] = {}
-        for repository in self._repositories:
+        for repository, namespace in zip(self._repositories, self._namespaces, strict=True):
             if isinstance(repository, Path):
-                for name, places in find_models([repository]).items():
+                for name, places in find_models([repository], [namespace]).items():
                     models.setdefault(name, []).extend(places)
             else:
                 for name, files in repository.models().items():
                     place = remote_place(repository, name, files, self._models)
-                    models.setdefault(name, []).append(place)
+                    models.setdefault(identifier_of(namespace, name), []).append(place)
         return dict(sorted(models.items()))
 
     def close(self) -> None:
@@ -145,6 +149,7 @@ def open_finder(
     *,
     with_files: bool,
     retry_count: int = 0,
+    namespacing: bool = False,
 ) -> PlaceFinder:
     """Returns what finds the models of repositories.
 
@@ -152,5 +157,11 @@ def open_finder(
         ServerError: A repository in an object store cannot be opened.
     """
     if not any(is_remote(path) for path in paths):
-        return LocalFinder([Path(path) for path in paths])
-    return RemoteFinder(paths, environment, with_files=with_files, retry_count=retry_count)
+        return LocalFinder([Path(path) for path in paths], paths if namespacing else ())
+    return RemoteFinder(
+        paths,
+        environment,
+        with_files=with_files,
+        retry_count=retry_count,
+        namespacing=namespacing,
+    )

@@ -82,12 +82,19 @@ class ModelCaller:
         call: InferCall,
         inputs: dict[str, InferTensor],
         sink: ResponseSink,
+        namespace: str = "",
     ) -> ModelCall:
-        """Start an inference for a model that `caller` runs; the sink receives all results."""
+        """Start an inference for a model that `caller` runs; the sink receives all results.
+
+        A model of the caller's own namespace is preferred, as in ensembles; Triton refuses a name
+        that is in several namespaces.
+        """
         running = ModelCall(self, call.model_name, sink, _wait(caller, call))
         try:
-            model = self._find(call)
+            name = self.engine.nearest(call.model_name, namespace) if namespace else call.model_name
+            model = self._find(call, name)
             request = self._make_request(caller, call, inputs)
+            request.model_name = name
         except ServerError as error:
             running.on_refused(error)
             return running
@@ -97,9 +104,9 @@ class ModelCaller:
         running.start(model, request, trace)
         return running
 
-    def _find(self, call: InferCall) -> ServedModel:
+    def _find(self, call: InferCall, name: str) -> ServedModel:
         try:
-            model = self.engine.lookup(call.model_name, _version(call))
+            model = self.engine.lookup(name, _version(call))
         except ServerError as error:
             # Triton's releases use either the first or the second half; clients get both.
             raise InternalError(f"{_not_ready(call.model_name)} {error.message}") from error

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pytriton.background_tasks import BackgroundTasks
+from pytriton.engine.model_spec import identifier_of
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.repository.loading.load_dependencies import LoadDependencies
 from pytriton.repository.services.bls import MAX_DEPTH, ModelCaller
@@ -82,11 +83,14 @@ class ModelServices:
     `instance` is set when the worker's instance exists; its model makes no call before that.
     """
 
-    def __init__(self, shared: SharedServices, model_name: str, instance_name: str) -> None:
+    def __init__(
+        self, shared: SharedServices, model_name: str, instance_name: str, namespace: str = ""
+    ) -> None:
         self.instance: CallingInstance | None = None
         self.is_loading = True  # until the instance is in service
         self._shared = shared
-        self._model_name = model_name
+        self._identifier = identifier_of(namespace, model_name)
+        self._namespace = namespace
         self._instance_name = instance_name
         self._metrics = metrics = WorkerMetrics(shared.metrics)
         self._functions: dict[str, Callable[..., Any]] = {
@@ -109,7 +113,7 @@ class ModelServices:
         self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> ModelCall:
         """Start an inference; the sink receives all results, also a refusal."""
-        return self._shared.caller.call(self.instance, call, inputs, sink)
+        return self._shared.caller.call(self.instance, call, inputs, sink, self._namespace)
 
     def serve(self, action: str, arguments: dict[str, Any], reply: Reply | None) -> None:
         """Run an action; calls `reply` with the value, or with None and the error, now or later."""
@@ -179,7 +183,7 @@ class ModelServices:
     async def _load_model(self, name: str, config: str, files: dict[str, bytes]) -> None:
         dependencies = self._shared.load_dependencies
         with (
-            dependencies.add(self._model_name, name)
+            dependencies.add_named(self._identifier, name)
             if self.is_loading
             else contextlib.nullcontext()
         ):
@@ -190,6 +194,7 @@ class ModelServices:
 
     async def _is_model_ready(self, name: str, version: str) -> bool:
         engine = self._shared.engine
+        name = engine.nearest(name, self._namespace)
         if not engine.is_model_ready(name, version):
             return False
         model = engine.lookup(name, version)

@@ -28,9 +28,12 @@ class CombinedControl:
         entries = [
             entry
             for entry in self._repository.index(ready=ready)
-            if not self._bound.has(entry.name)
+            if entry.namespace or not self._bound.has(entry.name)
         ]
-        return sorted([*entries, *self._bound.index(ready=ready)], key=lambda entry: entry.name)
+        return sorted(
+            [*entries, *self._bound.index(ready=ready)],
+            key=lambda entry: (entry.namespace, entry.name),
+        )
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """See `ModelControl`."""

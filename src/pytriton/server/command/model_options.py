@@ -14,7 +14,8 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             Takes.PATH,
             "",
             "Folder with models, or s3://, gs:// or as:// address of one. Required; may be "
-            "repeated. A model that is in two repositories is not served.",
+            "repeated. A model that is in two repositories is not served, unless "
+            "--model-namespacing is true.",
             is_repeatable=True,
         ),
         Option(
@@ -71,7 +72,6 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "model-namespacing",
             "false",
             "Serve models of the same name from several repositories.",
-            has_effect=False,
         ),
         switch(
             "enable-peer-access", "true", "Let GPUs access each other's memory.", has_effect=False

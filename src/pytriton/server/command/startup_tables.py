@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytriton.engine.model_spec import identifier_of
 from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
 from pytriton.server.process.logs import visible
 
@@ -92,7 +93,10 @@ def backend_table(
 
 def model_table(index: Iterable[IndexEntry], width: int | None = None) -> str:
     """Returns the table of model versions with their states."""
-    rows = ((entry.name, entry.version or "-", _status(entry)) for entry in index)
+    rows = (
+        (identifier_of(entry.namespace, entry.name), entry.version or "-", _status(entry))
+        for entry in index
+    )
     return draw_table(("Model", "Version", "Status"), rows, width)
 
 

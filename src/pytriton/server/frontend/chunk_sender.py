@@ -200,7 +200,7 @@ class ChunkSender:
             shape = (shared.rows, *column.shape) if is_batched else column.shape
             inputs[column.name] = InferTensor(column.name, column.dtype, shape, piece)
         member.request = InferRequest(
-            shared.model_name,
+            owner.spec.identifier,
             inputs,
             model_version=shared.model_version,
             outputs=shared.outputs,

@@ -103,6 +103,7 @@ class FrontEndProcess:
     def _configure(self, frame: Configure) -> None:
         options = msgspec.msgpack.decode(frame.options, type=ServerOptions)
         set_up_logging(self._client.link, frame.log_level)
+        self._client.use_namespaces(is_on=options.repository.namespacing)
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
         tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None

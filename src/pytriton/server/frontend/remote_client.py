@@ -71,6 +71,10 @@ class RemoteClient:
         """See `EngineClient`."""
         return self._engine.is_exiting
 
+    def use_namespaces(self, *, is_on: bool) -> None:
+        """Say whether models of several repositories may have the same name."""
+        self._engine.namespacing = is_on
+
     # Questions
 
     async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:

@@ -96,7 +96,13 @@ class RemoteTracing:
             text, code = sendable_text(error.message), int(error.code)
             self._send(
                 TraceRefusal(
-                    origin, spec.name, spec.version, request.id, request.received_ns, text, code
+                    origin,
+                    spec.identifier,
+                    spec.version,
+                    request.id,
+                    request.received_ns,
+                    text,
+                    code,
                 )
             )
 

@@ -84,7 +84,7 @@ class DocumentService:
     def model_metadata(self, request: Any) -> Any:
         """Report a model's tensors, and its ready versions or the requested one."""
         spec = self._engine.lookup(request.name, request.version).spec
-        versions = self._engine.ready_versions(spec.name)
+        versions = self._engine.ready_versions(request.name)
         if request.version:
             versions = [spec.version]
         return service_pb2.ModelMetadataResponse(

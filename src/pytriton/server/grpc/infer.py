@@ -112,6 +112,8 @@ class InferService:
         began_ns: int = 0,
     ) -> Inference:
         """Pass a request to the engine, with a trace if it is sampled."""
+        if spec.namespace:
+            request.model_name = spec.identifier  # the name alone may mean several models
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
             traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")

@@ -108,12 +108,14 @@ class EngineExchange(Exchange):
     def start(self, head: RequestHead, request: InferRequest) -> None:
         """Pass the request to the engine."""
         service = self._service
+        spec = self._model.spec
+        if spec.namespace:
+            request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
         trace = None
         if service.headers is not None:
             service.headers.forward(head, request)
-            spec = self._model.spec
             trace = service.headers.begin_trace(head, request, self.began_ns, spec, self)
         self._inference = service.engine.infer(request, self if trace is None else trace, trace)
 

@@ -51,6 +51,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     auto_complete: bool = True
     load_thread_count: int = 4
     load_retry_count: int = 0
+    namespacing: bool = False  # models of several repositories may have the same name
     allow_links: bool = False  # links that point out of the repositories
     load_timeout_s: float = 0.0  # 0: no limit
     backend_directory: str = DEFAULT_BACKEND_DIRECTORY
@@ -94,6 +95,7 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
         auto_complete=_auto_complete(flags),
         load_thread_count=flags.integer("model_load_thread_count", 4, minimum=1),
         load_retry_count=flags.integer("model_load_retry_count", 0),
+        namespacing=flags.boolean("model_namespacing", default=False),
         allow_links=flags.boolean("allow_repository_links", default=False),
         load_timeout_s=flags.number("model_load_timeout_secs", 0.0),
         backend_directory=flags.text("backend_directory", DEFAULT_BACKEND_DIRECTORY),

@@ -50,7 +50,6 @@ _WITHOUT_EFFECT = (
     "grpc_max_response_pool_size",
     "host_policy",
     "model_load_gpu_limit",
-    "model_namespacing",
     "sagemaker_thread_count",
     "vertex_ai_thread_count",
 )
