@@ -14,6 +14,7 @@ from pytriton.engine.config import config_to_json
 from pytriton.engine.control import IndexEntry
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
+from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import ServerError
 from pytriton.repository.loading.ensemble_steps import StepModels
 from pytriton.repository.loading.plans import VersionPlan
@@ -53,13 +54,17 @@ def write_config(directory: Path, text: str) -> None:
     (directory / "config.pbtxt").write_text(f"# {'x' * next(_ticks)}\n{text}")
 
 
+def _spec_of(plan: VersionPlan) -> ModelSpec:
+    return model_spec(batches=False, name=plan.name, version=plan.version, namespace=plan.namespace)
+
+
 class FakeVersion:
     """A loaded version with one instance."""
 
     def __init__(self, plan: VersionPlan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
         self.model = Model(
-            model_spec(batches=False, name=plan.name, version=plan.version),
+            _spec_of(plan),
             loop,
             config_json=config_to_json(plan.config),
         )
@@ -118,7 +123,7 @@ class Scene:
         self, *repositories: Path, mode: str = "explicit", finder: Any = None, **settings: Any
     ) -> None:
         self.loop = asyncio.new_event_loop()
-        self.engine = Engine()
+        self.engine = Engine(namespacing="namespaces" in settings)
         self.loader = FakeLoader(self.loop)
         self.repository = repositories[0] if repositories else None
         self.settings = RepositorySettings(
@@ -136,7 +141,7 @@ class Scene:
 
     def _make_ensemble(self, plan: VersionPlan, steps: StepModels) -> Model:
         """A model without instances: its requests stay in its queue."""
-        spec = model_spec(batches=False, name=plan.name, version=plan.version)
+        spec = _spec_of(plan)
         self.ensembles.append(Model(spec, self.loop, config_json=config_to_json(steps.config)))
         return self.ensembles[-1]
 

@@ -36,6 +36,8 @@ class Reading:
         spec = model.spec
         labels = {f"_{tag}": value for tag, value in spec.metric_tags.items()}
         labels |= {"model": spec.name, "version": str(spec.version)}
+        if spec.namespace:
+            labels["namespace"] = spec.namespace
         if spec.gpu is not None and spec.gpu in gpu_uuids:
             labels["gpu_uuid"] = gpu_uuids[spec.gpu]
         statistics = model.statistics
