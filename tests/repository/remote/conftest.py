@@ -37,6 +37,7 @@ def remote(objects, mount):
             retry_count=retry_count,
             open_system=objects.open,
             first_pause_s=0.0,
+            namespacing="namespaces" in settings,
         )
         it = Scene(*others, mode=mode, finder=finder, retry_count=retry_count, **settings)
         it.finder = finder

@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.errors import InternalError
 from tests.repository.ensemble_files import ensemble_config, step_config
+from tests.repository.remote.fake_objects import ADDRESS
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_model
 
 OLD = {"m/config.pbtxt", "m/1/model.py"}
@@ -399,3 +400,18 @@ def test_hostile_names_stay_outside(remote, objects, mount, caplog):
     assert it.engine.is_model_ready("m")
     assert not any("evil" in path for path in objects.downloads)
     assert "3 files of model repository 's3://bucket/models' are left out" in caplog.text
+
+
+def test_model_of_the_same_name_in_a_local_folder_has_another_namespace(remote, objects, tmp_path):
+    local = tmp_path / "local"
+    write_model(local)
+    objects.put_model()
+    it = remote(local, mode="none", namespaces=(ADDRESS, str(local)))
+
+    it.run(it.models.start())
+
+    assert [(row.namespace, row.state) for row in it.rows("m")] == [
+        (str(local), "READY"),
+        (ADDRESS, "READY"),
+    ]
+    assert it.engine.lookup(f"{ADDRESS}::m").spec.namespace == ADDRESS
