@@ -14,6 +14,7 @@ from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.proxy.telemetry import trace_with
+from pytriton.request_ids import add_to_log_records
 from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class TritonBase:
         self._workspace = (
             Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
         )
+        add_to_log_records()
         self._model_server: ModelServer | None = None  # None while there is no server to bind to
         self._context = TritonContext()
         self._models: dict[tuple[str, int], BoundModel] = {}

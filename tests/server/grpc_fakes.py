@@ -22,6 +22,7 @@ from pytriton.server.api.turns import Turns
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.process.log_control import LogControl
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.wire.grpc import message_prefix
 from pytriton.wire.grpc.status import percent_decode
@@ -259,7 +260,11 @@ class GrpcClient:
         options = options or ServerOptions()
         traces = TraceSettings.read(options.trace_settings)
         self.client = LocalClient(
-            self.engine, control, traces, strict_readiness=options.strict_readiness
+            self.engine,
+            control,
+            traces,
+            strict_readiness=options.strict_readiness,
+            change_log_settings=LogControl(options.log).change,
         )
         self.api = GrpcApi(self.client, options, self.loop, tracing)
         # By the loop's clock, so that nothing waits for another turn on a busy machine.

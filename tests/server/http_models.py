@@ -23,6 +23,7 @@ from pytriton.server.codec.messages import decode_job, decode_reply, encode
 from pytriton.server.codec.pool import CodecPool
 from pytriton.server.http.api import HttpApi
 from pytriton.server.options.server_options import Limits, ServerOptions
+from pytriton.server.process.log_control import LogControl
 from pytriton.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import Answer, Client, FakeLoop
 
@@ -152,6 +153,7 @@ class Service:
             self.control,
             traces,
             strict_readiness=self.options.strict_readiness,
+            change_log_settings=LogControl(self.options.log).change,
         )
         self.api = HttpApi(
             self.client,

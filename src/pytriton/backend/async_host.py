@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.background_tasks import BackgroundTasks
+from pytriton.request_ids import set_request_ids
 from pytriton.transport.frames import BatchFailure, Execute
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
@@ -59,6 +60,7 @@ class AsyncInstanceHost(InstanceHost):
             self._tasks.start(self._answer_async(received, received.frame))
 
     async def _answer_async(self, received: Received, execute: Execute) -> None:
+        set_request_ids(execute.ids or None)  # of this task
         started_ns = time.monotonic_ns()
         payload = self._channel.payload()
         frame: Frame

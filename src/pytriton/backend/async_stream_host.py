@@ -14,6 +14,7 @@ from pytriton.backend.async_host import AsyncInstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.backend.stream import ABANDONED, StreamBatch
 from pytriton.errors import ErrorCode
+from pytriton.request_ids import set_request_ids
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem, Responses
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class AsyncStreamHost(AsyncInstanceHost):
 
     async def _run_stream(self, stream: _AsyncStream, received: Received) -> None:
         batch = stream.batch
+        set_request_ids(batch.execute.ids or None)  # of this task
         started_ns = time.monotonic_ns()
         last: list[ResponseItem] = []
         stops = False

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.backend.model_call import is_unrecoverable
+from pytriton.request_ids import set_request_ids
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import BatchFailure, Execute
 from pytriton.transport.idle_reader import IdleReader
@@ -70,7 +71,9 @@ class InstanceHost:
         while True:
             received = reader.receive()
             if isinstance(received.frame, Execute):
+                set_request_ids(received.frame.ids or None)
                 self._answer(received, received.frame)
+                set_request_ids(None)
             # Release arrays that the callable did not keep before this thread waits again.
             del received
 

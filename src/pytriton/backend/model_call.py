@@ -23,6 +23,7 @@ from pytriton.dtypes import BYTES, DataType
 from pytriton.errors import ErrorCode, sendable_text
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
+from pytriton.request_ids import current_prefix
 from pytriton.transport.arena import find_unshared_remote_block
 from pytriton.transport.frames import (
     BatchFailure,
@@ -169,7 +170,12 @@ class ModelCall:
 
     def error_text(self, error: BaseException) -> str:
         """Log an exception of the callable and return the error text for clients."""
-        logger.warning("Inference callable of %s raised", self.instance_name, exc_info=error)
+        logger.warning(
+            "%sInference callable of %s raised",
+            current_prefix(),
+            self.instance_name,
+            exc_info=error,
+        )
         name, text = type(error).__name__, _text(error)
         return (
             f"Failed to process the request(s) for model '{self.instance_name}', "
@@ -179,7 +185,10 @@ class ModelCall:
     def log_raised_on_close(self, error: BaseException) -> None:
         """Log an exception that a callable raised when it was closed; no client waits for it."""
         logger.warning(
-            "Inference callable of %s raised when it was closed", self.instance_name, exc_info=error
+            "%sInference callable of %s raised when it was closed",
+            current_prefix(),
+            self.instance_name,
+            exc_info=error,
         )
 
 

@@ -18,6 +18,7 @@ from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.backend.stream import ABANDONED, StreamBatch
 from pytriton.errors import ErrorCode
+from pytriton.request_ids import set_request_ids
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem
 from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
@@ -111,6 +112,7 @@ class StreamHost(InstanceHost):
             self._outbox.flush()
         started_ns = time.monotonic_ns()
         batch = stream.batch
+        set_request_ids(batch.execute.ids or None)
         try:
             results = next(stream.responses, _END)
             if results is _END:
@@ -121,6 +123,7 @@ class StreamHost(InstanceHost):
                 self._outbox.add(functools.partial(self._make_items, batch, results), started_ns)
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
             self._fail(stream, error)
+        set_request_ids(None)
         stream.is_slow = time.monotonic_ns() - started_ns >= _SLOW_STEP_NS
 
     def _make_items(self, batch: StreamBatch, results: Any, payload: Payload) -> list[ResponseItem]:
@@ -145,10 +148,12 @@ class StreamHost(InstanceHost):
 
     def _close_stream(self, stream: _Stream) -> None:
         """Closes a generator that no client waits for; its exceptions are logged."""
+        set_request_ids(stream.batch.execute.ids or None)
         try:
             stream.responses.close()
         except BaseException as error:  # noqa: BLE001  user code may raise anything
             self._call.log_raised_on_close(error)
+        set_request_ids(None)
         self._call.end_spans(stream.batch.execute, ABANDONED)
 
 

@@ -91,3 +91,6 @@ class EngineClient(Protocol):
         self, model_name: str, changes: Mapping[str, Sequence[str]]
     ) -> Answer[dict[str, list[str]]]:
         """Change the trace settings of a model, or of all without a name; returns the new ones."""
+
+    def change_log_settings(self, changes: Mapping[str, Any]) -> Answer[dict[str, Any]]:
+        """Change settings of the log, by their names in the protocol; returns all of them."""

@@ -15,6 +15,7 @@ from pytriton.executor.call_server import CallServer
 from pytriton.executor.fork_listener import ForkListener
 from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.worker import PROCESS_ENDED, ForkingProcessEndedError, describe_loss
+from pytriton.transport.log_frames import LogChange
 from pytriton.transport.loop_channel import LoopChannel
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from pytriton.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.executor.inference import Inference
     from pytriton.executor.launcher import Worker, WorkerLauncher, WorkerSpec
+    from pytriton.executor.log_feed import LogFeed
     from pytriton.executor.worker_services import WorkerServices
+    from pytriton.log_switches import LogSwitches
     from pytriton.transport.channel import Received
 
 logger = logging.getLogger(__name__)
@@ -102,6 +105,7 @@ class PythonInstance:
         services: WorkerServices,
         *,
         grace_s: float = FINALIZE_GRACE_S,
+        log: LogFeed | None = None,
     ) -> PythonInstance:
         """Start a worker and initialize its model. Cancelling the task stops the wait.
 
@@ -110,6 +114,8 @@ class PythonInstance:
         """
         worker = await launcher.launch(spec)
         instance = cls(worker, labels, memory, loop, events, services, grace_s)
+        if log is not None:
+            instance.follow(log)
         await instance.initialize(initialize)
         return instance
 
@@ -167,6 +173,15 @@ class PythonInstance:
             self._concurrency = ASYNC_CONCURRENCY
             self._channel.reads_ahead = True
         return report
+
+    def follow(self, log: LogFeed) -> None:
+        """Tell the worker about changes of the log's settings until its process has ended."""
+        log.add(self._on_log_change)
+        self.ended.add_done_callback(lambda _: log.remove(self._on_log_change))
+
+    def _on_log_change(self, switches: LogSwitches) -> None:
+        if self._channel.is_open and not self._is_lost:
+            self._channel.send(LogChange(switches))
 
     def start(self) -> None:
         """Begin to report events."""

@@ -74,7 +74,7 @@ class Execution:
         execute = received.frame
         assert isinstance(execute, Execute)
         call = _Call(BatchRun(self._runs, execute, time.monotonic_ns()))
-        self._runtime.set_batch(execute.batch)
+        self._runtime.set_batch(execute.batch, execute.ids or None)
         try:
             self._run(call, received)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import io
 import os
 import signal
 import socket
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytriton.python_backend.output import label_output
 from pytriton.python_backend.worker import Worker
+from pytriton.request_ids import add_to_log_records
 from pytriton.transport.zygote import set_process_title
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ def run_worker(
     set_process_title(title)
     # As in Triton. With our arguments, models that parse them, like `unittest.main`, would exit.
     sys.argv = [""]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+    label_output()
+    add_to_log_records()
     worker = Worker(socket.socket(fileno=channel_descriptor), socket.socket(fileno=fork_descriptor))
     worker.run()
 

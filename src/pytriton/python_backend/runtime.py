@@ -3,22 +3,37 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError, sendable_text
+from pytriton.log_switches import JSON_FORMAT, LogSwitches
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.python_backend.bls import BlsCall, CallOrigin, RefusedCall
 from pytriton.python_backend.connection import Connection
+from pytriton.python_backend.output import LabelledStream
+from pytriton.request_ids import current_request_ids, set_request_ids
 from pytriton.transport.worker_frames import LogLine, ServiceCall
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
     from pytriton.pb_utils.request import InferenceRequest
     from pytriton.pb_utils.runtime import InferenceCall
+    from pytriton.transport.channel import Received
+    from pytriton.transport.log_frames import LogChange
+
+_ALL = LogSwitches(verbose=1)
+_LEVELS = {
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "VERBOSE": logging.DEBUG,
+}
 
 # The batch for whose `execute` the current code runs. Tasks inherit it, and so do
 # `asyncio.to_thread` and the default executor of the instance's loop; other threads of a model have
@@ -36,9 +51,11 @@ class WorkerRuntime:
         *,
         instance_name: str,
         model_directory: str,
+        switches: LogSwitches | None = None,
     ) -> None:
         self.instance_name = instance_name
         self.model_directory = model_directory
+        self._use(_ALL if switches is None else switches)
         self.can_infer = False  # True from the end of `initialize` to the start of `finalize`
         self._model_thread = threading.get_ident()
         self._fork_socket = fork_socket
@@ -46,9 +63,10 @@ class WorkerRuntime:
         self._connecting = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
 
-    def set_batch(self, batch: int) -> None:
+    def set_batch(self, batch: int, ids: Mapping[int, str] | None = None) -> None:
         """Set the batch that this thread, and tasks that it starts, work for; 0: none."""
         _batch.set(batch)
+        set_request_ids(ids)
 
     def infer(
         self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False
@@ -86,8 +104,25 @@ class WorkerRuntime:
 
     def log(self, level: str, message: str, file: str, line: int) -> None:
         """See `Runtime.log`."""
-        line_frame = LogLine(level, sendable_text(message), sendable_text(file), line)
+        if not self._switches.wants(_LEVELS.get(level, logging.INFO)):
+            return
+        line_frame = LogLine(
+            level,
+            sendable_text(message),
+            sendable_text(file),
+            line,
+            request_ids=current_request_ids(),
+        )
         self._connect().outbox.post(line_frame)
+
+    def on_log_change(self, received: Received) -> None:
+        """Follow a change of the log's settings."""
+        frame: LogChange = received.frame  # type: ignore[assignment]  # registered for these only
+        self._use(frame.switches)
+
+    def _use(self, switches: LogSwitches) -> None:
+        self._switches = switches
+        LabelledStream.is_json = switches.format == JSON_FORMAT
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -101,3 +136,4 @@ class WorkerRuntime:
         self._connecting = threading.Lock()
         self._model_thread = 0
         _batch.set(0)  # the batch does not wait for this process
+        self._switches = _ALL  # nobody tells this process of changes; the server drops lines

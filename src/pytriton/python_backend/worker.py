@@ -24,6 +24,7 @@ from pytriton.python_backend.loader import load_class
 from pytriton.python_backend.readiness import ReadyCheck
 from pytriton.python_backend.runtime import WorkerRuntime
 from pytriton.transport.frames import Cancel, Credit, Execute
+from pytriton.transport.log_frames import LogChange
 from pytriton.transport.worker_frames import (
     CheckReady,
     Finalize,
@@ -98,8 +99,10 @@ class Worker:
             self._fork_socket,
             instance_name=arguments.get("model_instance_name") or arguments["model_name"],
             model_directory=str(directory),
+            switches=frame.log,
         )
         set_runtime(runtime)
+        self._connection.handlers[LogChange] = runtime.on_log_change
         return runtime
 
     def _initialize(self, frame: Initialize) -> Initialized:

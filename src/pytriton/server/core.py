@@ -17,6 +17,7 @@ from pytriton.engine.rate_limiter import RateLimiter
 from pytriton.engine.stall_watch import StallWatch
 from pytriton.engine.turns import Turns
 from pytriton.server.binding.bound_control import BoundControl
+from pytriton.server.process.log_control import LogControl
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.server.tracing.tracing import Tracing
 
@@ -49,6 +50,7 @@ class Core:
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
         self.tracing = Tracing.start(self.trace_settings, loop)
+        self.log = LogControl(options.log)
         self.turns: Turns | None = None
         if options.repository.rate_limit:
             self.turns = Turns(RateLimiter(options.repository.rate_limit_resources), loop)

@@ -22,6 +22,7 @@ from pytriton.server.core import Core
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.server.process.log_output import open_missing_streams
 from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.process_watch import ProcessWatch
 from pytriton.server.server import Server, authorizations, prepare_front_ends
@@ -108,6 +109,7 @@ def main(
     arguments: Sequence[str] | None = None, start_server: StartServer = start_bound_serving
 ) -> None:
     """Run a server for the process that holds the other end of the control socket."""
+    open_missing_streams()
     parser = argparse.ArgumentParser(prog="pytriton server process")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

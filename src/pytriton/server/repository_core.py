@@ -87,6 +87,7 @@ class RepositoryCore(Core):
             completes_config=options.repository.auto_complete,
             exit_timeout_s=options.exit_timeout_s,
             turns=self.turns,
+            log=self.log.feed,
         )
         self.loaders: Mapping[str, BackendLoader] = {"python": python}  # by backend name
         begin_trace = None if self.tracing is None else self.tracing.begin_call

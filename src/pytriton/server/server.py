@@ -62,10 +62,13 @@ class Server:
             core.control,
             core.trace_settings,
             strict_readiness=options.strict_readiness,
+            change_log_settings=core.log.change,
         )
         self._front_end: FrontEnd | FrontEndPool
         if options.frontend_processes:
-            self._front_end = FrontEndPool(core.engine, client, core.tracing, options, loop, zygote)
+            self._front_end = FrontEndPool(
+                core.engine, client, core.tracing, options, loop, zygote, core.log.feed
+            )
         else:
             self._front_end = FrontEnd(client, options, loop, core.tracing)
         self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)

@@ -15,6 +15,7 @@ import msgspec
 
 from pytriton.messages import ParameterValue, TraceContext
 from pytriton.transport.frontend_frames import FrontEndFrame
+from pytriton.transport.log_frames import LogChange
 from pytriton.transport.refs import BlockRef, MemoryUpdate, PartRef, SegmentRef, TensorRef
 from pytriton.transport.worker_frames import (
     CallCredit,
@@ -181,6 +182,7 @@ Frame = (
     | ServiceCall
     | ServiceReply
     | LogLine
+    | LogChange
     | FrontEndFrame
 )
 

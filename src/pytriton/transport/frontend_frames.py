@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.log_switches import LogSwitches
 from pytriton.messages import ParameterValue, TraceOrigin
 from pytriton.transport.refs import MemoryUpdate, TensorRef
 
@@ -19,7 +20,7 @@ class Configure(msgspec.Struct, tag="configure", array_like=True):
     """Core to front end, first: the options of the server."""
 
     options: bytes  # a `ServerOptions` in MessagePack
-    log_level: int
+    log: LogSwitches
     memory_bytes: int  # the limit of its shared memory
     memory: MemoryUpdate | None = None
 
@@ -243,6 +244,7 @@ class LogEntry(msgspec.Struct, tag="log_entry", array_like=True):
     process: int
     exception: str | None = None
     memory: MemoryUpdate | None = None
+    request_ids: list[str] = []
 
 
 FrontEndFrame = (

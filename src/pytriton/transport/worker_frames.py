@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.log_switches import LogSwitches
 from pytriton.messages import ParameterValue, TraceContext
 from pytriton.transport.refs import MemoryUpdate, TensorRef
 
@@ -26,6 +27,7 @@ class Initialize(msgspec.Struct, tag="initialize", array_like=True):
     is_batching: bool = False  # inputs have a batch dimension, along which they are split
     completes_config: bool = False  # only `auto_complete_config` is called, then the worker ends
     memory: MemoryUpdate | None = None
+    log: LogSwitches = LogSwitches()
 
 
 class Initialized(msgspec.Struct, tag="initialized", array_like=True):
@@ -133,3 +135,4 @@ class LogLine(msgspec.Struct, tag="log", array_like=True):
     file: str
     line: int
     memory: MemoryUpdate | None = None
+    request_ids: list[str] = []  # of those requests that caused it, as the log shows them

@@ -35,7 +35,6 @@ CONFIG = {
 NOT_SERVED = [
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
-    "LogSettings",
 ]  # fmt: skip
 
 

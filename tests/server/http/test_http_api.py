@@ -108,8 +108,6 @@ def test_error_has_a_status_and_a_text(service, request_bytes, status, text):
         (get(b"/v2/cudasharedmemory/region/r/status?x=y"), "shared memory"),
         (post(b"{}", b"/v2/systemsharedmemory/region/r/register"), "shared memory"),
         (post(b"{}", b"/v2/cudasharedmemory/unregister"), "shared memory"),
-        (get(b"/v2/logging"), "logging"),
-        (post(b"{}", b"/v2/logging"), "logging"),
     ],
 )
 def test_extension_that_is_not_there_is_refused_in_words(service, request_bytes, extension):

@@ -12,18 +12,20 @@ import sys
 
 import pytest
 
-from pytriton.server.options.log_options import LogOptions
+from pytriton.log_switches import LogSwitches
 from pytriton.server.process.log_output import ConsoleHandler, LogFile
-from pytriton.server.process.logs import TritonFormatter
+from pytriton.server.process.logs import TritonFormatter, formatter_factory
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
 from pytriton.server.options.log_options import LogOptions
-from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
-from pytriton.server.process.logs import TritonFormatter, set_up_logging
-formatters = TritonFormatter.factory(LogOptions())
-set_up_logging(LogOptions(file=sys.argv[1]), ConsoleHandler(sys.stdout, sys.stderr, formatters))
+from pytriton.server.process.log_output import (
+    ConsoleHandler, discard_unwritable_output, open_missing_streams
+)
+from pytriton.server.process.logs import set_up_logging
+open_missing_streams()
+set_up_logging(LogOptions(file=sys.argv[1]), ConsoleHandler(sys.stdout, sys.stderr))
 for number in range(100):
     logging.info("line %d", number)
 logging.warning("the last")
@@ -57,8 +59,20 @@ class Disk:
         self.room -= len(taken)
         return len(taken)
 
-    def close(self):
-        raise FULL
+
+def console(out, err):
+    handler = ConsoleHandler(out, err)
+    handler.set_formatters(formatter_factory(LogSwitches()))
+    return handler
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
 
 
 def record(message, level=logging.INFO):
@@ -72,9 +86,8 @@ def disk(tmp_path):
 
 @pytest.fixture
 def file(disk, tmp_path):
-    handler = LogFile(str(tmp_path / "server.log"), TritonFormatter(LogOptions()))
-    handler._file.close()
-    handler._file = disk
+    handler = LogFile(str(tmp_path / "server.log"), TritonFormatter())
+    handler.write_some = disk.write
     yield handler
     handler.close()
 
@@ -86,7 +99,7 @@ def texts(content):
 def test_file_is_appended_to(tmp_path):
     path = tmp_path / "server.log"
     path.write_text("before\n")
-    handler = LogFile(str(path), TritonFormatter(LogOptions()))
+    handler = LogFile(str(path), TritonFormatter())
     handler.emit(record("é \ud800"))
     handler.close()
     handler.close()
@@ -129,7 +142,7 @@ def test_every_time_that_a_disk_is_full_is_said(file, disk, capsys):
 
 def test_stream_that_is_gone_is_said_once_on_the_other():
     out, err = Stream(), Stream()
-    handler = ConsoleHandler(out, err, TritonFormatter.factory(LogOptions()))
+    handler = console(out, err)
     out.error = BrokenPipeError(errno.EPIPE, "Broken pipe")
     for _ in range(50):
         handler.emit(record("lost"))
@@ -143,7 +156,7 @@ def test_stream_that_is_gone_is_said_once_on_the_other():
 def test_streams_that_are_both_gone_harm_nobody(capsys):
     out = Stream()
     out.error = ValueError("I/O operation on closed file")
-    handler = ConsoleHandler(out, out, TritonFormatter.factory(LogOptions()))
+    handler = console(out, out)
     handler.emit(record("lost"))
     handler.emit(record("lost", logging.ERROR))
 
@@ -152,7 +165,7 @@ def test_streams_that_are_both_gone_harm_nobody(capsys):
 
 def test_text_that_a_stream_has_no_letters_for_is_escaped():
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    ConsoleHandler(out, out, TritonFormatter.factory(LogOptions())).emit(record("é"))
+    console(out, out).emit(record("é"))
 
     assert out.buffer.getvalue().endswith(b'"\\xe9"\n')
 
@@ -184,3 +197,130 @@ def test_process_without_room_for_its_log_ends_in_order(where):
     assert process.returncode == 0
     assert len(said) == (1 if where == "file" else 2)
     assert "cannot be written to" in said[0]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def open_log(clock):
+    """Opens log files, which are closed after the test."""
+    handlers = []
+
+    def start(path):
+        handlers.append(LogFile(str(path), TritonFormatter(), clock))
+        return handlers[-1]
+
+    yield start
+    for handler in handlers:
+        handler.close()
+
+
+@pytest.mark.parametrize("change", ["moved", "deleted", "replaced"])
+def test_file_that_is_gone_is_created_again(open_log, clock, tmp_path, change):
+    path, old = tmp_path / "server.log", tmp_path / "server.log.1"
+    handler = open_log(path)
+    handler.emit(record("before"))
+    if change == "deleted":
+        path.unlink()
+    else:
+        path.rename(old)
+    if change == "replaced":
+        path.write_text("")
+    handler.emit(record("at once"))
+    clock.now_s += 1.0
+    handler.emit(record("after"))
+
+    assert texts(path.read_text()) == ['"after"']
+    if change != "deleted":
+        assert texts(old.read_text()) == ['"before"', '"at once"']
+
+
+def test_file_that_cannot_be_created_again_stays_the_old_one(open_log, clock, tmp_path, capsys):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    handler = open_log(folder / "server.log")
+    moved = tmp_path / "moved"
+    folder.rename(moved)
+    clock.now_s += 1.0
+    handler.emit(record("after"))
+
+    assert texts((moved / "server.log").read_text()) == ['"after"']
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_pipe_without_a_reader_stops_nobody_and_is_used_when_one_comes(open_log, tmp_path, capsys):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    handler = open_log(path)
+    handler.emit(record("lost"))
+    handler.emit(record("lost"))
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    handler.emit(record("read"))
+    seen = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    handler.emit(record("lost"))
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    handler.emit(record("read again"))
+    seen += os.read(reader, 1 << 16).decode()
+    os.close(reader)
+
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert texts(seen) == [
+        '"2 entries of the log were lost here"',
+        '"read"',
+        '"1 entries of the log were lost here"',
+        '"read again"',
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_pipe_whose_reader_is_slow_loses_lines_instead_of_time(open_log, tmp_path, capsys):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    handler = open_log(path)
+    for _ in range(1000):
+        handler.emit(record("x" * 1000))
+    size = len(os.read(reader, 1 << 20))
+    handler.emit(record("again"))
+    last = os.read(reader, 1 << 20).decode().splitlines()
+    os.close(reader)
+
+    assert 0 < size < 1000 * 1000
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert texts("\n".join(last))[-1] == '"again"'
+    assert "entries of the log were lost here" in last[-2]
+
+
+def test_process_without_standard_streams_starts_and_logs_to_its_file(tmp_path):
+    path = tmp_path / "server.log"
+    command = f'exec "{sys.executable}" -c "$SCRIPT" "{path}" >&- 2>&-'
+    done = subprocess.run(["sh", "-c", command], env={**os.environ, "SCRIPT": SCRIPT}, check=False)
+
+    assert done.returncode == 0
+    assert texts(path.read_text())[-1] == '"the last"'
+
+
+def test_numbers_of_missing_streams_are_not_given_to_files():
+    script = """
+import os, sys
+from pytriton.server.process.log_output import open_missing_streams
+open_missing_streams()
+with open(sys.argv[1], "wb") as file:
+    print(file.fileno() > 2, os.get_inheritable(2), sys.stderr.write("x"))
+"""
+    command = f'exec "{sys.executable}" -c "$SCRIPT" /dev/null 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "SCRIPT": script},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout == "True True 1\n"

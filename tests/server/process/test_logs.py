@@ -11,14 +11,17 @@ import re
 
 import pytest
 
+from pytriton.log_switches import LogSwitches
 from pytriton.server.options.log_options import LogOptions
 from pytriton.server.process.log_output import ConsoleHandler
 from pytriton.server.process.logs import (
     ESCAPE_VARIABLE,
     TritonFormatter,
+    formatter_factory,
     log_table,
     quoted,
     set_up_logging,
+    use_log_switches,
 )
 
 HEAD = r"[IWE]\d{4} \d{2}:\d{2}:\d{2}\.\d{6} \d+ test_logs\.py:\d+\]"
@@ -82,20 +85,20 @@ def refuse(text):
     ],
 )
 def test_line_is_tritons(level, letter):
-    line = TritonFormatter(LogOptions()).format(record(level=level))
+    line = TritonFormatter().format(record(level=level))
 
     assert line == f'{letter}0102 03:04:05.678901 42 model.py:7] "served"'
 
 
 def test_iso_line_is_tritons():
-    line = TritonFormatter(LogOptions(format="ISO8601")).format(record())
+    line = TritonFormatter("ISO8601").format(record())
 
     assert line == '2026-01-02T03:04:05Z I 42 model.py:7] "served"'
 
 
 def test_message_is_written_as_it_is_where_that_is_asked_for(monkeypatch):
     monkeypatch.setenv(ESCAPE_VARIABLE, "0")
-    line = TritonFormatter(LogOptions()).format(record('a "b"\nc'))
+    line = TritonFormatter().format(record('a "b"\nc'))
 
     assert line.endswith('model.py:7] a "b"\nc')
 
@@ -166,7 +169,8 @@ def test_levels_are_those_that_were_asked_for(log, settings, letters):
 
 
 def console(out, err, live_line=None):
-    handler = ConsoleHandler(out, err, TritonFormatter.factory(LogOptions()), live_line)
+    handler = ConsoleHandler(out, err, live_line)
+    handler.set_formatters(formatter_factory(LogSwitches()))
     for level in (logging.INFO, logging.WARNING, logging.ERROR):
         handler.emit(record(logging.getLevelName(level), level))
 
@@ -215,9 +219,7 @@ def test_console_writes_around_the_live_line():
 
 def test_log_goes_to_the_handler_that_is_given_unless_a_file_is(root):
     out = io.StringIO()
-    set_up_logging(
-        LogOptions(info=False), ConsoleHandler(out, out, TritonFormatter.factory(LogOptions()))
-    )
+    set_up_logging(LogOptions(info=False), ConsoleHandler(out, out))
     logger.info("quiet")
     logger.warning("loud")
 
@@ -226,7 +228,7 @@ def test_log_goes_to_the_handler_that_is_given_unless_a_file_is(root):
 
 def test_traceback_of_another_process_follows_its_line_and_cannot_forge_one():
     text = f"Traceback (most recent call last):\n  File\nValueError: {FORGED}"
-    lines = TritonFormatter(LogOptions()).format(record("failed", exc_text=text)).splitlines()
+    lines = TritonFormatter().format(record("failed", exc_text=text)).splitlines()
 
     assert lines[0].endswith('"failed"')
     assert lines[1:] == [
@@ -236,3 +238,90 @@ def test_traceback_of_another_process_follows_its_line_and_cannot_forge_one():
         '  E0101 00:00:00.000000 1 a.py:1] "forged\\u001b[31m',
         "  \\u007f",
     ]
+
+
+def test_settings_change_while_the_log_is_written(log):
+    lines = log()
+    logger.debug("hidden")
+    use_log_switches(LogSwitches(info=False, verbose=1, format="ISO8601"))
+    logger.info("hidden")
+    logger.debug("shown")
+    use_log_switches(LogSwitches(warning=False))
+    logger.warning("hidden")
+    logger.error("an error")
+
+    first, second = lines()
+    assert re.fullmatch(r'\d{4}-\d{2}-\d{2}T[\d:]{8}Z I \d+ test_logs.py:\d+] "shown"', first)
+    assert re.fullmatch(HEAD + ' "an error"', second)
+
+
+def test_settings_change_nothing_in_a_process_that_has_another_log(root):
+    level = root.level
+    use_log_switches(LogSwitches(info=False, warning=False))
+
+    assert root.level == level
+
+
+@pytest.mark.parametrize(
+    "ids, beginning",
+    [
+        ([], ""),
+        (["a"], "[request id: a] "),
+        (["a", "b", "and 3 more"], "[request ids: a, b, and 3 more] "),
+        ([FORGED], f"[request id: {SHOWN}] "),
+    ],
+)
+def test_line_begins_with_the_ids_of_its_requests(ids, beginning):
+    line = TritonFormatter().format(record("done", request_ids=ids))
+
+    assert line == f'I0102 03:04:05.678901 42 model.py:7] "{beginning}done"'
+
+
+def test_json_line_has_all_fields():
+    line = formatter_factory(LogSwitches(format="json"))(None).format(
+        record(FORGED, logging.WARNING, request_ids=["a", FORGED], exc_text="Traceback\nx")
+    )
+
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2026-01-02T03:04:05.678901Z",
+        "level": "WARNING",
+        "pid": 42,
+        "file": "model.py",
+        "line": 7,
+        "message": FORGED,
+        "request_ids": ["a", FORGED],
+        "exception": "Traceback\nx",
+    }
+
+
+@pytest.mark.parametrize(
+    "level, name",
+    [
+        (logging.DEBUG, "VERBOSE"),
+        (logging.INFO, "INFO"),
+        (logging.WARNING, "WARNING"),
+        (logging.CRITICAL, "ERROR"),
+    ],
+)
+def test_json_line_has_only_fields_with_a_value(level, name):
+    line = formatter_factory(LogSwitches(format="json"))(Terminal()).format(record("\ud800", level))
+
+    entry = json.loads(line)
+    assert list(entry) == ["time", "level", "pid", "file", "line", "message"]
+    assert entry["level"] == name
+    assert entry["message"] == "\ud800"
+
+
+def test_json_log_has_exceptions_and_tables_on_one_line(log):
+    lines = log(format="json")
+    try:
+        refuse(FORGED)
+    except ValueError:
+        logger.exception("no model")
+    log_table(logger, "+---+\n| a |\n+---+\n")
+
+    first, second = (json.loads(line) for line in lines())
+    assert first["message"] == "no model"
+    assert first["exception"].startswith("Traceback (most recent call last):\n")
+    assert second["message"] == "+---+\n| a |\n+---+\n"

@@ -21,6 +21,7 @@ from pytriton.engine.served_model import InstanceSupervisor
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
+from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance, complete_config
 from pytriton.executor.worker import ForkingProcessEndedError
@@ -63,6 +64,7 @@ class PythonLoader:
         completes_config: bool = True,
         exit_timeout_s: float = 30.0,
         turns: Turns | None = None,
+        log: LogFeed | None = None,
     ) -> None:
         self._launcher = launcher
         self._make_services = make_services  # given the model and the name of the instance
@@ -71,6 +73,7 @@ class PythonLoader:
         self._completes_config = completes_config
         self._exit_timeout_s = exit_timeout_s
         self._turns = turns
+        self.log = LogFeed() if log is None else log
         self._environments = EnvironmentStore()
         self._cleaning: asyncio.Future[None] | None = None
 
@@ -140,7 +143,7 @@ class PythonLoader:
             lambda: complete_config(
                 self._launcher,
                 self._worker_spec(name, {}, environment),
-                Initialize(model_path, str(plan.version), arguments, []),
+                Initialize(model_path, str(plan.version), arguments, [], log=self.log.switches),
                 self._loop,
                 self._make_services(plan, name),
             )
@@ -177,6 +180,7 @@ class PythonLoader:
             run,
             services,
             grace_s=self._exit_timeout_s,
+            log=self.log,
         )
         services.instance = instance
         try:
@@ -262,6 +266,7 @@ class _Launch:
             list(dict.fromkeys((*spec.outputs, *state_output_names(spec)))),
             spec.decoupled,
             spec.max_batch_size > 0,
+            log=self._loader.log.switches,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import InvalidArgumentError, NotFoundError
+from pytriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from pytriton.server.api.documents import statistics_of
 from pytriton.server.api.readiness import Readiness
 from pytriton.server.tracing.settings import TraceService
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.server.tracing.settings import TraceSettings
 
+    ChangeLogSettings = Callable[[Mapping[str, Any]], dict[str, Any]]
+
 
 class LocalClient:
     """Calls the engine and the model control directly."""
@@ -29,6 +31,7 @@ class LocalClient:
         trace_settings: TraceSettings,
         *,
         strict_readiness: bool = True,
+        change_log_settings: ChangeLogSettings | None = None,
     ) -> None:
         self._engine = engine
         self._control = control
@@ -47,6 +50,7 @@ class LocalClient:
         self.problem = readiness.server_problem
         self.is_model_ready = readiness.model
         self.change_trace_settings = self._traces.change
+        self.change_log_settings = change_log_settings or _refuse_log_settings
 
     @property
     def is_exiting(self) -> bool:
@@ -97,3 +101,7 @@ class LocalClient:
             await self._engine.followed()
         if self._engine.settled is not None:
             await self._engine.settled()
+
+
+def _refuse_log_settings(_: Mapping[str, Any]) -> dict[str, Any]:
+    raise UnsupportedError("this server has no log")

@@ -25,8 +25,12 @@ from pytriton.server.options.log_options import read_log_options
 from pytriton.server.options.server_options import REPOSITORY_HTTP_MAX_INPUT_BYTES, ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
-from pytriton.server.process.log_output import ConsoleHandler, discard_unwritable_output
-from pytriton.server.process.logs import TritonFormatter, set_up_logging
+from pytriton.server.process.log_output import (
+    ConsoleHandler,
+    discard_unwritable_output,
+    open_missing_streams,
+)
+from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.terminal import has_colours, width_of
 from pytriton.transport.loop_spinner import allow_spinning
 
@@ -47,6 +51,7 @@ def run_command(arguments: Sequence[str], prepare: Callable[[ServerOptions], Bui
         The exit code: 0 after an orderly shutdown, 1 if the server could not start. If the server
         does not stop in time, this process exits at once, with code 1.
     """
+    open_missing_streams()
     try:
         return _run(arguments, prepare)
     finally:
@@ -88,8 +93,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
     values = {**default_repository(around.variables), **command_line.values}
     log = read_log_options(Flags(values))
     try:
-        formatters = TritonFormatter.factory(log)
-        set_up_logging(log, ConsoleHandler(sys.stdout, sys.stderr, formatters, progress))
+        set_up_logging(log, ConsoleHandler(sys.stdout, sys.stderr, progress))
     except OSError as error:
         raise FlagError("log-file", f"the log cannot be written: {error}") from error
     options = ServerOptions.from_triton_config(

@@ -49,8 +49,9 @@ SERVING_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         text(
             "log-format",
             "default",
-            "Start of each line: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L.",
-            "default|ISO8601",
+            "Start of each line: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L; or each line is "
+            "a JSON object.",
+            "default|ISO8601|json",
         ),
         path("log-file", "", "File for the whole log, instead of the console."),
     ),

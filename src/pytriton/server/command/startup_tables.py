@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytriton.engine.model_spec import identifier_of
+from pytriton.request_ids import visible
 from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
-from pytriton.server.process.logs import visible
 
 if TYPE_CHECKING:
     from pytriton.engine.control import IndexEntry

@@ -12,6 +12,7 @@ from pytriton.errors import sendable_text
 from pytriton.transport.frontend_frames import LogEntry
 
 if TYPE_CHECKING:
+    from pytriton.log_switches import LogSwitches
     from pytriton.server.frontend.core_link import CoreLink
 
 
@@ -37,19 +38,24 @@ class CoreLogHandler(logging.Handler):
                     record.created,
                     os.getpid(),
                     None if exception is None else sendable_text(exception),
+                    request_ids=[sendable_text(each) for each in _ids_of(record)],
                 )
             )
         except Exception:  # noqa: BLE001  as logging's own handlers do
             self.handleError(record)
 
 
-def set_up_logging(link: CoreLink, level: int) -> None:
-    """Send this process's log to the core."""
+def _ids_of(record: logging.LogRecord) -> list[str]:
+    return getattr(record, "request_ids", [])
+
+
+def set_up_logging(link: CoreLink, switches: LogSwitches) -> None:
+    """Send this process's log to the core, as far as the core wants it."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
     root.addHandler(CoreLogHandler(link))
-    root.setLevel(level)
+    root.setLevel(switches.lowest_level)
 
 
 def log_entry(entry: LogEntry) -> None:
@@ -63,4 +69,5 @@ def log_entry(entry: LogEntry) -> None:
     record.created = entry.created
     record.process = entry.process
     record.exc_text = entry.exception
+    record.request_ids = entry.request_ids
     target.handle(record)

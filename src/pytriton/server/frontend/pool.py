@@ -13,6 +13,7 @@ import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import InternalError
+from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.worker import WorkerSpec, describe_loss
 from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
 from pytriton.server.frontend.client_passing import pass_client
@@ -28,6 +29,7 @@ from pytriton.transport.frontend_frames import (
     EndConnections,
     RegistryTaken,
 )
+from pytriton.transport.log_frames import LogChange
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pytriton.engine.engine import Engine
     from pytriton.executor.python_process import StartedZygote
     from pytriton.executor.worker import Worker
+    from pytriton.log_switches import LogSwitches
     from pytriton.server.api.local_client import LocalClient
     from pytriton.server.api.services import Service
     from pytriton.server.options.server_options import ServerOptions
@@ -88,6 +91,7 @@ class FrontEndPool:
         options: The options of the server.
         loop: The event loop.
         zygote: The process that forks front ends; without one, it is started as a program.
+        log: The settings of the log.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class FrontEndPool:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         zygote: StartedZygote | None = None,
+        log: LogFeed | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
@@ -107,6 +112,8 @@ class FrontEndPool:
         self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop)
         self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
         self._members: dict[int, FrontEndMember] = {}
+        self._log = LogFeed() if log is None else log
+        self._log.add(self._on_log_change)
         self._failures = dict.fromkeys(range(options.frontend_processes), 0)
         self._waiting: deque[tuple[Service, socket.socket]] = deque()
         self._tasks = BackgroundTasks(loop)
@@ -202,9 +209,14 @@ class FrontEndPool:
         count = self._options.frontend_processes
         return Configure(
             msgspec.msgpack.encode(self._options),
-            logging.getLogger().level,
+            self._log.switches,
             DEFAULT_LIMIT_BYTES // count,
         )
+
+    def _on_log_change(self, switches: LogSwitches) -> None:
+        for member in self._members.values():
+            if member.session is not None:
+                member.session.send(LogChange(switches))
 
     def _on_event(self, member: FrontEndMember, frame: Frame) -> None:
         if isinstance(frame, Connections):

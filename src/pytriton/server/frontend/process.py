@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from pytriton.transport.frontend_frames import (
     ConnectionsEnded,
     EndConnections,
 )
+from pytriton.transport.log_frames import LogChange
 from pytriton.transport.loop_spinner import allow_spinning
 
 if TYPE_CHECKING:
@@ -97,12 +99,14 @@ class FrontEndProcess:
     def _on_frame(self, frame: Frame) -> None:
         if isinstance(frame, Configure):
             self._configure(frame)
+        elif isinstance(frame, LogChange):
+            logging.getLogger().setLevel(frame.switches.lowest_level)
         elif isinstance(frame, EndConnections):
             self._tasks.start(self._end_connections(frame.timeout_s))
 
     def _configure(self, frame: Configure) -> None:
         options = msgspec.msgpack.decode(frame.options, type=ServerOptions)
-        set_up_logging(self._client.link, frame.log_level)
+        set_up_logging(self._client.link, frame.log)
         self._client.use_namespaces(is_on=options.repository.namespacing)
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces

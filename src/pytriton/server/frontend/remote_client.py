@@ -151,6 +151,12 @@ class RemoteClient:
         )
         return answer
 
+    async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """See `EngineClient`."""
+        answer: dict[str, Any]
+        answer = await self.link.ask("change_log_settings", changes=dict(changes))
+        return answer
+
     # Messages of the core
 
     def _on_frame(self, frame: Frame) -> None:

@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 # The methods of the core's client that a front end may call.
 _QUESTIONS = frozenset(
     {
+        "change_log_settings",
         "change_trace_settings",
         "index",
         "is_model_ready",

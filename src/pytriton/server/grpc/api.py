@@ -31,6 +31,7 @@ from pytriton.server.grpc.documents import DocumentService
 from pytriton.server.grpc.infer import InferCall, InferService
 from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
 from pytriton.server.grpc.large_reads import READ_BYTES
+from pytriton.server.grpc.log_settings import GrpcLogSettings
 from pytriton.server.grpc.repository import GrpcRepository
 from pytriton.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
 from pytriton.server.process.connection_set import ConnectionSet
@@ -135,6 +136,7 @@ class GrpcApi:
         self._loop = loop
         self._documents = DocumentService(engine, options.id)
         self._repository = GrpcRepository(RepositoryService(engine))
+        self._log_settings = GrpcLogSettings(engine)
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
         self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
@@ -222,7 +224,11 @@ class GrpcApi:
             path = f"/{package}.ServerReflection/ServerReflectionInfo"
             service = reflection.ReflectionService(package)
             self._add(path, "metadata", reflection.ReflectionCall, service)
-        answers = {**self._documents.answers(), **self._repository.answers()}
+        answers = {
+            **self._documents.answers(),
+            **self._repository.answers(),
+            **self._log_settings.answers(),
+        }
         for name, (api, answer) in answers.items():
             if name == "RepositoryModelLoad":
                 self._add(f"{_PREFIX}/{name}", api, LoadCall, read_load_request, answer)

@@ -27,7 +27,6 @@ _NOT_SERVED = {
     "CudaSharedMemoryStatus": "shared-memory",
     "CudaSharedMemoryRegister": "shared-memory",
     "CudaSharedMemoryUnregister": "shared-memory",
-    "LogSettings": "logging",
 }
 
 T = TypeVar("T")

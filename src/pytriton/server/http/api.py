@@ -36,6 +36,7 @@ from pytriton.server.http.infer import (
     InferExchange,
     respond_server_error,
 )
+from pytriton.server.http.log_settings import LogEndpoint
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Endpoint, Route, Router
 from pytriton.server.http.trace_settings import TraceEndpoint
@@ -124,6 +125,7 @@ class HttpApi(HttpHandler):
             "repository_load": repository.load,
             "repository_unload": repository.unload,
             "trace_setting": traces.settings,
+            "logging": LogEndpoint(engine, self._bodies, self.respond_when_known).answer,
             "unsupported": self._unsupported,
         }
 

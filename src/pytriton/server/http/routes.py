@@ -56,10 +56,10 @@ _MODEL_ENDPOINTS: dict[str, Endpoint] = {
 
 _TRACE_SETTING = Endpoint("trace_setting", "trace", _GET | _POST)
 _TRACE_PATH = ("trace", "setting")
+_LOGGING = Endpoint("logging", "logging", _GET | _POST)
 
 # Extensions of Triton that this server does not support. Authorised clients get an error that says
 # so.
-_LOGGING = Endpoint("unsupported", "logging", _GET | _POST)
 _SHARED_MEMORY_ENDPOINTS: dict[str, Endpoint] = {
     "status": Endpoint("unsupported", "shared-memory", _GET),
     "register": Endpoint("unsupported", "shared-memory", _POST),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pytriton.log_switches import LOG_FORMATS, LogSwitches
 from pytriton.server.options.flags import Flags
 
 
@@ -18,6 +19,11 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "default"
     file: str | None = None
 
+    @property
+    def switches(self) -> LogSwitches:
+        """Those settings that clients may change."""
+        return LogSwitches(self.info, self.warning, self.error, self.verbose, self.format)
+
 
 def read_log_options(flags: Flags) -> LogOptions:
     """Read the settings of the log; raises PyTritonValidationError for a bad value."""
@@ -26,6 +32,6 @@ def read_log_options(flags: Flags) -> LogOptions:
         info=flags.boolean("log_info", default=True),
         warning=flags.boolean("log_warning", default=True),
         error=flags.boolean("log_error", default=True),
-        format=flags.choice("log_format", "default", ("default", "ISO8601")),
+        format=flags.choice("log_format", "default", LOG_FORMATS),
         file=flags.optional_text("log_file"),
     )

@@ -6,20 +6,22 @@ Messages are quoted like JSON strings, so that text from clients cannot fake lin
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytriton.server.process.log_output import ConsoleHandler, LogFile
+from pytriton.log_switches import JSON_FORMAT
+from pytriton.request_ids import id_prefix, visible
+from pytriton.server.process.log_json import JsonFormatter
+from pytriton.server.process.log_output import ConsoleHandler, LogFile, LogHandler
 from pytriton.server.process.terminal import Colour, has_colours, paint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from pytriton.log_switches import LogSwitches
     from pytriton.server.options.log_options import LogOptions
+    from pytriton.server.process.log_output import FormatterFactory
 
 # As in Triton, messages are quoted unless this variable is 0.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
@@ -31,19 +33,16 @@ _COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
 class TritonFormatter(logging.Formatter):
     """Formats records as `I0102 03:04:05.678901 <pid> <file>:<line>] "<message>"`."""
 
-    def __init__(self, options: LogOptions, *, is_coloured: bool = False) -> None:
+    def __init__(self, name: str = "default", *, is_coloured: bool = False) -> None:
         super().__init__()
-        self._is_iso = options.format == "ISO8601"
+        self._is_iso = name == "ISO8601"
         self._is_quoted = os.environ.get(ESCAPE_VARIABLE) != "0"
         self._is_coloured = is_coloured
 
-    @classmethod
-    def factory(cls, options: LogOptions) -> Callable[[TextIO], TritonFormatter]:
-        """Returns a function that makes the formatter of a stream, with colours on a terminal."""
-        return lambda stream: cls(options, is_coloured=has_colours(stream))
-
     def format(self, record: logging.LogRecord) -> str:
         head, message = self._head(record), record.getMessage()
+        if ids := getattr(record, "request_ids", None):
+            message = id_prefix(ids) + message
         if getattr(record, _RAW, False):
             text = f"{head} \n{message}"
         elif self._is_quoted:
@@ -71,7 +70,7 @@ class TritonFormatter(logging.Formatter):
         return paint(head, _COLOURS[letter]) if self._is_coloured else head
 
 
-def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) -> None:
+def set_up_logging(options: LogOptions, handler: LogHandler | None = None) -> None:
     """Configure the log's destination and levels.
 
     Args:
@@ -82,15 +81,33 @@ def set_up_logging(options: LogOptions, handler: logging.Handler | None = None) 
         OSError: the file cannot be written.
     """
     if options.file:
-        handler = LogFile(options.file, TritonFormatter(options))
+        handler = LogFile(options.file, logging.Formatter())
     elif handler is None:
-        handler = ConsoleHandler(sys.stderr, sys.stderr, TritonFormatter.factory(options))
-    handler.addFilter(lambda record: _is_wanted(record.levelno, options))
+        handler = ConsoleHandler(sys.stderr, sys.stderr)
+    logging.getLogger().addHandler(handler)
+    use_log_switches(options.switches)
+
+
+def use_log_switches(switches: LogSwitches) -> None:
+    """Change the log of this process; does nothing if it has no log of the server."""
     root = logging.getLogger()
-    root.addHandler(handler)
-    levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
-    wanted = (level for level in levels if _is_wanted(level, options))
-    root.setLevel(next(wanted, logging.ERROR))
+    handlers = [handler for handler in root.handlers if isinstance(handler, LogHandler)]
+    for handler in handlers:
+        handler.use(switches, formatter_factory(switches))
+    if handlers:
+        root.setLevel(switches.lowest_level)
+
+
+def formatter_factory(switches: LogSwitches) -> FormatterFactory:
+    """Returns a function that makes the formatter of a stream, with colours on a terminal."""
+
+    def make(stream: TextIO | None) -> logging.Formatter:
+        if switches.format == JSON_FORMAT:
+            return JsonFormatter()
+        is_coloured = stream is not None and has_colours(stream)
+        return TritonFormatter(switches.format, is_coloured=is_coloured)
+
+    return make
 
 
 def log_table(logger: logging.Logger, table: str) -> None:
@@ -110,22 +127,5 @@ def quoted(text: str) -> str:
     return visible(text.replace("\\", r"\\").replace('"', r"\""))
 
 
-def visible(text: str) -> str:
-    """Returns text on one line: line breaks and control characters are escaped as in JSON."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else json.dumps(character)[1:-1] for character in text
-    )
-
-
 def _indented(text: str) -> str:
     return "\n".join(f"  {visible(line)}" for line in text.splitlines())
-
-
-def _is_wanted(level: int, options: LogOptions) -> bool:
-    if level >= logging.ERROR:
-        return options.error
-    if level >= logging.WARNING:
-        return options.warning
-    return options.info if level >= logging.INFO else bool(options.verbose)

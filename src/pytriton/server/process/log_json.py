@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format of the log in which every entry is a JSON object on a line of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime, timezone
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats records as JSON objects; members without a value are left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        entry = {
+            "time": f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z",
+            "level": _level_name(record.levelno),
+            "pid": record.process,
+            "file": record.filename,
+            "line": record.lineno,
+            "message": record.getMessage(),
+        }
+        if ids := getattr(record, "request_ids", None):
+            entry["request_ids"] = ids
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # a traceback of another process
+            entry["exception"] = record.exc_text
+        return json.dumps(entry)
+
+
+def _level_name(level: int) -> str:
+    if level >= logging.ERROR:
+        return "ERROR"
+    if level >= logging.WARNING:
+        return "WARNING"
+    return "INFO" if level >= logging.INFO else "VERBOSE"

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a running command: settings that change, and the ids of requests on its lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.waiting import eventually
+from tests.repository_e2e.model_files import code, config, ensemble
+
+COUNT = 64
+TALK = """
+name = request.request_id()
+pb_utils.Logger.log_verbose(f"verbose {name}.")
+pb_utils.Logger.log_info(f"info {name}.")
+pb_utils.Logger.log_warn(f"warning {name}.")
+pb_utils.Logger.log_error(f"error {name}.")
+logging.getLogger("user").warning("logged %s.", name)
+print(f"printed {name}.\\nand {name}.")
+if x.flat[0] == 7:
+    raise ValueError(f"seven {name}.")
+y = x
+"""
+ASYNC = """
+import asyncio, logging
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        for request in requests:
+            name = request.request_id()
+            pb_utils.Logger.log_info(f"begins {name}.")
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(print, f"in a thread {name}.")
+            await asyncio.create_task(self.step(name))
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", request.inputs()[0].as_numpy())])
+            for request in requests
+        ]
+
+    async def step(self, name):
+        await asyncio.sleep(0.01)
+        pb_utils.Logger.log_info(f"ends {name}.")
+"""
+MODELS = {
+    "talk": {
+        "config.pbtxt": config(max_batch_size=0),
+        "1/model.py": code(TALK, top="import logging"),
+    },
+    "batched": {"config.pbtxt": config(), "1/model.py": code(TALK, top="import logging")},
+    "chain": ensemble("batched", "batched"),
+    "waits": {"config.pbtxt": config(max_batch_size=0), "1/model.py": ASYNC},
+}
+
+
+@pytest.fixture
+def server(start_server):
+    return start_server(MODELS).await_ready()
+
+
+def http(server):
+    return triton_http.InferenceServerClient(f"127.0.0.1:{server.http_port}")
+
+
+def grpc(server):
+    return triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}")
+
+
+def infer(client, request_id, *, model="talk", value=1.0):
+    kit = triton_http if isinstance(client, triton_http.InferenceServerClient) else triton_grpc
+    shape = [1, 1] if model == "chain" else [1]
+    tensor = kit.InferInput("X", shape, "FP32")
+    tensor.set_data_from_numpy(np.full(shape, value, np.float32))
+    client.infer(model, [tensor], request_id=request_id)
+
+
+def lines(server, mark):
+    """The lines with a mark, which comes with the last of them."""
+    eventually(lambda: mark in server.output)
+    return [line for line in server.output.splitlines() if mark in line]
+
+
+@pytest.mark.parametrize("connect", [http, grpc])
+def test_settings_reach_models_at_once(server, connect):
+    with connect(server) as client:
+        infer(client, "quiet")
+        client.update_log_settings({"log_verbose_level": 1, "log_info": False})
+        infer(client, "loud")
+        client.update_log_settings({"log_verbose_level": 0, "log_info": True, "log_error": False})
+        infer(client, "again")
+        shown = client.get_log_settings()
+    if connect is grpc:
+        shown = {
+            name: getattr(setting, setting.WhichOneof("parameter_choice"))
+            for name, setting in shown.settings.items()
+        }
+
+    assert shown == {
+        "log_file": "",
+        "log_info": True,
+        "log_warning": True,
+        "log_error": False,
+        "log_verbose_level": 0,
+        "log_format": "default",
+    }
+    kinds = ("verbose", "info", "warning", "error")
+    seen = {
+        name: [kind for kind in kinds if any(f"{kind} {name}." in each for each in found)]
+        for name in ("quiet", "loud", "again")
+        for found in [lines(server, f" {name}.")]
+    }
+    assert seen == {
+        "quiet": ["info", "warning", "error"],
+        "loud": ["verbose", "warning", "error"],
+        "again": ["info", "warning"],
+    }
+
+
+def test_model_that_is_started_later_has_the_current_settings(server):
+    with http(server) as client:
+        client.update_log_settings({"log_verbose_level": 1})
+        (worker, *_) = [
+            each for each in server.model_processes() if "talk" in " ".join(each.cmdline())
+        ]
+        worker.kill()
+        eventually(lambda: "serves again" in server.output)
+        infer(client, "new")
+
+    assert lines(server, "verbose new.")
+
+
+@pytest.mark.parametrize("connect", [http, grpc])
+def test_every_line_of_a_request_has_its_id(server, connect):
+    with connect(server) as client:
+        infer(client, "mine\n\x1b")
+        with pytest.raises(InferenceServerException):
+            infer(client, "bad", value=7.0)
+        infer(client, "")
+
+    shown = "mine\\n\\u001b"
+    # Three of the server's log, and six that the model wrote with a line break in them.
+    assert len(lines(server, f"[request id: {shown}]")) == 9
+    begun = [line for line in lines(server, "bad.") if "ValueError" not in line or "Failed" in line]
+    assert begun
+    assert all("[request id: bad] " in line for line in begun)
+    assert "[request id: ]" not in server.output
+    assert [line for line in lines(server, "printed .") if not line.startswith("printed")] == []
+
+
+def test_lines_of_an_ensembles_steps_have_its_id(server):
+    with http(server) as client:
+        infer(client, "whole", model="chain")
+
+    eventually(lambda: len(lines(server, "and whole.")) == 2)
+    assert all("[request id: whole] " in line for line in lines(server, "whole."))
+
+
+@pytest.mark.parametrize("model", ["talk", "waits"])
+def test_many_requests_at_the_same_time_have_only_their_own_ids(server, model):
+    names = [f"r{number}r" for number in range(COUNT)]
+    with grpc(server) as client, ThreadPoolExecutor(COUNT) as pool:
+        list(pool.map(lambda name: infer(client, name, model=model), names))
+
+    last = "printed" if model == "talk" else "ends"
+    for name in names:
+        found = lines(server, f"{name}.")
+        assert eventually(lambda name=name: lines(server, f"{last} {name}."))
+        assert len(found) >= 3
+        for line in found:
+            assert f"[request id: {name}] " in line
+            assert line.count("request id") == 1
+
+
+def test_json_lines_have_the_id_and_the_exception(start_server):
+    server = start_server(MODELS, flags=["--log-format=json"]).await_ready()
+    with http(server) as client:
+        infer(client, "good")
+        with pytest.raises(InferenceServerException):
+            infer(client, "bad", value=7.0)
+        shown = client.get_log_settings()
+        eventually(lambda: "ValueError: seven bad." in server.output)
+
+    assert shown["log_format"] == "json"
+    entries = [json.loads(line) for line in server.output.splitlines()]
+    of_good = [entry for entry in entries if entry.get("request_ids") == ["good"]]
+    assert [entry["message"] for entry in of_good if entry["file"] == "stdout"] == [
+        "printed good.",
+        "and good.",
+    ]
+    assert {"info good.", "warning good.", "error good.", "logged good."} <= {
+        entry["message"] for entry in of_good
+    }
+    (failed,) = [entry for entry in entries if "exception" in entry]
+    assert failed["request_ids"] == ["bad"]
+    assert "Traceback" in failed["exception"]
+
+
+def test_log_file_that_is_moved_is_created_again(start_server, tmp_path):
+    path = tmp_path / "server.log"
+    server = start_server(MODELS, flags=[f"--log-file={path}"])
+    eventually(lambda: path.exists() and "Started Metrics" in path.read_text())
+    with http(server) as client:
+        eventually(client.is_server_ready)
+        assert client.get_log_settings()["log_file"] == str(path)
+        path.rename(tmp_path / "server.log.1")
+
+        def is_there():
+            infer(client, "more")
+            return path.exists() and "info more." in path.read_text()
+
+        assert eventually(is_there)
+
+
+def test_server_without_standard_error_serves(start_server):
+    command = ("sh", "-c", f'exec "{sys.executable}" -m pytriton.server "$@" 2>&-', "sh")
+    server = start_server(MODELS, command=command).await_ready()
+    with http(server) as client:
+        infer(client, "served")
+        client.update_log_settings({"log_verbose_level": 1})
+        infer(client, "still")
+    server.signal(signal.SIGTERM)
+
+    assert lines(server, "verbose still.")
+    assert server.exit_code() == 0
