@@ -366,7 +366,7 @@ def test_log_lines_come_in_order_with_their_place(worker):
         model(
             """
 pb_utils.Logger.log_info("one")
-pb_utils.Logger.log_verbose("two")
+pb_utils.Logger.log_warn("two")
 return [pb_utils.InferenceResponse([])]
 """
         )
@@ -374,6 +374,6 @@ return [pb_utils.InferenceResponse([])]
     rig.run({"x": X})
     assert [(line.level, line.message) for line in rig.lines] == [
         ("INFO", "one"),
-        ("VERBOSE", "two"),
+        ("WARNING", "two"),
     ]
     assert {line.file for line in rig.lines} == {"model.py"}

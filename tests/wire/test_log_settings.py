@@ -60,6 +60,10 @@ def test_what_is_no_setting_changes_nothing(body):
     assert read_log_settings(body.encode()) == {}
 
 
+def test_first_of_repeated_members_counts():
+    assert read_log_settings(b'{"log_info":true,"log_info":false}') == {"log_info": True}
+
+
 def test_unknown_settings_of_grpc_change_nothing():
     assert read_log_settings_pb(request(x="y", z=None)) == {}
 

@@ -22,7 +22,7 @@ from pytriton.errors import (
 from pytriton.log_switches import LOG_FORMATS, MAX_VERBOSE
 from pytriton.protos import service_pb2
 from pytriton.wire.json_members import access_error, utf8
-from pytriton.wire.json_text import load_json
+from pytriton.wire.json_text import load_members
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
@@ -39,13 +39,14 @@ _FILE_IS_FIXED = "log file location can not be updated through network protocol"
 def read_log_settings(body: Buffer) -> dict[str, LogSetting]:
     """Read the changes in the body of an HTTP request.
 
-    Members that are null or unknown are ignored, and so is a document that is no object.
+    Members that are null or unknown are ignored, and so is a document that is no object. The first
+    of repeated members counts.
 
     Raises:
         ServerError: The body is malformed, a value has the wrong type or is unknown.
     """
-    document = load_json(body)
-    if type(document) is not dict:
+    document = load_members(body)
+    if not isinstance(document, dict):
         return {}
     given = {name: value for name, value in document.items() if value is not None}
     return _checked(given, _json_value, lambda text: UnavailableError(f"{_INVALID} --{text}"))

@@ -31,6 +31,7 @@ EXTENSIONS = (
     "parameters",
     "statistics",
     "trace",
+    "logging",
 )
 
 
