@@ -95,6 +95,9 @@ class FakeEngine:
     def models(self) -> list[Any]:
         return []
 
+    def ready_models(self) -> list[str]:
+        return []
+
     def ready_versions(self, name: str) -> list[int]:
         return [1]
 
