@@ -39,6 +39,7 @@ BESIDE_THE_CHAIN = {
     "python_backend": LEAVES | {"pb_utils", "transport"},
     # Runs models by the server's own rules on configurations, requests and metrics.
     "testing": LEAVES | {"pb_utils", "python_backend", "engine", "repository"},
+    "trace_summary": frozenset(),
     # The user's process talks to the server over a channel and does not load it.
     "server_link": LEAVES | {"transport", "backend"},
     "server_process": LEAVES | {"transport", "backend", "server_link"},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pytriton` and `python -m pytriton`: checks whether serving works on this machine."""
+"""`pytriton` and `python -m pytriton`: checks of this machine, and summaries of traces."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from types import FrameType
 
 from pytriton.check.command import COMMANDS, run_command
 from pytriton.check.packages import PACKAGE, version_of
+from pytriton.trace_summary import command as trace_command
 
 _WARNING = (
     "The report shows paths, versions and settings of this machine: look at it before you pass it "
@@ -33,9 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 if everything works, 1 if something does not, 130 after Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be in any encoding
+    if given[:1] == [trace_command.NAME]:
+        return trace_command.run(given[1:], _show, _complain)
+    options = _parser().parse_args(given)
     try:
         if not options.json:
             _show(_WARNING)
@@ -74,7 +78,9 @@ def _ended_in_order() -> Iterator[None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    commands = "\n".join(f"  {name:<24}{command.help}" for name, command in COMMANDS.items())
+    helps = {name: command.help for name, command in COMMANDS.items()}
+    helps[f"{trace_command.NAME} FILE"] = trace_command.HELP
+    commands = "\n".join(f"  {name:<24}{text}" for name, text in helps.items())
     parser = argparse.ArgumentParser(
         prog="pytriton",
         description="Find out whether serving models works on this machine.",
@@ -111,6 +117,10 @@ def _show(text: str) -> None:
         # A reader such as `head` may stop early; the report file and the exit code are complete.
         if not isinstance(error, BrokenPipeError):  # the disk is full
             raise
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
 
 
 def _show_nothing(text: str) -> None:
