@@ -28,7 +28,11 @@ from pytriton.repository.reading.layout import (
     read_files_state,
 )
 from pytriton.repository.reading.overrides import Override, remove_files
-from pytriton.repository.reading.source import ModelSource, read_source, read_uploaded_source
+from pytriton.repository.reading.source import (
+    ModelSource,
+    read_fetched_source,
+    read_uploaded_source,
+)
 from pytriton.repository.retiring_versions import RetiringVersions
 from pytriton.repository.states import DUPLICATE
 
@@ -259,13 +263,8 @@ class ModelLifecycle:
         except FetchError:
             self.last_files_state = former  # so that the next poll tries it again
             raise
-        try:
-            return await asyncio.to_thread(
-                read_source, self._own_name, place, seen, settings, self._namespace, override=config
-            )
-        except BaseException:
-            place.abandon()
-            raise
+        wanted = (self._own_name, place, seen, settings, self._namespace)
+        return await asyncio.to_thread(read_fetched_source, *wanted, override=config)
 
     # Loading
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ALL_MODELS = "*"
+_LOOK_TIMEOUT_S = 5.0
 # Called with the number of finished models, their total number, and the names being loaded.
 Report = Callable[[int, int, Sequence[str]], None]
 
@@ -57,6 +58,7 @@ class ModelRepositories:
         self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
         self._operations: set[asyncio.Task[None]] = set()
         self._poller = Poller(settings.poll_interval_s, self.poll_once)
+        self._looking: asyncio.Task[Any] | None = None
         self._is_stopping = False
         self.registrations = Registrations(self)
 
@@ -89,6 +91,8 @@ class ModelRepositories:
     async def stop(self, timeout_s: float | None = None) -> None:
         """Cancel all loads and stop all models, which have `timeout_s` to finish their requests."""
         self._is_stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
         await self._poller.stop()
         running = list(self._operations)
         for task in running:
@@ -114,6 +118,16 @@ class ModelRepositories:
     def _with_namespace(self, row: IndexEntry) -> IndexEntry:
         namespace, name = self._models.names.split(row.name)
         return msgspec.structs.replace(row, name=name, namespace=namespace)
+
+    async def look_again(self) -> None:
+        """Let the index know what repositories far away have now; callers share one listing.
+
+        It gives up after some seconds: the index has what was known before then.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._find())
+            self._looking.add_done_callback(_take_exception)
+        await asyncio.wait({self._looking}, timeout=_LOOK_TIMEOUT_S)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model; returns when it is ready.
@@ -320,6 +334,12 @@ def _joined(failures: Sequence[BaseException]) -> BaseException:
         texts = [each.message for each in failures if isinstance(each, ServerError)]
         return type(first)("".join(texts))
     return first
+
+
+def _take_exception(task: asyncio.Task[Any]) -> None:
+    """Mark an exception as retrieved: the index says what is wrong."""
+    if not task.cancelled():
+        task.exception()
 
 
 class ControlForModels:

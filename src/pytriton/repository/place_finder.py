@@ -17,6 +17,10 @@ class PlaceFinder(Protocol):
     def problem(self) -> str:
         """Why a repository could never be read so far; an empty text if all were."""
 
+    @property
+    def is_far(self) -> bool:
+        """Whether `find` waits for a network, so that `known` may be older."""
+
     def find(self) -> dict[str, list[ModelPlace]]:
         """Returns the places of all models by identifier. It may wait for the network.
 
@@ -35,6 +39,7 @@ class LocalFinder:
     """Finds models in local folders."""
 
     problem = ""
+    is_far = False
 
     def __init__(self, repositories: Sequence[Path], namespaces: Sequence[str] = ()) -> None:
         self._repositories = tuple(repositories)

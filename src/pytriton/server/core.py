@@ -22,7 +22,7 @@ from pytriton.server.tracing.settings import TraceSettings
 from pytriton.server.tracing.tracing import Tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from pytriton.engine.control import ModelControl, ModelRegistrations
     from pytriton.server.metrics.exposition import Family
@@ -76,6 +76,11 @@ class Core:
     @property
     def registrations(self) -> ModelRegistrations | None:
         """Adds models for clients, from folders that they name; None: it cannot."""
+        return None
+
+    @property
+    def look_again(self) -> Callable[[], Awaitable[None]] | None:
+        """What has to be awaited before the index is read, if that needs time."""
         return None
 
     def custom_metrics(self) -> Iterable[Family]:

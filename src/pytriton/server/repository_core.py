@@ -29,7 +29,7 @@ from pytriton.server.core import Core
 from pytriton.server.metrics.page import custom_families, server_family_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from pytriton.engine.control import ModelControl, ModelRegistrations
     from pytriton.repository.loading.plans import BackendLoader
@@ -124,6 +124,11 @@ class RepositoryCore(Core):
     def registrations(self) -> ModelRegistrations:
         """See `Core`."""
         return self.repositories.registrations
+
+    @property
+    def look_again(self) -> Callable[[], Awaitable[None]] | None:
+        """See `Core`."""
+        return self.repositories.look_again if self._finder.is_far else None
 
     def custom_metrics(self) -> Iterable[Family]:
         """See `Core`."""

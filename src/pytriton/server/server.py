@@ -64,6 +64,7 @@ class Server:
             strict_readiness=options.strict_readiness,
             change_log_settings=core.log.change,
         )
+        client.look_again = core.look_again
         self._front_end: FrontEnd | FrontEndPool
         if options.frontend_processes:
             self._front_end = FrontEndPool(

@@ -59,6 +59,10 @@ class FakeObjects:
             raise FileNotFoundError(path)
         return [{"name": f"{path}/{name}", "type": "directory"} for name in names]
 
+    def exists(self, path: str) -> bool:
+        self._answer("exists")
+        return bool(self._below(path))
+
     def find(self, path: str, *, detail: bool) -> dict[str, dict[str, Any]]:
         self._answer("find")
         return {

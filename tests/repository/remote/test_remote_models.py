@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -272,6 +273,7 @@ def test_failed_listing_changes_nothing_and_is_said_once(polled, objects, caplog
 
 def test_failed_listing_of_one_repository_does_not_stop_the_others(remote, objects, repository):
     objects.failure = PermissionError("who are you")
+    objects.put_model("far")
     write_model(repository, "near")
     it = remote(repository)
 
@@ -281,7 +283,6 @@ def test_failed_listing_of_one_repository_does_not_stop_the_others(remote, objec
     assert not it.models.is_ready()
 
     objects.failure = None
-    objects.put_model("far")
     poll(it)
     assert it.engine.is_model_ready("far")
     assert it.models.is_ready()
@@ -376,6 +377,47 @@ def test_load_from_a_store_that_is_away_says_so(remote, objects):
 
     assert refusal.message.startswith("failed to load 'm', failed to poll from model repository: ")
     assert "the network is down" in refusal.message
+
+
+def test_errors_name_the_files_of_the_store(remote, objects):
+    objects.put_model("m", "no_such_field: 1")
+    objects.put_model("n")
+    it = remote(mode="explicit")
+    it.run(it.models.start())
+
+    async def fail(plan):
+        raise InternalError(f"{plan.version_directory}/model.py is wrong")
+
+    it.loader.on_load = fail
+    assert "s3://bucket/models/m/config.pbtxt:1:1: " in it.refusal("m").message
+    assert "Internal: s3://bucket/models/n/1/model.py is wrong" in it.refusal("n").message
+
+
+def test_path_with_nothing_below_is_refused_at_the_start(remote, objects):
+    it = remote()
+    with pytest.raises(InternalError, match="'s3://bucket/models' is not a valid directory"):
+        it.run(it.models.start())
+
+
+def test_last_model_may_be_removed(polled, objects):
+    objects.remove("m/")
+    poll(polled)
+
+    assert not polled.engine.is_model_ready("m")
+    assert polled.models.is_ready()
+
+
+def test_index_asks_the_store_once_for_callers_at_the_same_time(polled, objects):
+    objects.put_model("new")
+    objects.requests.clear()
+
+    async def look():
+        await asyncio.gather(*(polled.models.look_again() for _ in range(5)))
+
+    polled.run(look())
+
+    assert {row.name for row in polled.rows()} == {"m", "new"}
+    assert objects.requests == {"find": 1}
 
 
 def test_secrets_are_not_in_errors(remote, objects):

@@ -97,7 +97,7 @@ class LoadCoordinator:
             loaded = await load_within(plan.load_timeout_s, loader.load(plan))
             return hold(loaded, source.place.holder())
         except Exception as error:  # noqa: BLE001  it becomes the version's reason
-            return failure_text(error)
+            return source.place.explain(failure_text(error))
 
     @contextlib.contextmanager
     def _counted_as_loading(self, name: str) -> Iterator[None]:

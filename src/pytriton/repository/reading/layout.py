@@ -85,6 +85,10 @@ class ModelPlace(msgspec.Struct, frozen=True):
     def abandon(self) -> None:
         """Give up a fetched place, which was not loaded."""
 
+    def explain(self, text: str) -> str:
+        """Returns a text about the files of a fetched place in which users find their own."""
+        return text
+
 
 class RenamedPlace(ModelPlace, frozen=True):
     """The directory of a model that has another name than its directory and its configuration."""

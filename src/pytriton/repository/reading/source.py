@@ -11,6 +11,7 @@ import msgspec
 
 from pytriton.engine.config_rules import ENSEMBLE, validate_instance_groups
 from pytriton.engine.model_spec import identifier_of
+from pytriton.errors import ServerError
 from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.reading.agents import run_agents
@@ -126,6 +127,24 @@ def read_source(
         namespace=namespace,
         is_temporary=is_temporary,
     )
+
+
+def read_fetched_source(
+    name: str,
+    place: ModelPlace,
+    snapshot: Snapshot,
+    settings: RepositorySettings,
+    namespace: str = "",
+    *,
+    override: str | None = None,
+) -> ModelSource:
+    """Like `read_source`, for a place that was fetched and is given up if it cannot be read."""
+    try:
+        return read_source(name, place, snapshot, settings, namespace, override=override)
+    except ServerError as error:
+        place.abandon()
+        error.message = place.explain(error.message)
+        raise
 
 
 def read_uploaded_source(

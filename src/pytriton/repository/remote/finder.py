@@ -34,6 +34,8 @@ _MODELS_AT_ONCE = 4
 class RemoteFinder:
     """Finds models in local folders and object stores, in the order of the repositories."""
 
+    is_far = True
+
     def __init__(
         self,
         paths: Sequence[str],

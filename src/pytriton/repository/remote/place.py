@@ -25,6 +25,7 @@ class CopiedPlace(ModelPlace, frozen=True):
     """The local copy of a model."""
 
     copy: LocalCopy
+    address: str  # of the model it is a copy of
 
     def holder(self) -> Holder | None:
         """See `ModelPlace`."""
@@ -33,6 +34,10 @@ class CopiedPlace(ModelPlace, frozen=True):
     def abandon(self) -> None:
         """See `ModelPlace`."""
         self.copy.abandon()
+
+    def explain(self, text: str) -> str:
+        """See `ModelPlace`."""
+        return text.replace(str(self.directory), self.address)
 
 
 class RemotePlace(ModelPlace, frozen=True):
@@ -84,7 +89,8 @@ class RemotePlace(ModelPlace, frozen=True):
         except asyncio.CancelledError:
             given_up.set()
             raise
-        return CopiedPlace(copy.directory.parent, copy.directory, copy)
+        address = f"{self.remote.address}/{name}"
+        return CopiedPlace(copy.directory.parent, copy.directory, copy, address)
 
 
 def remote_place(

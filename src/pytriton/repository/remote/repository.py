@@ -102,11 +102,16 @@ class RemoteRepository:
         return True
 
     def _list(self, *, with_files: bool) -> dict[str, Files | None]:
-        if not with_files:
-            return dict.fromkeys(self._store.list_names())
-        listing = self._store.list_files()
-        self._note_refused(listing.refused)
-        return dict(listing.models)
+        found: dict[str, Files | None]
+        if with_files:
+            listing = self._store.list_files()
+            self._note_refused(listing.refused)
+            found = dict(listing.models)
+        else:
+            found = dict.fromkeys(self._store.list_names())
+        if not found and not self.was_listed:
+            self._store.check_path()  # later on, somebody has removed the last model
+        return found
 
     def list_files(self, model: str) -> Files:
         """Returns the files of a model.

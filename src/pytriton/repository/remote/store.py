@@ -114,6 +114,25 @@ class RemoteStore:
             root, (entry["name"] for entry in entries if entry["type"] == "directory")
         )
 
+    def check_path(self) -> None:
+        """Refuse a path with nothing below: in an object store, there is no such folder then.
+
+        Raises:
+            FetchError: Nothing is there, or the store did not answer, or refused.
+        """
+        root = self._location.root
+        if "/" not in root:  # a bucket may be empty
+            return
+        try:
+            is_there = self._system.exists(root)
+        except Exception as error:
+            raise self._failure(root, error) from error
+        if not is_there:
+            raise FetchError(
+                f"repository path '{self._location.address}' is not a valid directory: "
+                "nothing is stored below it"
+            )
+
     def list_files(self, model: str = "") -> Listing:
         """Returns the files of all models, or of one.
 

@@ -11,7 +11,7 @@ from pytriton.server.api.readiness import Readiness
 from pytriton.server.tracing.settings import TraceService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pytriton.engine.client import Answer
     from pytriton.engine.control import IndexEntry, ModelControl, ModelRegistrations
@@ -44,6 +44,8 @@ class LocalClient:
         self.ready_models = engine.ready_models
         self.registrations: ModelRegistrations | None = None  # set by the owner, if it has some
         self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
+        # Set if the index needs time, because repositories are far away.
+        self.look_again: Callable[[], Awaitable[None]] | None = None
         self.infer = engine.infer
         self.is_serving = readiness.is_serving
         self.is_ready = readiness.server
@@ -63,8 +65,14 @@ class LocalClient:
             statistics_of(model) for model in self._engine.models_with_statistics(name, version)
         ]
 
-    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+    def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
         """See `EngineClient`."""
+        if self.look_again is not None:
+            return self._index_later(self.look_again(), ready=ready)
+        return self._control.index(ready=ready)
+
+    async def _index_later(self, looking: Awaitable[None], *, ready: bool) -> list[IndexEntry]:
+        await looking
         return self._control.index(ready=ready)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
