@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.engine.control import IndexEntry
 from pytriton.engine.model import ModelState
-from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import (
     change_ensemble,
@@ -597,3 +597,54 @@ def test_ensemble_that_is_read_while_its_step_is_loaded_by_somebody_else_follows
     it.loader.gates["slow"].set()
     it.run(first)
     assert ready(it) == "a e slow"
+
+
+# Unloads while an ensemble waits for its steps
+
+
+def test_unload_of_an_ensemble_that_waits_for_its_steps_is_not_undone(pipeline):
+    it = pipeline
+    it.loader.gates["b"] = asyncio.Event()
+    load = it.task(it.models.load("e", None, {}))
+    it.until(lambda: it.loader.running["b"])
+
+    it.unload("e")
+    it.loader.gates["b"].set()
+    with pytest.raises(UnavailableError, match="load failed for model 'e': it was given up"):
+        it.run(load)
+
+    assert ready(it) == "a b"
+    assert state(it, "e") == ("", "")
+
+
+def test_unload_of_a_served_ensemble_that_is_loaded_again_is_not_undone(pipeline, repository):
+    it = pipeline
+    it.load("n")
+    write_code(repository / "b")
+    it.loader.gates["b"] = asyncio.Event()
+    load = it.task(it.models.load("e", None, {}))
+    it.until(lambda: it.loader.running["b"])
+
+    it.unload("e")
+    it.loader.gates["b"].set()
+    with pytest.raises(UnavailableError):
+        it.run(load)
+
+    it.until(lambda: ready(it) == "a b c")
+    assert state(it, "e") == state(it, "n") == ("UNAVAILABLE", "unloaded")
+
+
+def test_ensemble_can_be_loaded_again_after_its_load_was_given_up(pipeline):
+    it = pipeline
+    it.loader.gates["b"] = asyncio.Event()
+    first = it.task(it.models.load("e", None, {}))
+    it.until(lambda: it.loader.running["b"])
+    it.unload("e")
+
+    second = it.task(it.models.load("e", None, {}))
+    it.run(asyncio.sleep(0))
+    it.loader.gates["b"].set()
+    it.run(second)
+
+    assert isinstance(it.run(asyncio.gather(first, return_exceptions=True))[0], UnavailableError)
+    assert ready(it) == "a b e"

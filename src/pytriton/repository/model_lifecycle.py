@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.engine.model_spec import identifier_of
-from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
+from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
-from pytriton.repository.loading.outcomes import failure_of, list_failures, outcome_of
+from pytriton.repository.loading.outcomes import failure_of, given_up, list_failures, outcome_of
 from pytriton.repository.reading.config_files import version_chooser
 from pytriton.repository.reading.layout import (
     FetchError,
@@ -86,10 +86,7 @@ class ModelLifecycle:
         except asyncio.CancelledError:
             if attempt in self._attempts:  # the caller was cancelled, not the load
                 raise
-            raise UnavailableError(
-                f"load failed for model '{self.name}': it was given up, "
-                "as the model was unloaded or its files changed"
-            ) from None
+            raise given_up(self.name) from None
         finally:
             self._attempts.discard(attempt)
 
@@ -397,7 +394,5 @@ class ModelLifecycle:
             self._retiring.start(tuple(old.values()), directory)
 
     def __repr__(self) -> str:
-        return (
-            f"<ModelLifecycle {self.name} loaded={sorted(self._loaded)} "
-            f"unloading={len(self._retiring)}>"
-        )
+        loaded, unloading = sorted(self._loaded), len(self._retiring)
+        return f"<ModelLifecycle {self.name} {loaded=} {unloading=}>"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from pytriton.repository.loading.ensemble_loader import EnsembleLoader, StepUse
 from pytriton.repository.loading.ensemble_steps import StepFinder
 from pytriton.repository.loading.load_coordinator import LoadCoordinator
 from pytriton.repository.loading.load_dependencies import LoadDependencies
+from pytriton.repository.loading.outcomes import given_up
 from pytriton.repository.model_lifecycle import ModelLifecycle
 from pytriton.repository.names import ModelNames
 from pytriton.repository.reading.config_files import read_ensemble
@@ -63,6 +65,7 @@ class ModelSet:
         self._finder, use = StepFinder(engine, self.lifecycles, self.names), StepUse()
         loaders = {**loaders, ENSEMBLE: EnsembleLoader(self._finder, use, make_ensemble)}
         self.loads = LoadCoordinator(settings, engine, loaders, loop, self._finder, use)
+        self._unload_counts: Counter[str] = Counter()
         self._settings = settings
         self._engine = engine
         self._loop = loop
@@ -108,9 +111,15 @@ class ModelSet:
             InvalidArgumentError: A load would wait for itself.
         """
         overrides = overrides or {}
+        unload_counts = {name: self._unload_counts[name] for name in names}
+        for name in names:
+            self.lifecycle(name)  # it can be unloaded from now on
         loaded = await asyncio.to_thread(
             self._read_ensembles, names, places, overrides, with_steps=with_steps
         )
+        for name in loaded:
+            self.lifecycle(name)
+            unload_counts.setdefault(name, self._unload_counts[name])
         former = {name: each for name, each in self.steps().items() if name not in loaded}
         steps = {**former, **{name: self._steps(each) for name, each in loaded.items() if each}}
         finished = 0
@@ -121,6 +130,7 @@ class ModelSet:
                 await self._refresh(name)
                 return
             try:
+                self._check_wanted(name, unload_counts[name])
                 await self.lifecycle(name).load(
                     places.get(name, ()), overrides.get(name), is_limited=is_limited
                 )
@@ -140,9 +150,15 @@ class ModelSet:
         await self._refresh_all(dependents(loaded, self.steps()) - order.keys())
         return outcomes
 
+    def _check_wanted(self, name: str, unload_count: int) -> None:
+        """Give a load up if the model was unloaded while the load waited for others."""
+        if self._unload_counts[name] != unload_count:
+            raise given_up(name)
+
     async def unload(self, names: Collection[str]) -> None:
         """Unload models; ensembles on top of them leave the service first."""
         known = [name for name in names if name in self.lifecycles]
+        self._unload_counts.update(known)
         steps = self.steps()
         above = dependents(known, steps).difference(known)
         for name in known:

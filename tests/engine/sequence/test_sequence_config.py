@@ -273,6 +273,16 @@ def test_rules_of_initial_states(setting, expected):
     assert caught.value.message == expected
 
 
+def test_control_input_may_not_hide_an_input_of_clients():
+    control = f"control {{ {START} int32_false_true: [ 0, 1 ] }}"
+    with pytest.raises(InvalidArgumentError) as caught:
+        validate_config(normal(f'control_input {{ name: "x" {control} }}'))
+
+    assert caught.value.message == (
+        "sequence batching control tensor 'x' has the name of an input for m"
+    )
+
+
 TYPED = "data_type: TYPE_INT32 dims: [ 1 ]"
 
 

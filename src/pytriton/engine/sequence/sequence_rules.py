@@ -90,13 +90,18 @@ def _check_correlation_id(config: Any, control: Any) -> None:
 
 
 def validate_states(config: Any) -> None:
-    """Check the implicit states of a sequence model.
+    """Check the names of control inputs, and the implicit states of a sequence model.
+
+    Triton lets a control input replace a client's tensor of the same name, without a word.
 
     Raises:
         InvalidArgumentError: for the first rule that the configuration breaks.
     """
     batching = config.sequence_batching
     taken = {tensor.name for tensor in config.input}
+    for control in batching.control_input:
+        if control.name in taken:
+            raise _refused(config, f"control tensor '{control.name}' has the name of an input")
     taken |= {control.name for control in batching.control_input}
     outputs = set()
     for state in batching.state:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.engine.model import UNLOADED, ModelState
+from pytriton.errors import UnavailableError
 
 if TYPE_CHECKING:
     from pytriton.repository.loading.plans import LoadedVersion
@@ -31,4 +32,12 @@ def list_failures(failures: Mapping[int, str], end: str = "\n") -> str:
     return "".join(
         f"version {version} is at UNAVAILABLE state: {reason};{end}"
         for version, reason in sorted(failures.items())
+    )
+
+
+def given_up(name: str) -> UnavailableError:
+    """Returns the error for a load that was not finished."""
+    return UnavailableError(
+        f"load failed for model '{name}': it was given up, as the model was unloaded or its files "
+        "changed"
     )
