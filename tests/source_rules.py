@@ -61,12 +61,13 @@ SERVER_PACKAGES = {
     "options": frozenset({"api"}),
     "process": frozenset({"options"}),
     "codec": frozenset({"api"}),
-    "http": frozenset({"api", "codec", "options", "process", "tracing"}),
-    "grpc": frozenset({"api", "options", "process", "tracing"}),
+    "shared_memory": frozenset({"api"}),
+    "http": frozenset({"api", "codec", "options", "process", "shared_memory", "tracing"}),
+    "grpc": frozenset({"api", "options", "process", "shared_memory", "tracing"}),
     "metrics": frozenset({"api", "http", "options"}),
     "cloud": frozenset({"api", "http", "options"}),
     "frontend": frozenset(
-        {"api", "cloud", "codec", "grpc", "http", "options", "process", "tracing"}
+        {"api", "cloud", "codec", "grpc", "http", "options", "process", "shared_memory", "tracing"}
     ),
     "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),

@@ -66,6 +66,9 @@ class InferRequest(msgspec.Struct, eq=False):
     flags: int = 0  # 1: its first request, 2: its last
     received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
     call_depth: int = 0  # number of nested calls between models that led to this request
+    # Whether data of inputs or places for outputs are in shared memory of the client. The front end
+    # that reads the request copies them, so no model sees it.
+    uses_regions: bool = False
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none

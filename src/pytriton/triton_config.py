@@ -93,6 +93,8 @@ class TritonConfig:
         rate_limit_resource: amounts `<name>:<count>[:<device>]` of these resources.
         frontend_processes: processes that serve HTTP and gRPC, from 0 (in the server's own) to 64;
             default depends on the cores: 0 for up to four, else a quarter of them, from 2 to 8.
+        allow_client_shm: whether clients may register shared memory; default True. The group
+            `shared-memory` of endpoints is restricted by default.
         response_cache_byte_size: size of the local response cache, the same as
             `cache_config=["local,size=<bytes>"]`; not a field.
 
@@ -154,6 +156,7 @@ class TritonConfig:
     rate_limit: str | None = None
     rate_limit_resource: list[str] | None = None
     frontend_processes: int | None = None
+    allow_client_shm: bool | None = None
     response_cache_byte_size: dataclasses.InitVar[int | None] = None
 
     def __post_init__(self, response_cache_byte_size: int | None) -> None:

@@ -3,18 +3,345 @@
 
 from __future__ import annotations
 
-from tests.operations_differential.asking import both
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from tests.operations_differential.asking import both, over_grpc, over_http
 from tests.operations_differential.server import Observation, Server
+from tests.operations_differential.shared_memory_objects import (
+    CUDA,
+    SYSTEM,
+    WORDS,
+    Ask,
+    grpc_output,
+    grpc_tensor,
+    http_output,
+    http_tensor,
+    infer_grpc,
+    infer_http,
+    object_name,
+    region,
+    register_grpc,
+    register_http,
+)
 from tests.operations_differential.surface import Case, Setup, Surface
+
+PAGE = {"key": "/{object}", "offset": 0, "byte_size": 4096}
+HANDLE = {"b64": base64.b64encode(bytes(64)).decode()}
+CUDA_PAGE = {"raw_handle": HANDLE, "device_id": 0, "byte_size": 64}
+MAX = 2**64 - 1
 
 
 def status_of_none(server: Server) -> Observation:
-    return both(server, "/v2/systemsharedmemory/status", None, "SystemSharedMemoryStatus")
+    return both(server, f"{SYSTEM}/status", None, "SystemSharedMemoryStatus")
+
+
+def cuda_status_of_none(server: Server) -> Observation:
+    return both(server, f"{CUDA}/status", None, "CudaSharedMemoryStatus")
+
+
+def status_by_name(server: Server) -> Observation:
+    with region(server):
+        return {
+            "its own": both(
+                server,
+                f"{SYSTEM}/region/page/status",
+                None,
+                "SystemSharedMemoryStatus",
+                {"name": "page"},
+            ),
+            "unknown": both(
+                server,
+                f"{SYSTEM}/region/no/status",
+                None,
+                "SystemSharedMemoryStatus",
+                {"name": "no"},
+            ),
+            "as CUDA": both(
+                server,
+                f"{CUDA}/region/page/status",
+                None,
+                "CudaSharedMemoryStatus",
+                {"name": "page"},
+            ),
+            "unknown CUDA": both(
+                server, f"{CUDA}/region/no/status", None, "CudaSharedMemoryStatus", {"name": "no"}
+            ),
+        }
+
+
+def wrong_calls(server: Server) -> Observation:
+    return {
+        "no name": over_http(server, f"{SYSTEM}/register", {"key": "/k", "byte_size": 1}),
+        "no name of CUDA": over_http(server, f"{CUDA}/register", CUDA_PAGE),
+        "empty name": over_http(server, f"{SYSTEM}/region//register", {}),
+        "status with POST": over_http(server, f"{SYSTEM}/status", b""),
+        "register with GET": over_http(server, f"{SYSTEM}/region/r/register"),
+    }
+
+
+def unregistered(server: Server) -> Observation:
+    use = {"inputs": [http_tensor()]}
+    with region(server):
+        return [
+            over_http(server, f"{CUDA}/region/page/unregister", b""),
+            over_http(server, f"{CUDA}/unregister", b""),
+            over_grpc(server, "CudaSharedMemoryUnregister", {"name": "page"}),
+            over_http(server, "/v2/models/numbers/infer", use),
+            over_http(server, f"{SYSTEM}/region/page/unregister", b""),
+            over_http(server, "/v2/models/numbers/infer", use),
+            over_http(server, f"{SYSTEM}/region/page/unregister", b"{}"),
+            over_grpc(server, "SystemSharedMemoryUnregister", {"name": "page"}),
+            over_grpc(server, "SystemSharedMemoryUnregister"),
+        ]
+
+
+def registered_twice(server: Server) -> Observation:
+    with region(server):
+        body = {"key": f"/{object_name(server)}", "byte_size": 4096}
+        return [
+            over_http(server, f"{SYSTEM}/region/page/register", body),
+            over_grpc(server, "SystemSharedMemoryRegister", {"name": "page", **body}),
+            over_http(server, f"{CUDA}/region/page/register", CUDA_PAGE),
+        ]
+
+
+def unlinked_object_is_used(server: Server) -> Observation:
+    with region(server) as path:
+        path.unlink()
+        return over_http(server, "/v2/models/numbers/infer", {"inputs": [http_tensor()]})
+
+
+REGISTER_HTTP: Mapping[str, Any] = {
+    "whole page": PAGE,
+    "without an offset": {"key": "/{object}", "byte_size": 16},
+    "without a slash": {"key": "{object}", "byte_size": 16},
+    "no JSON": b"",
+    "broken JSON": b"{",
+    "a list": [],
+    "no members": {},
+    "no size": {"key": "/{object}"},
+    "no key": {"byte_size": 16},
+    "key is a number": {"key": 5, "byte_size": 16},
+    "size is text": {"key": "/{object}", "byte_size": "16"},
+    "size is negative": {"key": "/{object}", "byte_size": -1},
+    "size is a float": {"key": "/{object}", "byte_size": 16.0},
+    "size beyond 64 bits": {"key": "/{object}", "byte_size": MAX + 1},
+    "largest size": {"key": "/{object}", "byte_size": MAX},
+    "size is 2^63": {"key": "/{object}", "byte_size": 2**63},
+    "size is 0": {"key": "/{object}", "byte_size": 0},
+    "one byte too many": {"key": "/{object}", "byte_size": 4097},
+    "offset is text": {"key": "/{object}", "offset": "0", "byte_size": 16},
+    "offset is negative": {"key": "/{object}", "offset": -1, "byte_size": 16},
+    "offset is a float": {"key": "/{object}", "offset": 0.5, "byte_size": 16},
+    "largest offset": {"key": "/{object}", "offset": MAX, "byte_size": 16},
+    "offset is 2^63": {"key": "/{object}", "offset": 2**63, "byte_size": 16},
+    "offset at the end": {"key": "/{object}", "offset": 4096, "byte_size": 1},
+    "offset in a page": {"key": "/{object}", "offset": 1000, "byte_size": 16},
+    "unknown object": {"key": "/not-there", "byte_size": 16},
+    "empty key": {"key": "", "byte_size": 16},
+    "only slashes": {"key": "//", "byte_size": 16},
+    "slash in the key": {"key": "/a/b", "byte_size": 16},
+    "parent folder": {"key": "/..", "byte_size": 16},
+    "way out of the folder": {"key": "../shm/{object}", "byte_size": 16},
+    "long key": {"key": "x" * 300, "byte_size": 16},
+    "key of the Python backend": {"key": "/triton_python_backend_shm_region_x", "byte_size": 16},
+}
+REGISTER_GRPC: Mapping[str, Any] = {
+    "whole page": {"name": "page", **PAGE},
+    "no size": {"name": "page", "key": "/{object}"},
+    "one byte too many": {"name": "page", "key": "/{object}", "byte_size": 4097},
+    "largest numbers": {"name": "page", "key": "/{object}", "offset": MAX, "byte_size": MAX},
+    "unknown object": {"name": "page", "key": "/not-there", "byte_size": 16},
+    "empty key": {"name": "page", "byte_size": 16},
+}
+CUDA_HTTP: Mapping[str, Any] = {
+    "handle": CUDA_PAGE,
+    "no handle": {},
+    "no text in the handle": {**CUDA_PAGE, "raw_handle": {}},
+    "handle is text": {**CUDA_PAGE, "raw_handle": "x"},
+    "handle is not base64": {**CUDA_PAGE, "raw_handle": {"b64": "%"}},
+    "short handle": {**CUDA_PAGE, "raw_handle": {"b64": "AAAA"}},
+    "no size": {"raw_handle": HANDLE, "device_id": 0},
+    "no device": {"raw_handle": HANDLE, "byte_size": 64},
+    "negative device": {**CUDA_PAGE, "device_id": -1},
+}
+# What the parameters of an input or of an output may say, for both protocols.
+PLACES: Mapping[str, dict[str, Any]] = {
+    "in the page": {},
+    "at an offset": {"shared_memory_offset": 1008},
+    "at the very end": {"shared_memory_offset": 4080},
+    "in an unknown region": {"shared_memory_region": "no"},
+    "in a region that is a number": {"shared_memory_region": 5},
+    "without a size": {"shared_memory_byte_size": None},
+    "with size 0": {"shared_memory_offset": 0, "shared_memory_byte_size": 0},
+    "with a negative size": {"shared_memory_offset": 0, "shared_memory_byte_size": -1},
+    "with size as text": {"shared_memory_byte_size": "16"},
+    "one byte too short": {"shared_memory_byte_size": 15},
+    "one byte too long": {"shared_memory_byte_size": 17},
+    "with a negative offset": {"shared_memory_offset": -1},
+    "with the offset as text": {"shared_memory_offset": "0"},
+    "with the offset at the end": {"shared_memory_offset": 4096},
+    "over the end": {"shared_memory_offset": 4084},
+    "with an offset of 2^63-1": {"shared_memory_offset": 2**63 - 1},
+    "with a size of 2^63-1": {"shared_memory_byte_size": 2**63 - 1},
+    "only an offset": {
+        "shared_memory_region": None,
+        "shared_memory_byte_size": None,
+        "shared_memory_offset": 0,
+    },
+}
+INLINE = {"name": "INPUT0", "datatype": "INT32", "shape": [4], "data": [9, 8, 7, 6]}
+INLINE_PB = {**INLINE, "contents": {"int_contents": [9, 8, 7, 6]}}
+del INLINE_PB["data"]
+RAW_PB = {"name": "INPUT1", "datatype": "INT32", "shape": [4]}
+RAW = base64.b64encode(bytes(range(16))).decode()
+
+MORE_HTTP: Mapping[str, dict[str, Any]] = {
+    "data and a region": {"inputs": [{**http_tensor(), "data": [1, 2, 3, 4]}]},
+    "binary data and a region": {"inputs": [http_tensor(binary_data_size=16)]},
+    "another datatype": {"inputs": [{**http_tensor(), "datatype": "FP32"}]},
+    "another shape": {"inputs": [{**http_tensor(), "shape": [5]}]},
+    "inline input, output in the page": {"inputs": [INLINE], "outputs": [http_output()]},
+    "output as classes, too": {"inputs": [INLINE], "outputs": [http_output(classification=1)]},
+    "output as binary data, too": {"inputs": [INLINE], "outputs": [http_output(binary_data=True)]},
+    "output not as binary data": {"inputs": [INLINE], "outputs": [http_output(binary_data=False)]},
+    "binary by default": {
+        "inputs": [INLINE],
+        "outputs": [http_output()],
+        "parameters": {"binary_data_output": True},
+    },
+    "largest offset": {"inputs": [http_tensor(shared_memory_offset=MAX)]},
+    "largest size": {"inputs": [http_tensor(shared_memory_byte_size=MAX)]},
+    "sum beyond 64 bits": {
+        "inputs": [http_tensor(shared_memory_offset=1, shared_memory_byte_size=MAX)]
+    },
+    "unknown regions twice": {
+        "inputs": [http_tensor(shared_memory_region="a")],
+        "outputs": [http_output(shared_memory_region="b")],
+    },
+}
+TEXT = {**http_tensor(), "datatype": "BYTES", "shape": [3]}
+
+
+def texts(size: int, output_size: int | None = None) -> dict[str, Any]:
+    place = {"shared_memory_region": "page", "shared_memory_byte_size": size}
+    body: dict[str, Any] = {"inputs": [{**TEXT, "parameters": place}]}
+    if output_size is not None:
+        body["outputs"] = [http_output(shared_memory_byte_size=output_size)]
+    return body
+
+
+MORE_GRPC: Mapping[str, dict[str, Any]] = {
+    "contents and a region": {"inputs": [{**INLINE_PB, **grpc_tensor()} | {
+        "contents": {"int_contents": [1, 2, 3, 4]}}]},
+    "raw contents that no input needs": {
+        "inputs": [grpc_tensor()], "raw_input_contents": [RAW]},
+    "offset as uint64": {
+        "inputs": [grpc_tensor(shared_memory_offset={"uint64_param": 16})]},
+    "typed input, output in the page": {"inputs": [INLINE_PB], "outputs": [grpc_output()]},
+    "output as classes, too": {"inputs": [INLINE_PB], "outputs": [grpc_output(classification=1)]},
+}  # fmt: skip
+PAIRS: Mapping[str, dict[str, Any]] = {
+    "raw second input": {
+        "inputs": [grpc_tensor(), RAW_PB],
+        "outputs": [grpc_output(), {"name": "OUTPUT1"}],
+        "raw_input_contents": [RAW],
+    },
+    "raw first input": {
+        "inputs": [{**RAW_PB, "name": "INPUT0"}, grpc_tensor("INPUT1")],
+        "outputs": [{"name": "OUTPUT0"}, grpc_output("OUTPUT1")],
+        "raw_input_contents": [RAW],
+    },
+    "no raw second input": {"inputs": [grpc_tensor(), RAW_PB]},
+}
+
+
+def cases(prefix: str, asks: Mapping[str, Ask]) -> tuple[Case, ...]:
+    return tuple(Case(f"{prefix}: {name}", ask) for name, ask in asks.items())
+
+
+def inputs_and_outputs() -> tuple[Case, ...]:
+    places = PLACES.items()
+    return (
+        *cases(
+            "HTTP input",
+            {name: infer_http({"inputs": [http_tensor(**place)]}) for name, place in places},
+        ),
+        *cases(
+            "HTTP output",
+            {
+                name: infer_http({"inputs": [INLINE], "outputs": [http_output(**place)]})
+                for name, place in places
+            },
+        ),
+        *cases(
+            "gRPC input",
+            {name: infer_grpc({"inputs": [grpc_tensor(**place)]}) for name, place in places},
+        ),
+        *cases(
+            "gRPC output",
+            {
+                name: infer_grpc({"inputs": [INLINE_PB], "outputs": [grpc_output(**place)]})
+                for name, place in places
+            },
+        ),
+        *cases(
+            "stream",
+            {
+                name: infer_grpc(
+                    {"inputs": [grpc_tensor(**place)], "outputs": [grpc_output()]}, in_stream=True
+                )
+                for name, place in places
+                if name in ("in the page", "in an unknown region", "one byte too short")
+            },
+        ),
+    )
 
 
 SURFACE = Surface(
     "shared_memory",
-    cases=(Case("status of no regions", status_of_none),),
+    cases=(
+        Case("status of no regions", status_of_none),
+        Case("CUDA status of no regions", cuda_status_of_none),
+        Case("status by name", status_by_name),
+        Case("wrong calls", wrong_calls),
+        Case("unregistered regions", unregistered),
+        Case("a name that is taken", registered_twice),
+        Case("an object without a name", unlinked_object_is_used),
+        *cases("register", {name: register_http(body) for name, body in REGISTER_HTTP.items()}),
+        *cases(
+            "register over gRPC",
+            {name: register_grpc(fields) for name, fields in REGISTER_GRPC.items()},
+        ),
+        *cases(
+            "register CUDA",
+            {name: register_http(body, kind=CUDA) for name, body in CUDA_HTTP.items()},
+        ),
+        Case(
+            "register CUDA over gRPC",
+            register_grpc(
+                {"name": "page", "raw_handle": HANDLE["b64"], "byte_size": 64},
+                "CudaSharedMemoryRegister",
+            ),
+        ),
+        Case("register a name with a blank", register_http(PAGE, "a%20b")),
+        *inputs_and_outputs(),
+        *cases("HTTP", {name: infer_http(body) for name, body in MORE_HTTP.items()}),
+        *cases("gRPC", {name: infer_grpc(fields) for name, fields in MORE_GRPC.items()}),
+        *cases("gRPC, two inputs", {n: infer_grpc(f, "pair") for n, f in PAIRS.items()}),
+        *cases(
+            "texts",
+            {
+                "all": infer_http(texts(17), "texts", WORDS),
+                "into the page": infer_http(texts(17, 100), "texts", WORDS, end=1017),
+                "into too little": infer_http(texts(17, 16), "texts", WORDS),
+                "one more": infer_http(texts(21), "texts", WORDS),
+                "cut": infer_http(texts(16), "texts", WORDS),
+            },
+        ),
+    ),
     # The real one of this release always allows it.
     setup=Setup(our_options=("--allow-client-shm=true",)),
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
+from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.protos import service_pb2
 from pytriton.wire.kserve_pb import MessageStart, build_request, parse_message, read_start
 from tests.differential.grpc_case import message, output, tensor
@@ -274,13 +274,13 @@ def test_wrong_parameters_are_refused(parameters, error, text):
         ),
         (
             message("m", [tensor("x", "FP32", [1], {"shared_memory_region": "r"})], raw=[b""]),
-            NotFoundError,
-            "shared memory region: 'r'",
+            InvalidArgumentError,
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region'",
         ),
         (
             message("m", outputs=[output("y", shared_memory_region="r")]),
-            NotFoundError,
-            "shared memory region: 'r'",
+            InvalidArgumentError,
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region'",
         ),
         (
             message("m", outputs=[output("y", shared_memory_region="r", classification=1)]),

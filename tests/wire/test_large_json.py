@@ -14,6 +14,7 @@ from pytriton.wire import large_json
 from pytriton.wire.generate import parse_generate
 from pytriton.wire.kserve_json import parse_infer
 from pytriton.wire.large_json import parse_large_generate, parse_large_infer
+from pytriton.wire.shared_memory import RegionPlace
 from tests.differential import cases_forms, cases_generate, cases_mistakes
 from tests.wire.specs import model_spec, tensor_spec
 from tests.wire.test_recorded_mistakes import SPECS
@@ -35,6 +36,10 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(large_json, "_PIECE_STRINGS", 2)
 
 
+def plain(data):
+    return data if isinstance(data, RegionPlace) else bytes(data)
+
+
 def outcome(parse, *arguments):
     """What came of reading: the fields of the request, or the error."""
     try:
@@ -44,7 +49,7 @@ def outcome(parse, *arguments):
     request, output_format = result if isinstance(result, tuple) else (result, None)
     fields = msgspec.structs.asdict(request)
     inputs = {
-        name: (tensor.dtype.name, tensor.shape, bytes(tensor.data))
+        name: (tensor.dtype.name, tensor.shape, plain(tensor.data))
         for name, tensor in fields.pop("inputs").items()
     }
     return repr(inputs), repr(fields), output_format

@@ -73,6 +73,9 @@ class Channel(Protocol):
     def close(self) -> None:
         """Close the connection; may be called twice."""
 
+    def take_descriptors(self, count: int) -> list[int]:
+        """Returns the descriptors of the payload of the last message; the caller owns them."""
+
     # Shared memory
 
     @property

@@ -64,6 +64,34 @@ class RegistryTaken(msgspec.Struct, tag="registry_taken", array_like=True):
     memory: MemoryUpdate | None = None
 
 
+class RegionRecord(msgspec.Struct, array_like=True, gc=False):
+    """A region of shared memory that a client has registered."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class RegionUpdate(msgspec.Struct, tag="regions", array_like=True):
+    """Core to front end: regions were registered or unregistered.
+
+    The descriptors of the added ones come with the message.
+    """
+
+    number: int  # counts the updates for this front end
+    added: list[RegionRecord]
+    removed: list[str]
+    memory: MemoryUpdate | None = None
+
+
+class RegionsTaken(msgspec.Struct, tag="regions_taken", array_like=True):
+    """Front end to core: it uses the regions of an update from now on."""
+
+    number: int
+    memory: MemoryUpdate | None = None
+
+
 class TraceRefusal(msgspec.Struct, tag="trace_refusal", array_like=True):
     """Front end to core: a request was refused before it was sent, which its trace may show."""
 
@@ -251,6 +279,8 @@ FrontEndFrame = (
     Configure
     | Registry
     | RegistryTaken
+    | RegionUpdate
+    | RegionsTaken
     | TraceRefusal
     | Submit
     | DefineSignature

@@ -116,6 +116,10 @@ class MemoryChannel:
         self.tracker.close()
         self.link.close()
 
+    def take_descriptors(self, count: int) -> list[int]:
+        """See `Channel`."""
+        return self.link.take_descriptors(count)
+
     @property
     def maps_memory(self) -> bool:
         """See `Channel`."""
@@ -175,6 +179,8 @@ class MemoryChannel:
         if payload.blocks or payload.returned_blocks or self.tracker.has_update:
             frame.memory, descriptors = self.tracker.make_update(payload)
             message = encode_frame(frame, inline)
+        if payload.descriptors:
+            descriptors = [*descriptors, *payload.descriptors]
         self.link.send(message, descriptors)
 
     def _spill(self, message: bytes, payload: Payload) -> Spill:

@@ -39,6 +39,7 @@ class Payload(msgspec.Struct, eq=False):
         blocks: The blocks that the message refers to.
         returned_blocks: The same, of blocks of the receiver.
         lent_ids: The ids of those in `blocks` that were not allocated for this message.
+        descriptors: File descriptors to pass to the receiver, beside those of memory.
     """
 
     arena: Arena | None
@@ -48,6 +49,7 @@ class Payload(msgspec.Struct, eq=False):
     blocks: list[Block | RemoteBlock] = []
     returned_blocks: list[RemoteBlock] = []
     lent_ids: list[int] = []
+    descriptors: list[int] = []
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Add `pieces` as one tensor; returns its block (0: inside the message) and offset."""

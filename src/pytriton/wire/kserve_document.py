@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.wire.json_members import member_error, text_member, unsigned_member
 from pytriton.wire.json_text import load_json
-from pytriton.wire.output_format import unknown_region
+from pytriton.wire.shared_memory import REGION, RegionPlace, place_from_json
 
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
@@ -81,7 +81,7 @@ def _read_input(entry: Any) -> InputDocument:
     data = entry.get("data", UNSET)
     parameters = entry.get("parameters", UNSET)
     if data is UNSET or type(parameters) is dict:
-        binary_data_size(data, parameters)
+        data_source(data, parameters)
     name = text_member(entry, "name")
     datatype = text_member(entry, "datatype")
     shape = entry.get("shape")
@@ -94,11 +94,11 @@ def _read_input(entry: Any) -> InputDocument:
     return InputDocument(name, datatype, tuple(shape), data, parameters)
 
 
-def binary_data_size(data: Any, parameters: Any) -> int | None:
-    """Returns the size of an input's binary data; None if its data is in the JSON."""
+def data_source(data: Any, parameters: Any) -> int | RegionPlace | None:
+    """Returns the size of an input's binary data, or its place; None if its data is in the JSON."""
     if type(parameters) is not dict:
         parameters = {}
-    sources = [key for key in ("binary_data_size", "shared_memory_region") if key in parameters]
+    sources = [key for key in ("binary_data_size", REGION) if key in parameters]
     if data is not UNSET:
         sources.insert(0, "data")
     if len(sources) == 1:
@@ -106,7 +106,7 @@ def binary_data_size(data: Any, parameters: Any) -> int | None:
             return None
         if sources[0] == "binary_data_size":
             return unsigned_member(parameters, "binary_data_size")
-        raise unknown_region(text_member(parameters, "shared_memory_region"))
+        return place_from_json(parameters)
     found = " ".join(["set", *map(repr, sources)]) if sources else "no field is set"
     raise InvalidArgumentError(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in "

@@ -24,11 +24,12 @@ from pytriton.wire.json_members import (
 from pytriton.wire.kserve_document import (
     InputDocument,
     RequestDocument,
-    binary_data_size,
+    data_source,
     read_document,
 )
 from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
 from pytriton.wire.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
+from pytriton.wire.shared_memory import RegionPlace
 from pytriton.wire.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def request_from_document(
         listed = read_outputs(document.outputs, len(spec.outputs))
         request.outputs = tuple(listed.names)
         output_format = OutputFormat(output_format.default, listed.choices)
+        if listed.uses_regions:
+            request.uses_regions = True
     return request, output_format
 
 
@@ -142,8 +145,9 @@ def _read_inputs(
     for entry in entries:
         name, shape, data = entry.name, entry.shape, entry.data
         size = None
+        content: Any
         if data is UNSET or entry.parameters is not UNSET:
-            size = binary_data_size(data, entry.parameters)
+            size = data_source(data, entry.parameters)
         dtype = dtypes.BY_NAME.get(entry.datatype)
         count = prod(shape) if len(shape) <= MAX_RANK else MAX_SIZE + 1
         if dtype is None or count * (dtype.itemsize or 1) > MAX_SIZE:
@@ -154,6 +158,9 @@ def _read_inputs(
             )
         if size is None:
             content = read_data(data, dtype, count, name)
+        elif isinstance(size, RegionPlace):
+            content = size
+            request.uses_regions = True
         else:
             content = memoryview(body)[end : end + size]
             end += size

@@ -38,8 +38,8 @@ from pytriton.wire.kserve_pb_parsed import (
     read_output,
     read_parameter,
 )
-from pytriton.wire.output_format import unknown_region
 from pytriton.wire.protobuf_fields import FieldError
+from pytriton.wire.shared_memory import RegionPlace, place_from_message
 from pytriton.wire.tensor_contents import tensor_from_contents
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class BuiltRequest(msgspec.Struct, gc=False):
 
     request: InferRequest
     class_counts: dict[str, int] | None = None  # by output, for those that are to be classified
+    places: dict[str, RegionPlace] | None = None  # by output, for those in shared memory
     wants_empty_final: bool = False
 
 
@@ -221,32 +222,55 @@ def build_request(parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec)
     if parsed.parameters:
         wants_empty_final = read_parameters(parsed.parameters, request)
     _add_inputs(parsed, raw, request)
-    class_counts = None
+    built = BuiltRequest(request, wants_empty_final=wants_empty_final)
     if parsed.outputs:
         request.outputs = tuple(output.name for output in parsed.outputs)
-        class_counts = {
+        built.class_counts = {
             output.name: class_count(output.parameters)
             for output in parsed.outputs
             if output.parameters
         }
-    return BuiltRequest(request, class_counts, wants_empty_final)
+        if built.class_counts:
+            _add_places(parsed.outputs, built)
+    return built
+
+
+def _add_places(outputs: Sequence[Output], built: BuiltRequest) -> None:
+    """Add the places of outputs that go to shared memory, each of which has parameters."""
+    places = {}
+    for output in outputs:
+        place = place_from_message(output.parameters, output.name)
+        if place is not None:
+            places[output.name] = place
+    if places:
+        built.places = places
+        built.request.uses_regions = True
 
 
 def _add_inputs(parsed: ParsedMessage, raw: Sequence[Buffer], request: InferRequest) -> None:
     inputs = request.inputs
-    for name, dtype, shape, contents, region in parsed.inputs:
+    unread = 0  # the index of the next raw tensor
+    for name, dtype, shape, contents, parameters in parsed.inputs:
         if name in inputs:
             raise InvalidArgumentError(
                 f"[request id: {request.id or '<id_unknown>'}] "
                 f"input '{name}' already exists in request"
             )
-        index = len(inputs)
-        if contents is None and region is None and index < len(raw):
-            inputs[name] = InferTensor(name, dtype, shape, raw[index])
+        place = None if parameters is None else place_from_message(parameters, name)
+        if contents is None and place is None and unread < len(raw):
+            inputs[name] = InferTensor(name, dtype, shape, raw[unread])
+            unread += 1
             continue
-        if region is not None:
-            raise unknown_region(region)
         model_name = request.model_name
+        if place is not None:
+            if contents is not None:
+                raise InvalidArgumentError(
+                    "unexpected 'content' provided when using shared memory for input tensor "
+                    f"'{name}' for model '{model_name}'"
+                )
+            inputs[name] = InferTensor(name, dtype, shape, place)
+            request.uses_regions = True
+            continue
         if contents is None:
             raise InvalidArgumentError(
                 f"unable to find data for input tensor '{name}' for model '{model_name}' "

@@ -10,8 +10,8 @@ from pytriton.errors import InvalidArgumentError
 from pytriton.messages import InferRequest, ParameterValue
 from pytriton.protos import service_pb2
 from pytriton.wire.kserve_pb_parsed import Parameter
-from pytriton.wire.output_format import unknown_region
 from pytriton.wire.sequence import SEQUENCE_FLAGS, check_sequence_id
+from pytriton.wire.shared_memory import REGION
 
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 # The parameters that the server uses itself, and their allowed types.
@@ -91,7 +91,7 @@ def class_count(parameters: Mapping[str, Any]) -> int:
     """Returns the number of classes that a requested output's parameters ask for; 0: the tensor.
 
     Raises:
-        ServerError: The number is invalid, or the output should go to shared memory.
+        InvalidArgumentError: The number is invalid, or the output should go to shared memory.
     """
     count = 0
     if "classification" in parameters:
@@ -105,12 +105,10 @@ def class_count(parameters: Mapping[str, Any]) -> int:
             raise InvalidArgumentError(
                 "invalid value for 'classification' parameter, expected >= 0"
             )
-    if "shared_memory_region" in parameters:
-        if count:
-            raise InvalidArgumentError(
-                "output can't set both 'shared_memory_region' and 'classification'"
-            )
-        raise unknown_region(parameters["shared_memory_region"].string_param)
+    if count and REGION in parameters:
+        raise InvalidArgumentError(
+            "output can't set both 'shared_memory_region' and 'classification'"
+        )
     return count
 
 

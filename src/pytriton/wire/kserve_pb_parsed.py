@@ -35,7 +35,7 @@ class Input(NamedTuple):
     dtype: DataType
     shape: tuple[int, ...]
     contents: Any = None  # of a typed tensor: an InferTensorContents message or LargeContents
-    region: str | None = None  # the name of a shared memory region
+    parameters: Any = None  # the map in the message, unless it is empty
 
 
 class Output(NamedTuple):
@@ -124,8 +124,5 @@ def make_input(message: Any) -> Input:
             f"expected at most {MAX_DIMENSIONS} dimensions of an input, got {len(message.shape)}"
         )
     contents = message.contents if message.HasField("contents") else None
-    region = None
-    if "shared_memory_region" in message.parameters:
-        region = message.parameters["shared_memory_region"].string_param
     dtype = dtypes.BY_NAME.get(message.datatype, _INVALID)
-    return Input(message.name, dtype, tuple(message.shape), contents, region)
+    return Input(message.name, dtype, tuple(message.shape), contents, message.parameters or None)

@@ -47,7 +47,7 @@ def encode_infer_response(
     outputs: list[dict[str, Any]] = []
     default, listed = output_format
     for tensor in response.outputs:
-        is_binary, class_count = listed.get(tensor.name, default)
+        is_binary, class_count, place = listed.get(tensor.name, default)
         if class_count:
             names = labels.get(tensor.name, ()) if labels else ()
             tensor = classify(tensor, class_count, names, batched=is_batched)  # noqa: PLW2901
@@ -57,6 +57,8 @@ def encode_infer_response(
             outputs.append({"name": name, "datatype": datatype, "shape": shape, "parameters": size})
             if len(tensor.data):
                 binary.append(tensor.data)
+        elif place is not None:
+            outputs.append({"name": name, "datatype": datatype, "shape": shape})
         else:
             data = json_from_tensor(tensor)
             outputs.append({"name": name, "datatype": datatype, "shape": shape, "data": data})

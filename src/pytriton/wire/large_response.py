@@ -47,7 +47,7 @@ def encode_large_infer_response(
     binary: list[Buffer] = []
     default, listed = output_format
     for tensor in response.outputs:
-        is_binary, class_count = listed.get(tensor.name, default)
+        is_binary, class_count, place = listed.get(tensor.name, default)
         if class_count:
             names = labels.get(tensor.name, ()) if labels else ()
             tensor = classify(tensor, class_count, names, batched=is_batched)  # noqa: PLW2901
@@ -59,6 +59,8 @@ def encode_large_infer_response(
             header.append(orjson.dumps(description))
             if len(tensor.data):
                 binary.append(tensor.data)
+        elif place is not None:
+            header.append(orjson.dumps(description))
         else:
             header += (orjson.dumps(description)[:-1], b',"data":', *_array(tensor), b"}")
         header.append(b",")

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requested format of outputs: JSON, binary data after the JSON, or a list of classes."""
+"""The requested format of outputs: JSON, binary data, a list of classes, or shared memory."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pytriton.errors import InvalidArgumentError, NotFoundError
+from pytriton.errors import InvalidArgumentError
 from pytriton.wire.json_members import boolean_member, member_error, text_member, unsigned_member
+from pytriton.wire.shared_memory import REGION, RegionPlace, place_from_json
 
 
 class OutputChoice(NamedTuple):
@@ -14,6 +15,7 @@ class OutputChoice(NamedTuple):
 
     binary: bool = False
     class_count: int = 0  # the number of classes to return instead of the tensor; 0: the tensor
+    place: RegionPlace | None = None  # in the client's shared memory; the response has no data then
 
 
 class OutputFormat(NamedTuple):
@@ -21,6 +23,10 @@ class OutputFormat(NamedTuple):
 
     default: OutputChoice  # for outputs that the client does not list
     listed: dict[str, OutputChoice]
+
+    def places(self) -> dict[str, RegionPlace]:
+        """Returns the places of outputs that go to the client's shared memory."""
+        return {name: each.place for name, each in self.listed.items() if each.place is not None}
 
 
 AS_JSON = OutputChoice()
@@ -34,6 +40,7 @@ class ListedOutputs(NamedTuple):
 
     names: list[str]
     choices: dict[str, OutputChoice]
+    uses_regions: bool
 
 
 def read_outputs(entries: list[Any], model_outputs: int) -> ListedOutputs:
@@ -42,15 +49,20 @@ def read_outputs(entries: list[Any], model_outputs: int) -> ListedOutputs:
     Raises:
         ServerError: An entry is malformed.
     """
-    listed = ListedOutputs([], {})
+    names: list[str] = []
+    choices: dict[str, OutputChoice] = {}
+    uses_regions = False
     for entry in entries[: model_outputs + 1]:
         if type(entry) is not dict:
             raise member_error({}, "name", "string")
         name = text_member(entry, "name")
         parameters = entry.get("parameters")
-        listed.names.append(name)
-        listed.choices[name] = _choice(parameters) if type(parameters) is dict else AS_JSON
-    return listed
+        names.append(name)
+        choice = _choice(parameters) if type(parameters) is dict else AS_JSON
+        choices[name] = choice
+        if choice.place is not None:
+            uses_regions = True
+    return ListedOutputs(names, choices, uses_regions)
 
 
 def _choice(parameters: dict[str, Any]) -> OutputChoice:
@@ -58,13 +70,9 @@ def _choice(parameters: dict[str, Any]) -> OutputChoice:
     class_count = 0
     if "classification" in parameters:
         class_count = unsigned_member(parameters, "classification", action="set")
-    if "shared_memory_region" not in parameters:
+    if REGION not in parameters:
         return OutputChoice(binary, class_count)
-    for key in ("classification", "binary_data"):
-        if key in parameters:
+    for key, is_set in (("classification", class_count), ("binary_data", binary)):
+        if is_set:
             raise InvalidArgumentError(f"Output can't set both 'shared_memory_region' and '{key}'")
-    raise unknown_region(text_member(parameters, "shared_memory_region"))
-
-
-def unknown_region(region: str) -> NotFoundError:
-    return NotFoundError(f"Unable to find shared memory region: '{region}'")
+    return OutputChoice(place=place_from_json(parameters))

@@ -45,7 +45,7 @@ def model(name: str, version: int = 1, more: str = "") -> FakeModel:
 def test_server_metadata_is_tritons_with_the_extensions_of_this_server():
     expected = (
         f'{{"name":"triton","version":"{TRITON_VERSION}","extensions":["classification",'
-        '"sequence","model_repository","model_repository(unload_dependents)","schedule_policy","model_configuration","binary_tensor_data","parameters","statistics","trace","logging"]}'
+        '"sequence","model_repository","model_repository(unload_dependents)","schedule_policy","model_configuration","system_shared_memory","cuda_shared_memory","binary_tensor_data","parameters","statistics","trace","logging"]}'
     )
 
     assert server_metadata("triton").decode() == expected

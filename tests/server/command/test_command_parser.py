@@ -203,9 +203,10 @@ def test_every_option_is_taken_by_the_server(name):
 def test_default_of_the_table_is_that_of_the_server(name):
     values = parse([f"--{name}={BY_NAME[name].default}"]).values
 
-    assert ServerOptions.from_triton_config(
-        values, default_http_max_input_bytes=64 << 20
-    ) == ServerOptions.from_triton_config({}, default_http_max_input_bytes=64 << 20)
+    defaults = {"default_http_max_input_bytes": 64 << 20, "default_allow_client_shm": False}
+    assert ServerOptions.from_triton_config(values, **defaults) == ServerOptions.from_triton_config(
+        {}, **defaults
+    )
 
 
 def test_names_are_unique():

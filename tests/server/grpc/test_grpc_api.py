@@ -32,10 +32,6 @@ CONFIG = {
     "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [2, -1]}],
     "output": [{"name": "y", "data_type": "TYPE_STRING", "dims": [1]}],
 }
-NOT_SERVED = [
-    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
-]  # fmt: skip
 
 
 @pytest.fixture
@@ -112,14 +108,6 @@ def test_statistics_and_index_list_the_models(client):
         ("real", "1", 0)
     ]
     assert [(item.name, item.version, item.state) for item in index] == [("real", "1", "READY")]
-
-
-@pytest.mark.parametrize("method", NOT_SERVED)
-def test_methods_that_are_not_served_say_so(client, method):
-    assert refusal(client, method) == (
-        Status.UNIMPLEMENTED,
-        f"{method} is not supported by this server",
-    )
 
 
 def test_every_method_of_the_service_is_known(client):

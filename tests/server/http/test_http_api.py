@@ -102,25 +102,6 @@ def test_error_has_a_status_and_a_text(service, request_bytes, status, text):
 
 
 @pytest.mark.parametrize(
-    "request_bytes, extension",
-    [
-        (get(b"/v2/systemsharedmemory/status"), "shared memory"),
-        (get(b"/v2/cudasharedmemory/region/r/status?x=y"), "shared memory"),
-        (post(b"{}", b"/v2/systemsharedmemory/region/r/register"), "shared memory"),
-        (post(b"{}", b"/v2/cudasharedmemory/unregister"), "shared memory"),
-    ],
-)
-def test_extension_that_is_not_there_is_refused_in_words(service, request_bytes, extension):
-    answer = ask(service, request_bytes)
-    path = request_bytes.split(b" ")[1].partition(b"?")[0].decode()
-
-    assert answer.status == 501
-    assert error(answer) == (
-        f"'{path}' belongs to Triton's {extension} extension, which is not supported by this server"
-    )
-
-
-@pytest.mark.parametrize(
     "path",
     [
         b"/v2/systemsharedmemory",

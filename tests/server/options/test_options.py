@@ -38,7 +38,10 @@ def refusal(**config: object) -> str:
 def test_empty_config_gives_tritons_defaults():
     options = options_from(TritonConfig().to_dict())
 
-    assert options == ServerOptions(limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES))
+    assert options == ServerOptions(
+        limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES),
+        allow_client_shared_memory=True,
+    )
     assert options.http == Endpoint(port=8000, address="0.0.0.0", allow=True)
     assert (options.grpc.port, options.metrics.port) == (8001, 8002)
     assert (options.id, options.exit_timeout_s, options.strict_readiness) == ("triton", 30, True)
@@ -99,6 +102,7 @@ def test_every_field_of_triton_config_has_its_place():
         rate_limit="execution_count",
         rate_limit_resource=["R:4"],
         frontend_processes=9,
+        allow_client_shm=True,
     ).to_dict()
 
     assert None not in config.values()
@@ -142,6 +146,7 @@ def test_every_field_of_triton_config_has_its_place():
         cache_bytes=1048576,
         trace_settings=("triton,file=t.json", "rate=7"),
         frontend_processes=9,
+        allow_client_shared_memory=True,
     )
 
 

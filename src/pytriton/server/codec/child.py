@@ -14,7 +14,7 @@ import pathlib
 import signal
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.server.codec.messages import (
@@ -38,6 +38,7 @@ from pytriton.wire.large_json import (
 )
 from pytriton.wire.output_format import ALL_JSON
 from pytriton.wire.repository import read_load
+from pytriton.wire.shared_memory import RegionPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +82,8 @@ def _request(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
         request, output_format = parse_large_infer(text, body, spec, job.max_bytes, memory_bytes)
     tensors = request.inputs.values()
     reply = _checked(_reply(request, output_format), "names, shapes and parameters")
-    return reply, [each.data for each in tensors if not isinstance(each.data, memoryview)]
+    elsewhere = (memoryview, RegionPlace)
+    return reply, [each.data for each in tensors if not isinstance(each.data, elsewhere)]
 
 
 def _checked(reply: Reply, words: str) -> Reply:
@@ -104,8 +106,7 @@ def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
             each.name,
             each.dtype.name,
             each.shape,
-            len(each.data),
-            isinstance(each.data, memoryview),
+            *_place(each.data),
         )
         for each in request.inputs.values()
     ]
@@ -120,7 +121,14 @@ def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
         request.flags,
         output_format.default,
         dict(output_format.listed),
+        request.uses_regions,
     )
+
+
+def _place(data: Any) -> tuple[int, bool, RegionPlace | None]:
+    if isinstance(data, RegionPlace):
+        return 0, False, data
+    return len(data), isinstance(data, memoryview), None
 
 
 def _load(text: bytes) -> tuple[Reply, list[Buffer]]:

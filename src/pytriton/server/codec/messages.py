@@ -15,8 +15,11 @@ import msgspec
 from pytriton import dtypes
 from pytriton.engine.model_spec import ModelSpec, TensorSpec
 from pytriton.messages import ParameterValue
+from pytriton.wire.shared_memory import RegionPlace
 
 LENGTH = struct.Struct("<I")
+
+Choice = tuple[bool, int, RegionPlace | None]  # an `OutputChoice`
 
 
 class JobKind(enum.Enum):
@@ -93,6 +96,7 @@ class TensorDescription(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
     size: int
     is_binary: bool
+    place: RegionPlace | None = None  # in the client's shared memory; no bytes follow
 
 
 class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
@@ -106,13 +110,14 @@ class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
     timeout_us: int
     correlation_id: int | str
     flags: int
-    output_default: tuple[bool, int] = (False, 0)
-    output_choices: dict[str, tuple[bool, int]] = {}
+    output_default: Choice = (False, 0, None)
+    output_choices: dict[str, Choice] = {}
+    uses_regions: bool = False
 
     @property
     def payload_sizes(self) -> list[int]:
         """The sizes of the tensors that follow."""
-        return [tensor.size for tensor in self.tensors if not tensor.is_binary]
+        return [tensor.size for tensor in self.tensors if not (tensor.is_binary or tensor.place)]
 
 
 class ReadLoad(msgspec.Struct, frozen=True, tag="load"):

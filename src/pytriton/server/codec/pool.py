@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pytriton.dtypes import Buffer
     from pytriton.engine.model_spec import ModelSpec
+    from pytriton.wire.shared_memory import RegionPlace
 
     # Returns memory, given its size and the size of a header in it; None if there is none.
     Allocate = Callable[[int, int], memoryview | None]
@@ -262,10 +263,12 @@ def _request(
     contents = iter(payload)
     end = 0
     for each in reply.tensors:
-        data: Buffer
+        data: Buffer | RegionPlace
         if each.is_binary:
             data = binary[end : end + each.size]
             end += each.size
+        elif each.place is not None:
+            data = each.place
         else:
             data = next(contents)
         dtype = dtypes.BY_NAME[each.datatype]
@@ -280,4 +283,5 @@ def _request(
         timeout_us=reply.timeout_us,
         correlation_id=reply.correlation_id,
         flags=reply.flags,
+        uses_regions=reply.uses_regions,
     )

@@ -119,9 +119,7 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
     ),
     "Memory and devices": (
-        switch(
-            "allow-client-shm", "false", "Let clients register shared memory.", has_effect=False
-        ),
+        switch("allow-client-shm", "false", "Let clients register shared memory."),
         integer(
             "pinned-memory-pool-byte-size",
             "268435456",

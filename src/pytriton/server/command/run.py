@@ -99,6 +99,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
     options = ServerOptions.from_triton_config(
         values,
         default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES,
+        default_allow_client_shm=False,
         surroundings=around,
     )
     for warning in command_line.warnings:

@@ -121,6 +121,10 @@ class CoreLink:
         else:
             self._loop.call_soon_threadsafe(self.send, frame)
 
+    def take_descriptors(self, count: int) -> list[int]:
+        """Returns the descriptors that came with the message that is being processed."""
+        return self._channel.channel.take_descriptors(count)
+
     def limit_memory(self, limit_bytes: int) -> None:
         """Limit the shared memory that this process allocates."""
         self.memory.limit(limit_bytes)

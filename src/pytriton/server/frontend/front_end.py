@@ -12,6 +12,8 @@ from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
 from pytriton.server.process.client_opener import ClientOpener
+from pytriton.server.shared_memory.local_regions import LocalRegions
+from pytriton.server.shared_memory.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.shared_memory.shared_memory import RegionControl
     from pytriton.server.tracing.tracing import TraceBeginner
 
 _FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
@@ -36,12 +39,20 @@ class FrontEnd:
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None,
         on_connections_changed: Callable[[], None] | None = None,
+        *,
+        regions: RegionControl | None = None,
     ) -> None:
         self._engine = engine
         self._options = options
         self._loop = loop
-        self._http = HttpApi(engine, options, loop, tracing)
-        self._grpc = GrpcApi(engine, options, loop, tracing)
+        self._shared_memory = SharedMemory(
+            LocalRegions() if regions is None else regions,
+            engine,
+            loop,
+            is_allowed=options.allow_client_shared_memory,
+        )
+        self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
+        self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
         self._on_connections_changed = on_connections_changed
@@ -104,3 +115,4 @@ class FrontEnd:
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
         self._http.close()
         self._grpc.close()
+        self._shared_memory.close()

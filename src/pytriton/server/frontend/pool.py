@@ -17,10 +17,12 @@ from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.worker import WorkerSpec, describe_loss
 from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
 from pytriton.server.frontend.client_passing import pass_client
+from pytriton.server.frontend.region_feed import RegionFeed
 from pytriton.server.frontend.registry_feed import RegistryFeed
 from pytriton.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.server.frontend.zygote import spawn_zygote
 from pytriton.server.grpc.tls import tls_context
+from pytriton.server.shared_memory.local_regions import LocalRegions
 from pytriton.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.transport.frontend_frames import (
     Configure,
@@ -92,6 +94,7 @@ class FrontEndPool:
         loop: The event loop.
         zygote: The process that forks front ends; without one, it is started as a program.
         log: The settings of the log.
+        regions: The shared memory that clients have registered.
     """
 
     def __init__(
@@ -103,13 +106,15 @@ class FrontEndPool:
         loop: asyncio.AbstractEventLoop,
         zygote: StartedZygote | None = None,
         log: LogFeed | None = None,
+        regions: LocalRegions | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
         memory = MemoryTrimmer(loop)
-        self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop)
+        feed = RegionFeed(LocalRegions() if regions is None else regions, loop)
+        self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop, feed)
         self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
         self._members: dict[int, FrontEndMember] = {}
         self._log = LogFeed() if log is None else log

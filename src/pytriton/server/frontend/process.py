@@ -18,6 +18,7 @@ from pytriton.server.frontend.client_passing import receive_clients
 from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.logs import set_up_logging
 from pytriton.server.frontend.remote_client import RemoteClient
+from pytriton.server.frontend.remote_regions import RemoteRegions
 from pytriton.server.frontend.remote_trace import RemoteTracing
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import usable_cores
@@ -28,6 +29,7 @@ from pytriton.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
     EndConnections,
+    RegionUpdate,
 )
 from pytriton.transport.log_frames import LogChange
 from pytriton.transport.loop_spinner import allow_spinning
@@ -90,6 +92,7 @@ class FrontEndProcess:
             on_frame=self._on_frame,
             on_lost=self._on_lost,
         )
+        self._regions = RemoteRegions(self._client.link)
         clients.setblocking(False)
 
     def start(self) -> None:
@@ -101,6 +104,8 @@ class FrontEndProcess:
             self._configure(frame)
         elif isinstance(frame, LogChange):
             logging.getLogger().setLevel(frame.switches.lowest_level)
+        elif isinstance(frame, RegionUpdate):
+            self._regions.apply(frame)
         elif isinstance(frame, EndConnections):
             self._tasks.start(self._end_connections(frame.timeout_s))
 
@@ -112,7 +117,12 @@ class FrontEndProcess:
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
         tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None
         self._front_end = FrontEnd(
-            self._client, options, self._loop, tracing, self._on_connections_changed
+            self._client,
+            options,
+            self._loop,
+            tracing,
+            self._on_connections_changed,
+            regions=self._regions,
         )
         for service, endpoint in options.services().items():
             if endpoint.allow:

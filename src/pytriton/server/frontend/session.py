@@ -24,9 +24,11 @@ from pytriton.errors import (
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
 from pytriton.server.frontend.logs import log_entry
+from pytriton.server.frontend.region_feed import RegionFeed
 from pytriton.server.frontend.remote_chunk import RemoteChunks, read_signature
 from pytriton.server.frontend.remote_request import RefusedRequest, RemoteRequest, read_request
 from pytriton.server.frontend.reply_outbox import ReplyOutbox
+from pytriton.server.shared_memory.local_regions import LocalRegions
 from pytriton.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
@@ -35,6 +37,8 @@ from pytriton.transport.frontend_frames import (
     LogEntry,
     Question,
     QuestionReply,
+    RegionsTaken,
+    RegionUpdate,
     Registry,
     RegistryTaken,
     Submit,
@@ -45,7 +49,7 @@ from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytriton.engine.engine import Engine
     from pytriton.executor.columns import Signature
@@ -91,11 +95,13 @@ class SharedParts:
         registry: RegistryFeed,
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
+        regions: RegionFeed | None = None,
     ) -> None:
         self.engine = engine
         self.client = client
         self.tracing = tracing
         self.registry = registry
+        self.regions = RegionFeed(LocalRegions(), loop) if regions is None else regions
         self.memory = memory
         self.loop = loop
         self.tasks = BackgroundTasks(loop)  # a load continues if the front end has ended
@@ -135,6 +141,7 @@ class FrontEndSession:
             Question: self._on_question,
             DefineSignature: self._on_signature,
             RegistryTaken: self._on_registry_taken,
+            RegionsTaken: self._on_regions_taken,
             Connections: self._on_connections,
             ConnectionsEnded: self._on_connections,
             LogEntry: self._on_log_entry,
@@ -156,6 +163,7 @@ class FrontEndSession:
         """Send the first message and the registry, and start to read."""
         self._channel.start()
         self._channel.send(first)
+        self._shared.regions.add(self)  # first: it serves clients when it has the registry
         self._shared.registry.add(self)
 
     def send(self, frame: Frame) -> None:
@@ -163,6 +171,14 @@ class FrontEndSession:
         self.outbox.flush()
         if self._channel.is_open:
             self._channel.send(frame)
+
+    def send_regions(self, frame: RegionUpdate, descriptors: Sequence[int]) -> None:
+        """Send a change of regions, with the descriptors of those that were added."""
+        self.outbox.flush()
+        if self._channel.is_open:
+            payload = self._channel.payload()
+            payload.descriptors.extend(descriptors)
+            self._channel.send(frame, payload)
 
     def send_registry(self, frame: Registry) -> None:
         """Send a registry, and forget the signatures of models that are gone."""
@@ -181,6 +197,7 @@ class FrontEndSession:
         self._channel.close()
         self.outbox.close()
         self._shared.registry.remove(self)
+        self._shared.regions.remove(self)
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.cancel()
@@ -215,6 +232,9 @@ class FrontEndSession:
         self.taken_epoch = frame.epoch
         self._shared.registry.on_taken()
         self._on_event(frame)
+
+    def _on_regions_taken(self, received: Received, frame: RegionsTaken) -> None:
+        self._shared.regions.on_taken(self, frame.number)
 
     def _on_signature(self, received: Received, frame: DefineSignature) -> None:
         self._signatures[frame.number] = (frame.model, read_signature(frame))
@@ -320,6 +340,10 @@ class FrontEndSession:
             if model is None:
                 raise NotFoundError("the model was unloaded")
             return model.check_ready()
+        if method == "register_region":
+            return self._shared.regions.regions.register(**arguments)
+        if method == "unregister_region":
+            return self._shared.regions.regions.unregister(**arguments)
         assert method in _QUESTIONS, f"expected a question, got {method}"
         return getattr(self._shared.client, method)(**arguments)
 

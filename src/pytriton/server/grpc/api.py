@@ -33,8 +33,10 @@ from pytriton.server.grpc.keepalive import ping_intervals_ns, tick_s
 from pytriton.server.grpc.large_reads import READ_BYTES
 from pytriton.server.grpc.log_settings import GrpcLogSettings
 from pytriton.server.grpc.repository import GrpcRepository
+from pytriton.server.grpc.shared_memory import GrpcSharedMemory
 from pytriton.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
 from pytriton.server.process.connection_set import ConnectionSet
+from pytriton.server.shared_memory.local_regions import local_shared_memory
 from pytriton.wire.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.wire.http2 import Limits
 from pytriton.wire.repository_pb import read_load_request
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pytriton.engine.client import EngineClient
     from pytriton.server.grpc.call import Call
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.shared_memory.shared_memory import SharedMemory
     from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.grpc import CallHead
 
@@ -124,7 +127,12 @@ class GrpcApi:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
+        if shared_memory is None:
+            shared_memory = local_shared_memory(
+                engine, loop, is_allowed=options.allow_client_shared_memory
+            )
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
         self.tasks = BackgroundTasks(loop)
         self.work = CallWork(self.tasks, Background(loop, "grpc"), Turns(loop))
@@ -140,7 +148,8 @@ class GrpcApi:
         self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
         self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
-        self._add_methods(InferService(engine, options, loop, tracing))
+        self._shared_memory = GrpcSharedMemory(shared_memory)
+        self._add_methods(InferService(engine, options, loop, tracing, shared_memory))
         self._connections_to_flush: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
@@ -228,6 +237,7 @@ class GrpcApi:
             **self._documents.answers(),
             **self._repository.answers(),
             **self._log_settings.answers(),
+            **self._shared_memory.answers(),
         }
         for name, (api, answer) in answers.items():
             if name == "RepositoryModelLoad":

@@ -6,28 +6,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
 
-from pytriton.errors import UnavailableError, UnsupportedError
+from pytriton.errors import UnavailableError
 from pytriton.protos import service_pb2
 from pytriton.server.api.documents import EXTENSIONS, TRITON_VERSION
 
 if TYPE_CHECKING:
     from pytriton.engine.client import Answer, EngineClient
     from pytriton.engine.model_spec import TensorSpec
-
-_NOT_SERVED = {
-    "SystemSharedMemoryStatus": "shared-memory",
-    "SystemSharedMemoryRegister": "shared-memory",
-    "SystemSharedMemoryUnregister": "shared-memory",
-    "CudaSharedMemoryStatus": "shared-memory",
-    "CudaSharedMemoryRegister": "shared-memory",
-    "CudaSharedMemoryUnregister": "shared-memory",
-}
 
 T = TypeVar("T")
 Method = Callable[[Any], Any]
@@ -42,7 +32,7 @@ class DocumentService:
 
     def answers(self) -> dict[str, tuple[str, Method]]:
         """Returns, for each method, its group for authorisation and the function that answers."""
-        served: dict[str, tuple[str, Method]] = {
+        return {
             "ServerLive": ("health", self.server_live),
             "ServerReady": ("health", self.server_ready),
             "ModelReady": ("health", self.model_ready),
@@ -52,9 +42,6 @@ class DocumentService:
             "ModelStatistics": ("statistics", self.model_statistics),
             "TraceSetting": ("trace", self.trace_setting),
         }
-        for name, api in _NOT_SERVED.items():
-            served[name] = (api, functools.partial(self._refuse, name))
-        return served
 
     def server_live(self, request: Any) -> Any:
         """Report that the server runs."""
@@ -115,9 +102,6 @@ class DocumentService:
     def _refuse_exiting(self) -> None:
         if self._engine.is_exiting:
             raise UnavailableError("Server exiting")
-
-    def _refuse(self, name: str, request: Any) -> Any:
-        raise UnsupportedError(f"{name} is not supported by this server")
 
 
 def respond_when_known(answer: Answer[T], respond: Callable[[T], Any]) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, UnsupportedError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pytriton.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.server.grpc.call import CallConnection
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.shared_memory.region_request import RegionRequest
+    from pytriton.server.shared_memory.shared_memory import SharedMemory
     from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.grpc import CallHead, Metadata
     from pytriton.wire.kserve_pb import BuiltRequest
@@ -51,8 +54,10 @@ class InferService:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         self.engine = engine
+        self._shared_memory = shared_memory
         self.compression = CompressionLevel(options.grpc_response_compression)
         pattern = options.grpc_header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
@@ -105,15 +110,35 @@ class InferService:
 
     def submit(
         self,
-        request: InferRequest,
+        built: BuiltRequest,
         spec: ModelSpec,
         metadata: Metadata,
         sink: ResponseSink,
         began_ns: int = 0,
-    ) -> Inference:
-        """Pass a request to the engine, with a trace if it is sampled."""
+    ) -> Inference | RegionRequest:
+        """Pass a request to the engine, with a trace if it is sampled.
+
+        Raises:
+            ServerError: Its tensors are in shared memory that cannot be used.
+        """
+        request = built.request
         if spec.namespace:
             request.model_name = spec.identifier  # the name alone may mean several models
+        if request.uses_regions and self._shared_memory is not None:
+            submit = partial(self._submit, spec, metadata, began_ns)
+            return self._shared_memory.begin(request, built.places or {}, sink, submit)
+        if self._tracing is not None:
+            return self._submit(spec, metadata, began_ns, request, sink)
+        return self.engine.infer(request, sink)
+
+    def _submit(
+        self,
+        spec: ModelSpec,
+        metadata: Metadata,
+        began_ns: int,
+        request: InferRequest,
+        sink: ResponseSink,
+    ) -> Inference:
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
             traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
@@ -143,7 +168,8 @@ class InferCall(UnaryCall):
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
-        self._inference: Inference | None = None  # None until the engine has the request
+        # None until the engine has the request, or its inputs are being read.
+        self._inference: Inference | RegionRequest | None = None
         self._began_ns = _monotonic_ns() if service.is_traced else 0
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
@@ -195,9 +221,7 @@ class InferCall(UnaryCall):
             self._class_counts = built.class_counts
             if spec.sequence is not None and service.columns is not None:
                 self._learn_sequence(service.columns, model, message, raw, built)
-            self._inference = service.submit(
-                built.request, spec, self.head.metadata, self, self._began_ns
-            )
+            self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
             parsed.uses += 1
             if not parsed.uses % LEARN_EVERY and service.columns is not None:
                 self._learn(service.columns, model, parsed, message, raw, built)
@@ -218,6 +242,7 @@ class InferCall(UnaryCall):
             and not parsed.id
             and not parsed.parameters
             and not built.class_counts
+            and not built.request.uses_regions
         ):
             columns.learn(model, built.request, message, raw)
 
@@ -231,14 +256,15 @@ class InferCall(UnaryCall):
     ) -> None:
         """Let later requests of sequences like this one travel as columns."""
         columns.sequences.submit()  # requests of its sequence may be among those that came before
-        if not built.class_counts and not built.request.id:
-            columns.sequences.learn(model, built.request, message, raw)
+        request = built.request
+        if not (built.class_counts or request.id or request.uses_regions):
+            columns.sequences.learn(model, request, message, raw)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts
         service = self._service
         self._inference = service.submit(
-            built.request, self._spec, self.head.metadata, self, self._began_ns
+            built, self._spec, self.head.metadata, self, self._began_ns
         )
 
     def on_abandoned(self) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytriton.server.api.gatherer import Gatherer
     from pytriton.server.grpc.call import CallConnection
     from pytriton.server.grpc.infer import InferService
+    from pytriton.server.shared_memory.region_request import RegionRequest
     from pytriton.wire.grpc import CallHead, MessageAssembler
     from pytriton.wire.kserve_pb import BuiltRequest
     from pytriton.wire.kserve_pb_parsed import ParsedMessage
@@ -121,7 +122,8 @@ class StreamInferCall(Call):
             else:
                 built = self.service.build(*work)
                 is_sequence = model.spec.sequence is not None
-                if is_sequence and columns is not None and not built.class_counts:
+                is_plain = not (built.class_counts or built.request.uses_regions)
+                if is_sequence and columns is not None and is_plain:
                     columns.learn(model, built.request, message, raw)
                 self._start(streamed, model.spec, built)
         except ServerError as error:
@@ -150,8 +152,22 @@ class StreamInferCall(Call):
     ) -> None:
         if isinstance(built, ServerError):
             self.refuse_request(streamed, built)
-        else:
+            return
+        try:
             streamed.start(built, spec, is_paused=self._is_paused)
+        except ServerError as error:  # its tensors are in shared memory that cannot be used
+            self.refuse_request(streamed, error)
+
+    def wait_until_submitted(self, request: RegionRequest) -> None:
+        """Process no further message while inputs of a request are read from shared memory."""
+        if request.is_reading:
+            self.is_busy = True
+            request.on_submitted = self._on_submitted
+
+    def _on_submitted(self) -> None:
+        self.is_busy = False
+        if self.is_open:
+            self.resume_input()
 
     def _find_model(self, parsed: ParsedMessage) -> ServedModel:
         engine = self.service.engine

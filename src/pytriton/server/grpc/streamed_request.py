@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError
+from pytriton.server.shared_memory.region_request import RegionRequest
 from pytriton.wire.kserve_pb import parse_message
 from pytriton.wire.kserve_pb_response import (
     encode_empty_final,
@@ -46,7 +47,8 @@ class StreamedRequest:
         self.answer: list[Buffer] | None = None  # a coupled model's response that is not yet sent
         self._call = call
         self._began_ns = began_ns  # when its stream began to wait for it, if that is known
-        self._inference: Inference | None = None  # None until the engine has the request
+        # None until the engine has the request, or its inputs are being read.
+        self._inference: Inference | RegionRequest | None = None
         self._class_counts: dict[str, int] | None = None
         self._wants_empty_final = False
 
@@ -56,7 +58,10 @@ class StreamedRequest:
         self._spec = spec
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
-        self._inference = service.submit(built.request, spec, head.metadata, self, self._began_ns)
+        inference = service.submit(built, spec, head.metadata, self, self._began_ns)
+        self._inference = inference
+        if built.request.uses_regions and isinstance(inference, RegionRequest):
+            self._call.wait_until_submitted(inference)
         if is_paused:
             self.pause()
 

@@ -39,7 +39,9 @@ from pytriton.server.http.infer import (
 from pytriton.server.http.log_settings import LogEndpoint
 from pytriton.server.http.repository import RepositoryEndpoints
 from pytriton.server.http.routes import Endpoint, Route, Router
+from pytriton.server.http.shared_memory import SharedMemoryEndpoints
 from pytriton.server.http.trace_settings import TraceEndpoint
+from pytriton.server.shared_memory.local_regions import local_shared_memory
 from pytriton.wire.output_format import ALL_JSON
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.shared_memory.shared_memory import SharedMemory
     from pytriton.server.tracing.tracing import TraceBeginner
 
 logger = logging.getLogger(__name__)
@@ -89,6 +92,7 @@ class HttpApi(HttpHandler):
         tracing: TraceBeginner | None = None,
         background: Background | None = None,
         codec: CodecPool | None = None,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         super().__init__(options.limits, loop)
         self.tasks = BackgroundTasks(loop)
@@ -103,7 +107,11 @@ class HttpApi(HttpHandler):
         pattern = options.http_header_forward_pattern
         headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
         self.is_timed = tracing is not None
-        self._service = EngineService(engine, headers, self._bodies)
+        if shared_memory is None:
+            shared_memory = local_shared_memory(
+                engine, loop, is_allowed=options.allow_client_shared_memory
+            )
+        self._service = EngineService(engine, headers, self._bodies, shared_memory)
         self._learner = ColumnLearner(self._service, loop)
         repository = RepositoryEndpoints(
             RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
@@ -126,7 +134,9 @@ class HttpApi(HttpHandler):
             "repository_unload": repository.unload,
             "trace_setting": traces.settings,
             "logging": LogEndpoint(engine, self._bodies, self.respond_when_known).answer,
-            "unsupported": self._unsupported,
+            **SharedMemoryEndpoints(
+                shared_memory, self._bodies, self.respond_when_known
+            ).handlers(),
         }
 
     def body_memory(self, head: RequestHead) -> memoryview:
@@ -279,14 +289,6 @@ class HttpApi(HttpHandler):
         statistics = self._engine.statistics(route.model, route.version)
         return self.respond_when_known(connection, statistics, respond)
 
-    def _unsupported(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        path = ascii(request.head.target.partition(b"?")[0].decode("latin-1"))
-        extension = route.endpoint.api.replace("-", " ")
-        raise UnsupportedError(
-            f"{path} belongs to Triton's {extension} extension, which is not supported by this "
-            "server"
-        )
-
     def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
@@ -304,7 +306,7 @@ class HttpApi(HttpHandler):
         if isinstance(reading, tuple):
             exchange.submit(request.head, *reading)
             resolved: Resolved = request.head.resolved
-            if resolved.may_be_column and reading[1] is ALL_JSON:
+            if resolved.may_be_column and reading[1] is ALL_JSON and not reading[0].uses_regions:
                 resolved.columns = self._learner.learn(model, reading[0])
             return exchange
         submit = partial(self._submit_later, exchange, request.head, reading)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytriton.server.http.infer import EngineService
     from pytriton.server.http.reader import RequestHead
     from pytriton.wire.output_format import OutputFormat
+    from pytriton.wire.shared_memory import RegionPlace
 
 _EVENT_TYPE = EVENT_STREAM.encode()
 
@@ -215,6 +216,10 @@ class InferEvents(EventStream):
             )
         self._format = output_format
         self.start(head, request)
+
+    def _places(self) -> dict[str, RegionPlace]:
+        """Returns where outputs go that the client wants in shared memory."""
+        return self._format.places()
 
     def _write(self, response: InferResponse) -> bytes:
         spec = self._model.spec

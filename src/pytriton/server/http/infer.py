@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from pytriton.server.http.bodies import Bodies
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import RequestHead
+    from pytriton.server.shared_memory.region_request import RegionRequest
+    from pytriton.server.shared_memory.shared_memory import SharedMemory
     from pytriton.server.tracing.tracing import TraceBeginner
     from pytriton.wire.output_format import OutputFormat
+    from pytriton.wire.shared_memory import RegionPlace
 
 _BINARY_TYPE = b"application/octet-stream"
 _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
@@ -78,6 +81,7 @@ class EngineService(NamedTuple):
     engine: EngineClient
     headers: HeaderUse | None  # None if no header adds anything to a request
     bodies: Bodies
+    shared_memory: SharedMemory
 
 
 class EngineExchange(Exchange):
@@ -101,7 +105,8 @@ class EngineExchange(Exchange):
         self._model = model
         self._version = version
         self._connection = connection
-        self._inference: Inference | None = None  # None until the engine has the request
+        # None until the engine has the request, or its inputs are being read.
+        self._inference: Inference | RegionRequest | None = None
         self._is_answered = False
         self.began_ns = 0  # when the first bytes of the request came; 0 if that is not known
 
@@ -113,11 +118,34 @@ class EngineExchange(Exchange):
             request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
+        if request.uses_regions:
+            self._start_with_regions(head, request)
+            return
         trace = None
         if service.headers is not None:
             service.headers.forward(head, request)
             trace = service.headers.begin_trace(head, request, self.began_ns, spec, self)
         self._inference = service.engine.infer(request, self if trace is None else trace, trace)
+
+    def _start_with_regions(self, head: RequestHead, request: InferRequest) -> None:
+        """Pass a request to the engine with tensors in the client's shared memory."""
+        service = self._service
+        headers = service.headers
+        if headers is not None:
+            headers.forward(head, request)
+
+        def submit(request: InferRequest, sink: ResponseSink) -> Inference:
+            trace = None
+            if headers is not None:
+                spec = self._model.spec
+                trace = headers.begin_trace(head, request, self.began_ns, spec, sink)
+            return service.engine.infer(request, sink if trace is None else trace, trace)
+
+        self._inference = service.shared_memory.begin(request, self._places(), self, submit)
+
+    def _places(self) -> dict[str, RegionPlace]:
+        """Returns where outputs go that the client wants in shared memory."""
+        return {}
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send a response of the model."""
@@ -162,6 +190,10 @@ class InferExchange(EngineExchange):
         """Set the format of the response: the client's header, and what its request says."""
         self._accept_encoding = accept_encoding
         self._format = output_format
+
+    def _places(self) -> dict[str, RegionPlace]:
+        """Returns where outputs go that the client wants in shared memory."""
+        return self._format.places()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""

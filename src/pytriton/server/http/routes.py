@@ -32,6 +32,7 @@ class Route(NamedTuple):
     model: str = ""
     version: str = ""
     repository: str = ""
+    region: str = ""
 
 
 _GET = frozenset({b"GET", b"HEAD"})
@@ -58,14 +59,15 @@ _TRACE_SETTING = Endpoint("trace_setting", "trace", _GET | _POST)
 _TRACE_PATH = ("trace", "setting")
 _LOGGING = Endpoint("logging", "logging", _GET | _POST)
 
-# Extensions of Triton that this server does not support. Authorised clients get an error that says
-# so.
-_SHARED_MEMORY_ENDPOINTS: dict[str, Endpoint] = {
-    "status": Endpoint("unsupported", "shared-memory", _GET),
-    "register": Endpoint("unsupported", "shared-memory", _POST),
-    "unregister": Endpoint("unsupported", "shared-memory", _POST),
+_SHARED_MEMORY_METHODS = {"status": _GET, "register": _POST, "unregister": _POST}
+# By the first two segments, then by the last one.
+_SHARED_MEMORIES: dict[tuple[str, ...], dict[str, Endpoint]] = {
+    ("v2", f"{kind}sharedmemory"): {
+        action: Endpoint(f"{kind}_memory_{action}", "shared-memory", methods)
+        for action, methods in _SHARED_MEMORY_METHODS.items()
+    }
+    for kind in ("system", "cuda")
 }
-_SHARED_MEMORIES = (("v2", "systemsharedmemory"), ("v2", "cudasharedmemory"))
 
 _INDEX = Endpoint("repository_index", "model-repository", _POST)
 _REPOSITORY_MODEL_ENDPOINTS: dict[str, Endpoint] = {
@@ -103,7 +105,7 @@ def resolve(target: bytes) -> Route | None:
     if segments[:2] == ("v2", "repository"):
         return _resolve_repository(segments[2:])
     if segments[:2] in _SHARED_MEMORIES:
-        return _resolve_shared_memory(segments[2:])
+        return _resolve_shared_memory(_SHARED_MEMORIES[segments[:2]], segments[2:])
     if segments[:2] != ("v2", "models") or len(segments) < 3 or not segments[2]:
         return None
     return _resolve_model(segments[2], segments[3:])
@@ -134,12 +136,13 @@ def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
     return None if endpoint is None else Route(endpoint, model, version)
 
 
-def _resolve_shared_memory(rest: tuple[str, ...]) -> Route | None:
+def _resolve_shared_memory(endpoints: dict[str, Endpoint], rest: tuple[str, ...]) -> Route | None:
     """Resolve `[region/<name>/]<action>`."""
+    region = ""
     if len(rest) == 3 and rest[0] == "region" and rest[1]:
-        rest = rest[2:]
-    endpoint = _SHARED_MEMORY_ENDPOINTS.get(rest[0]) if len(rest) == 1 else None
-    return None if endpoint is None else Route(endpoint)
+        region, rest = rest[1], rest[2:]
+    endpoint = endpoints.get(rest[0]) if len(rest) == 1 else None
+    return None if endpoint is None else Route(endpoint, region=region)
 
 
 def _resolve_repository(rest: tuple[str, ...]) -> Route | None:

@@ -39,7 +39,6 @@ _COMPRESSION_LEVELS = ("none", "low", "medium", "high")
 # They set the sizes of pools and threads that this server does not have, folders of plug-ins that
 # it does not load, or devices that it leaves to its models.
 _WITHOUT_EFFECT = (
-    "allow_client_shm",
     "buffer_manager_thread_count",
     "cache_directory",
     "cuda_memory_pool_byte_size",
@@ -121,6 +120,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int = 0  # size of the response cache; 0: no cache
     trace_settings: tuple[str, ...] = ()
     frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
+    allow_client_shared_memory: bool = False  # whether clients may register shared memory
 
     def services(self) -> dict[Service, Endpoint]:
         """Returns the endpoints of all services, in the order in which they are opened."""
@@ -137,6 +137,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         config: Mapping[str, Any],
         *,
         default_http_max_input_bytes: int = BOUND_HTTP_MAX_INPUT_BYTES,
+        default_allow_client_shm: bool = True,
         surroundings: Surroundings = ONE_CORE,
     ) -> ServerOptions:
         """Read the fields of `TritonConfig`, or flags with underscores for dashes.
@@ -145,6 +146,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             config: values by name; None leaves the choice to the server.
             default_http_max_input_bytes: the limit if `http_max_input_size` is not given;
                 a server of repositories passes `REPOSITORY_HTTP_MAX_INPUT_BYTES`.
+            default_allow_client_shm: whether clients may register shared memory if
+                `allow_client_shm` is not given; a server of repositories passes False.
             surroundings: the machine and the environment, for settings that depend on them.
 
         Returns:
@@ -190,6 +193,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             cache_bytes=_cache_bytes(flags),
             trace_settings=_trace_settings(flags),
             frontend_processes=read_frontend_processes(flags, surroundings),
+            allow_client_shared_memory=flags.boolean(
+                "allow_client_shm", default=default_allow_client_shm
+            ),
         )
         flags.ignore(*_WITHOUT_EFFECT)
         flags.refuse_unread()

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The regions of client shared memory as a front end in a process of its own has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.server.shared_memory.region_file import received_file
+from pytriton.server.shared_memory.regions import Region, RegionTable
+from pytriton.transport.frontend_frames import RegionsTaken
+
+if TYPE_CHECKING:
+    from pytriton.server.frontend.core_link import CoreLink
+    from pytriton.transport.frontend_frames import RegionUpdate
+
+
+class RemoteRegions:
+    """A copy of the core's regions. See `RegionControl`."""
+
+    def __init__(self, link: CoreLink) -> None:
+        self.table = RegionTable()
+        self._link = link
+
+    async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """See `RegionControl`."""
+        await self._link.ask(
+            "register_region", name=name, key=key, offset=offset, byte_size=byte_size
+        )
+
+    async def unregister(self, name: str) -> None:
+        """See `RegionControl`."""
+        await self._link.ask("unregister_region", name=name)
+
+    def apply(self, frame: RegionUpdate) -> None:
+        """Apply a change of the core's regions, whose descriptors came with the message."""
+        for name in frame.removed:
+            self.table.remove(name)
+        descriptors = self._link.take_descriptors(len(frame.added))
+        for record, descriptor in zip(frame.added, descriptors, strict=True):
+            file = received_file(descriptor)
+            self.table.add(Region(record.name, record.key, record.offset, record.byte_size, file))
+        self._link.send(RegionsTaken(frame.number))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens, reads and writes objects of POSIX shared memory.
+
+On Linux they are read and written by system calls, never mapped: a process that touches mapped
+memory beyond the end of a file that another process has shrunk is killed by SIGBUS, but a read only
+returns fewer bytes. Other systems cannot read such objects, but there their size never changes
+after they were made, so they are mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import mmap
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytriton.dtypes import Buffer
+    from pytriton.server.shared_memory.regions import RegionFile
+
+_IS_LINUX: bool = sys.platform.startswith("linux")
+_FOLDER = "/dev/shm/"  # noqa: S108  where Linux has the objects
+# A FIFO of this name must not block the server, and a link must not lead it elsewhere.
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def open_file(object_name: str) -> RegionFile:
+    """Open an object that exists already.
+
+    Raises:
+        OSError: There is none of this name, it is not ordinary memory, or this user must not write
+            to it.
+    """
+    if _IS_LINUX:
+        return received_file(os.open(_FOLDER + object_name, _FLAGS))
+    return received_file(_open_portably(object_name))
+
+
+def received_file(descriptor: int) -> RegionFile:
+    """Make a file of a descriptor, which it owns from now on, also if this fails.
+
+    Raises:
+        OSError: It is not ordinary memory.
+    """
+    return ReadFile(descriptor) if _IS_LINUX else MappedFile(descriptor)
+
+
+def _open_portably(object_name: str) -> int:
+    # The module is what `multiprocessing.shared_memory` uses, and has no public name.
+    shm_open = importlib.import_module("_posixshmem").shm_open
+    descriptor: int = shm_open(f"/{object_name}", os.O_RDWR, mode=0)
+    return descriptor
+
+
+class ReadFile:
+    """An object that is read and written with system calls."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+
+    @property
+    def size(self) -> int:
+        """See `RegionFile`."""
+        return os.fstat(self.descriptor).st_size
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """See `RegionFile`."""
+        done = 0
+        while done < len(memory):
+            count = os.preadv(self.descriptor, [memory[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """See `RegionFile`."""
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            done += os.pwrite(self.descriptor, view[done:], offset + done)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
+class MappedFile:
+    """An object that is mapped, as its size cannot change."""
+
+    __slots__ = ("_memory", "descriptor")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._memory: mmap.mmap | None = None
+        # The size is rounded up to whole pages; nothing else can be asked about it.
+        size = os.fstat(descriptor).st_size
+        try:
+            if size:
+                self._memory = mmap.mmap(descriptor, size)
+        except (OSError, ValueError):
+            raise OSError(errno.EINVAL, "it cannot be mapped") from None
+
+    @property
+    def size(self) -> int:
+        """See `RegionFile`."""
+        return 0 if self._memory is None else len(self._memory)
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """See `RegionFile`."""
+        if self._memory is None:
+            return 0
+        with memoryview(self._memory)[offset : offset + len(memory)] as source:
+            memory[: len(source)] = source
+            return len(source)
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """See `RegionFile`."""
+        if self._memory is not None:
+            with memoryview(self._memory)[offset : offset + len(data)] as target:
+                target[:] = data
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
