@@ -36,7 +36,8 @@ class TritonConfig:
     """Settings of the server, as keyword arguments; None means the default of the server.
 
     Args:
-        model_repository: folder with further models to load; default is a folder of the workspace.
+        model_repository: folder with further models to load, also in an object store (`s3://...`);
+            default is a folder of the workspace.
         id: name of the server; default is triton.
         log_verbose: level of verbose logging; 0 is off.
         log_file: file for the server's log.

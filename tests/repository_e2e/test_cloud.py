@@ -8,7 +8,10 @@ import signal
 
 import pytest
 
+from pytriton.triton import Triton, TritonConfig
+from tests.e2e.http_client import is_ready
 from tests.e2e.waiting import eventually
+from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import code, config, model
 from tests.repository_e2e.server_process import ServerProcess
 from tests.s3_server import ENVIRONMENT, S3Server
@@ -166,3 +169,17 @@ def test_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
 
     assert "needs the package gcsfs" in server.stderr
     assert "pip install 'pytriton[gcs]'" in server.stderr
+
+
+def test_triton_serves_the_models_of_a_bucket_beside_bound_ones(s3, monkeypatch):
+    s3.put("far", model(code("y = x + 1")))
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    http, grpc, metrics = free_ports(3)
+    config = TritonConfig(
+        model_repository=s3.repository(), http_port=http, grpc_port=grpc, metrics_port=metrics
+    )
+    with Triton(config=config) as triton:
+        triton.run()
+
+        assert is_ready(http, "far")

@@ -27,7 +27,7 @@ from pytriton.repository.reading.layout import (
     Snapshot,
     read_files_state,
 )
-from pytriton.repository.reading.overrides import Override, remove_files
+from pytriton.repository.reading.overrides import Override
 from pytriton.repository.reading.source import (
     ModelSource,
     read_fetched_source,
@@ -98,10 +98,7 @@ class ModelLifecycle:
             try:
                 await self._load_source(source, is_limited=is_limited)
             except BaseException as error:
-                if source.is_temporary:
-                    remove_files(source.place.directory)
-                elif not source.is_ensemble:  # which may be loaded later
-                    source.place.abandon()
+                source.give_up()
                 if override is not None:  # as if the client had not sent it
                     self._wanted = self._source
                 if isinstance(error, StepsError):

@@ -55,6 +55,13 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is made of other models."""
         return bool(self.config.platform == ENSEMBLE)
 
+    def give_up(self) -> None:
+        """Remove the files that were made for it, as it could not be loaded."""
+        if self.is_temporary:
+            remove_files(self.place.directory)
+        elif not self.is_ensemble:  # an ensemble may be loaded later, with other steps
+            self.place.abandon()
+
     def has_same_version(self, other: ModelSource, version: int) -> bool:
         """Returns whether a version that was loaded from `other` is still up to date."""
         if self.is_temporary or other.is_temporary:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytriton.errors import InvalidArgumentError
+from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.repository.reading.layout import FetchError
 from pytriton.repository.remote.credentials import Access
 from pytriton.repository.remote.listing import (
@@ -31,7 +31,8 @@ _PACKAGES = {
     GCS: ("gcsfs", "gs", "gcs"),
     AZURE: ("adlfs", "abfs", "azure"),
 }
-# At their lowest levels these write whole requests, with the headers that authorise them.
+# At low levels these write whole requests, with the headers that authorise them. At WARNING, gcsfs
+# says with each request that a public bucket needs no credentials.
 _CHATTY = ("aiobotocore", "aiohttp", "asyncio", "azure", "boto3", "botocore", "fsspec", "gcsfs",
            "google", "s3fs", "urllib3")  # fmt: skip
 _TAGS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
@@ -50,7 +51,7 @@ def open_file_system(location: Location, access: Access) -> Any:
     """
     package, protocol, extra = _PACKAGES[location.scheme]
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         importlib.import_module(package)
         fsspec = importlib.import_module("fsspec")
@@ -95,7 +96,12 @@ class RemoteStore:
     ) -> None:
         self._location = location
         self._secrets = access.secrets
-        self._system = open_system(location, access)
+        try:
+            self._system = open_system(location, access)
+        except ServerError:
+            raise
+        except Exception as error:
+            raise InvalidArgumentError(self._failure(location.root, error).args[0]) from error
 
     def list_names(self) -> list[str]:
         """Returns the names of all models, without their files.
