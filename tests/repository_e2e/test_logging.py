@@ -232,3 +232,42 @@ def test_server_without_standard_error_serves(start_server):
 
     assert lines(server, "verbose still.")
     assert server.exit_code() == 0
+
+
+@pytest.mark.parametrize("connect", [http, grpc])
+def test_every_request_has_its_lines_while_the_log_is_verbose(server, connect):
+    with connect(server) as client:
+
+        def ask(count):
+            for _ in range(count):
+                infer(client, "")
+
+        ask(100)  # the last ones travel as columns
+        client.update_log_settings({"log_verbose_level": 1})
+        ask(10)
+        infer(client, "known")
+        with pytest.raises(InferenceServerException):
+            infer(client, "failed", value=7.0)
+        client.update_log_settings({"log_verbose_level": 2})
+        ask(1)
+        client.update_log_settings({"log_verbose_level": 0})
+        ask(100)
+        infer(client, "last")
+    eventually(lambda: "printed last." in server.output)
+
+    output = server.output
+    arrival = "HTTP request: POST" if connect is http else "gRPC call:"
+    assert output.count("us and was answered with 1 response(s)") == 12
+    assert output.count(f'"{arrival}') == 15  # with the two changes of settings
+    assert output.count("\"[request id: known] request for model 'talk' took ") == 1
+    assert output.count("\"[request id: failed] request for model 'talk' took ") == 1
+    assert output.count(" us and failed: Failed to process the request(s)") == 1
+    assert output.count("request for model 'talk' with X FP32 [1], for all outputs") == 1
+
+
+def test_verbose_level_of_the_start_counts(start_server):
+    server = start_server(MODELS, flags=["--log-verbose=1"]).await_ready()
+    with http(server) as client:
+        infer(client, "first")
+
+    assert lines(server, "[request id: first] request for model 'talk' took")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import UNEXPECTED, InternalError, ServerError, UnavailableError
 from pytriton.executor.inference import CLOSED_SINK
+from pytriton.request_ids import request_ids
 
 if TYPE_CHECKING:
     from pytriton.engine.model_spec import ModelSpec
@@ -98,5 +99,6 @@ def _fail(sink: ResponseSink, inference: Inference, error: Exception) -> None:
 
 
 def _log(inference: Inference, failure: Exception) -> None:
-    name = inference.request.model_name
-    logger.error("model %s: a response could not be delivered", name, exc_info=failure)
+    name, request_id = inference.request.model_name, inference.request.id
+    with request_ids({0: request_id} if request_id else {}):
+        logger.error("model %s: a response could not be delivered", name, exc_info=failure)

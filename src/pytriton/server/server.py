@@ -71,7 +71,9 @@ class Server:
                 core.engine, client, core.tracing, options, loop, zygote, core.log.feed
             )
         else:
-            self._front_end = FrontEnd(client, options, loop, core.tracing)
+            self._front_end = front_end = FrontEnd(client, options, loop, core.tracing)
+            front_end.set_verbose(core.log.feed.switches.verbose)
+            core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
         self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations

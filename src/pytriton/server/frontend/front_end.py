@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.server.api.services import Service
 from pytriton.server.cloud.apis import make_cloud_api
+from pytriton.server.frontend.verbose import VerboseRequests
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
@@ -53,6 +54,7 @@ class FrontEnd:
         )
         self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
         self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
+        self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
         self._on_connections_changed = on_connections_changed
@@ -63,6 +65,10 @@ class FrontEnd:
     def set_options(self, options: ServerOptions) -> None:
         """Use other settings for the services whose clients are not taken yet."""
         self._options = options
+
+    def set_verbose(self, level: int) -> None:
+        """Log what clients ask for; 0: log nothing about it."""
+        self._verbose.set_level(level)
 
     async def start(self) -> None:
         """Do nothing: everything is in this process."""

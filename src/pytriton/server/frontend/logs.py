@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from pytriton.errors import sendable_text
+from pytriton.request_ids import add_to_log_records
 from pytriton.transport.frontend_frames import LogEntry
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def set_up_logging(link: CoreLink, switches: LogSwitches) -> None:
     for handler in list(root.handlers):
         root.removeHandler(handler)
     root.addHandler(CoreLogHandler(link))
+    add_to_log_records()
     root.setLevel(switches.lowest_level)
 
 

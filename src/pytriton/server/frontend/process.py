@@ -35,6 +35,7 @@ from pytriton.transport.log_frames import LogChange
 from pytriton.transport.loop_spinner import allow_spinning
 
 if TYPE_CHECKING:
+    from pytriton.log_switches import LogSwitches
     from pytriton.server.process.client_opener import ClientOpener
     from pytriton.transport.frames import Frame
 
@@ -103,11 +104,16 @@ class FrontEndProcess:
         if isinstance(frame, Configure):
             self._configure(frame)
         elif isinstance(frame, LogChange):
-            logging.getLogger().setLevel(frame.switches.lowest_level)
+            self._use(frame.switches)
         elif isinstance(frame, RegionUpdate):
             self._regions.apply(frame)
         elif isinstance(frame, EndConnections):
             self._tasks.start(self._end_connections(frame.timeout_s))
+
+    def _use(self, switches: LogSwitches) -> None:
+        logging.getLogger().setLevel(switches.lowest_level)
+        if self._front_end is not None:
+            self._front_end.set_verbose(switches.verbose)
 
     def _configure(self, frame: Configure) -> None:
         options = msgspec.msgpack.decode(frame.options, type=ServerOptions)
@@ -124,6 +130,7 @@ class FrontEndProcess:
             self._on_connections_changed,
             regions=self._regions,
         )
+        self._use(frame.log)
         for service, endpoint in options.services().items():
             if endpoint.allow:
                 self._takers[service] = self._front_end.taker(service)

@@ -149,7 +149,8 @@ class GrpcApi:
         self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
         self._shared_memory = GrpcSharedMemory(shared_memory)
-        self._add_methods(InferService(engine, options, loop, tracing, shared_memory))
+        self.infer = InferService(engine, options, loop, tracing, shared_memory)
+        self._add_methods(self.infer)
         self._connections_to_flush: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None

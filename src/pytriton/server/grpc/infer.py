@@ -68,6 +68,11 @@ class InferService:
         self.columns = ColumnTable(engine, loop, tracing) if is_plain else None
         self._stream_columns = StreamColumnTable(engine, loop, tracing) if is_plain else None
 
+    @property
+    def column_tables(self) -> list[ColumnTable | StreamColumnTable]:
+        """The tables that decide which requests travel as columns."""
+        return [table for table in (self.columns, self._stream_columns) if table is not None]
+
     def columns_for(self, head: CallHead) -> ColumnTable | None:
         """Returns the columns in which requests with this head may travel."""
         return None if self.is_traced and _has_trace(head.metadata) else self.columns

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytriton.log_switches import JSON_FORMAT
-from pytriton.request_ids import id_prefix, visible
+from pytriton.request_ids import add_to_log_records, id_prefix, visible
 from pytriton.server.process.log_json import JsonFormatter
 from pytriton.server.process.log_output import ConsoleHandler, LogFile, LogHandler
 from pytriton.server.process.terminal import Colour, has_colours, paint
@@ -85,6 +85,7 @@ def set_up_logging(options: LogOptions, handler: LogHandler | None = None) -> No
     elif handler is None:
         handler = ConsoleHandler(sys.stderr, sys.stderr)
     logging.getLogger().addHandler(handler)
+    add_to_log_records()
     use_log_switches(options.switches)
 
 
