@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
 _LIST = "trace_level"  # the only setting that is an array
+_FILE = "trace_file"  # is refused, whatever its value is
 
 
 def read_trace_settings(body: Buffer) -> dict[str, list[str]]:
@@ -32,7 +33,7 @@ def read_trace_settings(body: Buffer) -> dict[str, list[str]]:
 
 
 def _texts(name: str, value: Any) -> list[str]:
-    if value is None:
+    if value is None or name == _FILE:
         return []
     if name == _LIST and type(value) is not list:
         raise InternalError(access_error("array"))

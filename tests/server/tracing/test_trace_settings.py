@@ -207,6 +207,11 @@ def test_change_for_a_model_leaves_the_count_of_the_others():
             ),
         ),
         (
+            {"trace_rate": ["9" * 5000]},
+            "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: "
+            + "9" * 5000,
+        ),
+        (
             {"trace_count": ["0"]},
             "Attempting to set invalid trace setting :trace count must be non-zero",
         ),

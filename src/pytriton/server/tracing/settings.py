@@ -28,7 +28,8 @@ _COUNT = "trace_count"
 _LOG_FREQUENCY = "log_frequency"
 _LEVELS = (OFF, TIMESTAMPS, TENSORS)
 _RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
-_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_MAX_DIGITS = 20  # of a number that is looked at
 _ALL = ""  # used as a model's name
 
 
@@ -170,13 +171,14 @@ def _read_value(name: str, texts: Sequence[str]) -> list[str]:
     if not _INTEGER.fullmatch(text):
         raise InvalidArgumentError(f"Unable to parse '{name}', got: {text}")
     low, high = _RANGES[name]
-    if name == _COUNT and int(text) < low:
+    number = int(text) if len(text) <= _MAX_DIGITS else high + 1
+    if name == _COUNT and number < low:
         raise InvalidArgumentError(f"Unable to parse '{name}'. Expecting value >= -1, got:{text}")
-    if not low <= int(text) <= high:
+    if not low <= number <= high:
         raise InvalidArgumentError(
             f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {text}"
         )
-    return [str(int(text))]
+    return [str(number)]
 
 
 def _read_levels(texts: Sequence[str]) -> list[str]:
