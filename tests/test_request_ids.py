@@ -79,9 +79,17 @@ def test_records_have_the_ids_once_this_is_asked_for():
     factory = logging.getLogRecordFactory()
     add_to_log_records()
 
-    assert (plain.request_id, plain.request_ids) == ("", [])
-    assert (labelled.request_id, labelled.request_ids) == ("a, b\\n", ["a", "b\n"])
+    assert (plain.triton_request_id, plain.triton_request_ids) == ("", [])
+    assert labelled.triton_request_id == "a, b\\n"
+    assert labelled.triton_request_ids == ["a", "b\n"]
     assert logging.getLogRecordFactory() is factory
+
+
+def test_users_may_give_records_a_request_id_of_their_own(caplog):
+    add_to_log_records()
+    logging.getLogger("user").warning("text", extra={"request_id": 7, "request_ids": [7]})
+
+    assert (caplog.records[0].request_id, caplog.records[0].request_ids) == (7, [7])
 
 
 def test_records_of_another_factory_stay_what_they_are():

@@ -67,8 +67,9 @@ def current_prefix() -> str:
 def add_to_log_records() -> None:
     """Give every record of `logging` in this process the attributes with the current ids.
 
-    These are `request_id`, a text for formatters, and `request_ids`, a list. Both are empty for
-    lines that no request with an id has caused.
+    These are `triton_request_id`, a text for formatters, and `triton_request_ids`, a list. Both are
+    empty for lines that no request with an id has caused. Their names are long because `logging`
+    refuses an `extra` that has the name of an attribute, and `request_id` is a usual one.
     """
     make = logging.getLogRecordFactory()
     if getattr(make, "adds_request_ids", False):
@@ -76,8 +77,8 @@ def add_to_log_records() -> None:
 
     def make_with_ids(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make(*args, **kwargs)
-        record.request_ids = ids = current_request_ids()
-        record.request_id = visible(", ".join(ids))
+        record.triton_request_ids = ids = current_request_ids()
+        record.triton_request_id = visible(", ".join(ids))
         return record
 
     make_with_ids.adds_request_ids = True  # type: ignore[attr-defined]  # a mark, see above

@@ -131,8 +131,8 @@ def test_records_of_many_requests_have_only_their_own_ids(address, records, mode
         list(pool.map(lambda n: client.infer(model, tensor(n), request_id=f"r{n}"), range(COUNT)))
 
     seen = of_user(records)
-    assert sorted(each.request_id for each in seen) == sorted(f"r{n}" for n in range(COUNT))
-    assert [each.getMessage() for each in seen] == [each.request_id for each in seen]
+    assert sorted(each.triton_request_id for each in seen) == sorted(f"r{n}" for n in range(COUNT))
+    assert [each.getMessage() for each in seen] == [each.triton_request_id for each in seen]
 
 
 @pytest.mark.parametrize("model", ["stream", "async_stream"])
@@ -145,7 +145,7 @@ def test_records_of_streams_have_only_their_own_ids(address, records, model):
 
     seen = of_user(records)
     assert len(seen) == 3 * COUNT
-    assert [each.getMessage() for each in seen] == [each.request_id for each in seen]
+    assert [each.getMessage() for each in seen] == [each.triton_request_id for each in seen]
 
 
 def test_records_of_a_batch_have_the_ids_of_its_requests(address, records):
@@ -157,8 +157,8 @@ def test_records_of_a_batch_have_the_ids_of_its_requests(address, records):
     seen = of_user(records)
     assert len(seen) == COUNT
     for each in seen:
-        assert len(each.request_ids) <= 9
-        assert each.getMessage() in each.request_ids or "more" in each.request_ids[-1]
+        assert len(each.triton_request_ids) <= 9
+        assert each.getMessage() in each.triton_request_ids or "more" in each.triton_request_ids[-1]
 
 
 def test_records_without_an_id_have_none(address, records):
@@ -167,7 +167,7 @@ def test_records_without_an_id_have_none(address, records):
             client.infer("whole", tensor(1))
     logger.info("not caused by a request")
 
-    assert {each.request_id for each in of_user(records)} == {""}
+    assert {each.triton_request_id for each in of_user(records)} == {""}
 
 
 def test_our_own_lines_have_the_id_too(address, records):
@@ -181,7 +181,7 @@ def test_our_own_lines_have_the_id_too(address, records):
     assert ours.getMessage() == (
         "[request id: bad\\n\\u001b[0m] Inference callable of whole_0_0 raised"
     )
-    assert ours.request_id == "bad\\n\\u001b[0m"
+    assert ours.triton_request_id == "bad\\n\\u001b[0m"
 
 
 def test_settings_leave_the_log_of_the_users_process_alone(records):
@@ -199,4 +199,4 @@ def test_settings_leave_the_log_of_the_users_process_alone(records):
 
     assert changed.settings["log_info"].bool_param is False
     assert logging.getLogger().level == level
-    assert [each.request_id for each in of_user(records)] == ["r5"]
+    assert [each.triton_request_id for each in of_user(records)] == ["r5"]

@@ -39,7 +39,8 @@ def begin(**fields):
 
 def lines(caplog):
     return [
-        (re.sub(r"\d+ us", "1 us", each.getMessage()), each.request_id) for each in caplog.records
+        (re.sub(r"\d+ us", "1 us", each.getMessage()), each.triton_request_id)
+        for each in caplog.records
     ]
 
 

@@ -272,14 +272,14 @@ def test_settings_change_nothing_in_a_process_that_has_another_log(root):
     ],
 )
 def test_line_begins_with_the_ids_of_its_requests(ids, beginning):
-    line = TritonFormatter().format(record("done", request_ids=ids))
+    line = TritonFormatter().format(record("done", triton_request_ids=ids))
 
     assert line == f'I0102 03:04:05.678901 42 model.py:7] "{beginning}done"'
 
 
 def test_json_line_has_all_fields():
     line = formatter_factory(LogSwitches(format="json"))(None).format(
-        record(FORGED, logging.WARNING, request_ids=["a", FORGED], exc_text="Traceback\nx")
+        record(FORGED, logging.WARNING, triton_request_ids=["a", FORGED], exc_text="Traceback\nx")
     )
 
     assert "\n" not in line

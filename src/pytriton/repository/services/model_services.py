@@ -135,7 +135,7 @@ class ModelServices:
                 self._instance_name, level, line.file, line.line, message, None, None
             )
             record.exc_text = traceback  # formatters write it below the line
-            record.request_ids = line.request_ids
+            record.triton_request_ids = line.request_ids
             logger.handle(record)
 
     def close(self) -> None:

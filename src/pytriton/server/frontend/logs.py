@@ -47,7 +47,7 @@ class CoreLogHandler(logging.Handler):
 
 
 def _ids_of(record: logging.LogRecord) -> list[str]:
-    return getattr(record, "request_ids", [])
+    return getattr(record, "triton_request_ids", [])
 
 
 def set_up_logging(link: CoreLink, switches: LogSwitches) -> None:
@@ -71,5 +71,5 @@ def log_entry(entry: LogEntry) -> None:
     record.created = entry.created
     record.process = entry.process
     record.exc_text = entry.exception
-    record.request_ids = entry.request_ids
+    record.triton_request_ids = entry.request_ids
     target.handle(record)

@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
             "line": record.lineno,
             "message": record.getMessage(),
         }
-        if ids := getattr(record, "request_ids", None):
+        if ids := getattr(record, "triton_request_ids", None):
             entry["request_ids"] = ids
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)

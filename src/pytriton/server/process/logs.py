@@ -41,7 +41,7 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         head, message = self._head(record), record.getMessage()
-        if ids := getattr(record, "request_ids", None):
+        if ids := getattr(record, "triton_request_ids", None):
             message = id_prefix(ids) + message
         if getattr(record, _RAW, False):
             text = f"{head} \n{message}"
