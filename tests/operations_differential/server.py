@@ -7,12 +7,14 @@ import dataclasses
 import re
 from typing import Any
 
+from tests.operations_differential.forked_commands import Run
 from tests.python_backend_differential import servers
 
 Observation = Any  # plain JSON
 
 _PATTERNS = (
     (re.compile(r"\b[IWEV]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w.]+:\d+\] "), "<prefix> "),
+    (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:]+Z [IWEV] \d+ [\w.]+:\d+\] "), "<prefix> "),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?"), "<time>"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x0"),
 )
@@ -29,6 +31,7 @@ class Server(servers.Server):
     ports: dict[str, int]
     command: list[str]  # without options
     pid: int
+    fork: Run | None = None  # runs commands of ours more quickly, if no server was started
 
     @property
     def folder(self) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import os
 import socket
@@ -11,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests import peers
 from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
+from tests.operations_differential.forked_commands import forked_commands
 from tests.operations_differential.server import Server
 from tests.operations_differential.surface import Setup
 
@@ -61,10 +64,11 @@ def running(setup: Setup, *, is_real: bool) -> Iterator[Server]:
             pid=0,
         )
         if not setup.is_started:
-            yield server
+            with nullcontext() if is_real else forked_commands(server.folder) as fork:
+                yield dataclasses.replace(server, fork=fork)
             return
         with _started(server, setup) as process:
-            yield _with_process(server, process)
+            yield dataclasses.replace(server, kill=process.kill, pid=process.pid)
 
 
 def arguments(server: Server, setup: Setup) -> list[str]:
@@ -98,21 +102,6 @@ def _started(server: Server, setup: Setup) -> Iterator[subprocess.Popen[bytes]]:
             process.wait(timeout=STOP_DEADLINE_S)
         finally:
             process.kill()
-
-
-def _with_process(server: Server, process: subprocess.Popen[bytes]) -> Server:
-    return Server(
-        server.http,
-        server.grpc,
-        server.metrics,
-        server.repository,
-        server.log,
-        server.is_real,
-        kill=process.kill,
-        ports=server.ports,
-        command=server.command,
-        pid=process.pid,
-    )
 
 
 def _is_open(port: int) -> bool:

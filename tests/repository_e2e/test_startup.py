@@ -169,7 +169,7 @@ def test_port_in_use_ends_the_command(start_server):
 
 def test_unknown_flag_is_refused_with_the_one_that_was_meant():
     done = subprocess.run(
-        [*COMMAND, "--model-repo=/x"],
+        [*COMMAND, "--modle-repository=/x"],
         capture_output=True,
         check=False,
         timeout=DEADLINE_S,

@@ -24,13 +24,17 @@ VALUES = {
 OWN_VALUES = {
     "backend-config": "python,thread-pool-size=3",
     "cache-config": "local,size=5",
+    "cuda-memory-pool-byte-size": "0:1024",
+    "cuda-virtual-address-size": "0:1024",
     "frontend-processes": "3",
     "grpc-infer-response-compression-level": "high",
     "grpc-restricted-protocol": "trace:k=v",
+    "host-policy": "cpu,cpu-cores=0-1",
     "http-restricted-api": "trace:k=v",
     "log-format": "ISO8601",
     "metrics-config": "counter_latencies=false",
     "model-control-mode": "explicit",
+    "model-load-gpu-limit": "0:0.5",
     "rate-limit": "execution_count",
     "rate-limit-resource": "R:1",
     "sagemaker-safe-port-range": "1-3",
@@ -96,12 +100,15 @@ def test_help_wins_over_what_follows_it():
     "arguments, expected",
     [
         (["junk"], "Unexpected argument: junk"),
-        (["--id=a", "--"], "Unexpected argument: --"),
+        (["--id=a", "--", "--id=b"], "Unexpected argument: --id=b"),
         (["-x"], "Unexpected argument: -x"),
         (["--bogus=1"], "tritonserver: unrecognized option '--bogus=1'"),
         (
-            ["--model-repo=/m"],
-            "tritonserver: unrecognized option '--model-repo=/m', did you mean --model-repository?",
+            ["--log-f=x"],
+            (
+                "tritonserver: option '--log-f=x' is ambiguous; possibilities: '--log-format' "
+                "'--log-file'"
+            ),
         ),
         (
             ["--htpp-port=1"],
@@ -116,6 +123,41 @@ def test_help_wins_over_what_follows_it():
 )
 def test_argument_that_is_no_option_is_refused(arguments, expected):
     assert refusal(*arguments) == expected
+
+
+def test_option_may_be_abbreviated():
+    values = parse(["--model-repo=/m", "--http-po", "7", "--disable-auto", "--"]).values
+
+    assert values == {
+        "model_repository": ["/m"],
+        "http_port": "7",
+        "disable_auto_complete_config": "true",
+    }
+
+
+@pytest.mark.parametrize("value, level", [("true", "1"), ("False", "0"), ("2", "2")])
+def test_level_of_verbose_logging_may_be_a_boolean(value, level):
+    assert parse([f"--log-verbose={value}"]).values == {"log_verbose": level}
+
+
+def test_name_that_begins_another_is_not_ambiguous():
+    assert parse(["--rate-limit=off"]).values == {"rate_limit": "off"}
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--cuda-memory-pool-byte-size=1",
+        "--cuda-virtual-address-size=x:1",
+        "--host-policy=x",
+        "--host-policy=x,color=red",
+        "--model-load-gpu-limit=0:",
+    ],
+)
+def test_form_of_an_option_without_effect_is_checked(argument):
+    name, _, value = argument.partition("=")
+
+    assert refusal(argument) == f"{name} option format is '{BY_NAME[name[2:]].form}'. Got {value}"
 
 
 @pytest.mark.parametrize(

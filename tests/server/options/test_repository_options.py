@@ -184,3 +184,9 @@ def test_setting_that_the_python_backend_lacks_is_warned_about(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "--backend-config: the Python backend has no setting foo"
     ]
+
+
+def test_empty_path_is_refused():
+    expected = "Expected a path for --model-repository, got ''"
+
+    assert refusal(model_repository=["a", ""]) == expected

@@ -146,8 +146,8 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
         integer("buffer-manager-thread-count", "0", "Number of copy threads.", has_effect=False),
         each(
             "host-policy",
-            "<policy>,<setting>=<value>",
-            "CPU cores or memory node for instances.",
+            "<policy name>,<setting>=<value>",
+            "CPU cores (cpu-cores) or memory node (numa-node) for instances.",
             has_effect=False,
         ),
         each(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,17 @@ from typing import Any
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.command.option import Option, Takes
 from pytriton.server.command.table import BY_NAME
-from pytriton.server.options.flags import Flags
+from pytriton.server.options.flags import FlagError, Flags
 
 _PROGRAM = "tritonserver"
 _SHORT = {"-h": "--help"}
+_PAIR = re.compile(r"-?\d+:\d+(\.\d*)?")
+_FORMS = {  # of options that have no effect, so that a mistake does not wait for another server
+    "<device>:<bytes>": _PAIR,
+    "<device>:<fraction>": _PAIR,
+    "<policy name>,<setting>=<value>": re.compile(r"[^,=]+,(numa-node|cpu-cores)=.+"),
+}
+_VERBOSE = {"true": "1", "false": "0"}  # its level was a boolean once, and both are taken
 
 
 @dataclass(slots=True)
@@ -47,6 +55,8 @@ def parse(arguments: Iterable[str]) -> CommandLine:
         if option.name == "version":
             command_line.wants_version = True
             break
+        if option.name == "log-verbose":
+            value = _VERBOSE.get(value.lower(), value)  # noqa: PLW2901 - it is the value
         _warn(command_line, option, value)
         if option.becomes or not option.has_effect:
             _check(option, value)
@@ -62,12 +72,16 @@ def parse(arguments: Iterable[str]) -> CommandLine:
 def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
     for given in arguments:
         argument = _SHORT.get(given, given)
-        if not argument.startswith("--") or argument == "--":
+        if argument == "--":  # what follows is no option, and other arguments are not taken
+            argument = next(arguments, "")
+            if not argument:
+                return
+            raise PyTritonValidationError(f"Unexpected argument: {argument}")
+        if not argument.startswith("--"):
             raise PyTritonValidationError(f"Unexpected argument: {argument}")
         name, equals, value = argument[2:].partition("=")
-        option = BY_NAME.get(name)
-        if option is None:
-            raise _unknown(argument, name)
+        option = _find(argument, name)
+        name = option.name
         if option.takes is Takes.NOTHING:
             if equals:
                 raise PyTritonValidationError(
@@ -84,11 +98,23 @@ def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
         yield option, value
 
 
-def _unknown(argument: str, name: str) -> PyTritonValidationError:
-    message = f"{_PROGRAM}: unrecognized option '{argument}'"
-    begun = [known for known in BY_NAME if known.startswith(name)]
-    close = begun if len(begun) == 1 else difflib.get_close_matches(name, BY_NAME, n=1)
-    return PyTritonValidationError(message + "".join(f", did you mean --{it}?" for it in close))
+def _find(argument: str, name: str) -> Option:
+    """Returns the option of this name, or the only one that begins with it, as in Triton."""
+    begun = [BY_NAME[name]] if name in BY_NAME else _begun(name)
+    if len(begun) > 1:
+        names = " ".join(f"'--{option.name}'" for option in begun)
+        raise PyTritonValidationError(
+            f"{_PROGRAM}: option '{argument}' is ambiguous; possibilities: {names}"
+        )
+    if not begun:
+        close = difflib.get_close_matches(name, BY_NAME, n=1)
+        suggestion = "".join(f", did you mean --{it}?" for it in close)
+        raise PyTritonValidationError(f"{_PROGRAM}: unrecognized option '{argument}'{suggestion}")
+    return begun[0]
+
+
+def _begun(name: str) -> list[Option]:
+    return [option for known, option in BY_NAME.items() if name and known.startswith(name)]
 
 
 def _warn(command_line: CommandLine, option: Option, value: str) -> None:
@@ -112,4 +138,9 @@ def _check(option: Option, value: str) -> None:
         case Takes.NUMBER:
             flags.number(option.name, 0.0)
         case _:
+            form = _FORMS.get(option.form)
+            if form is not None and not form.fullmatch(value):
+                raise FlagError(
+                    option.name, f"--{option.name} option format is '{option.form}'. Got {value}"
+                )
             flags.text(option.name, "")

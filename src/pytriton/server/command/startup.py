@@ -16,9 +16,11 @@ from pytriton.server.command.startup_tables import (
     model_table,
     option_table,
 )
+from pytriton.server.options.repository_options import ALL_MODELS
 from pytriton.server.process.logs import log_table
 
 if TYPE_CHECKING:
+    from pytriton.engine.control import IndexEntry
     from pytriton.server.command.serving_protocol import OpenPorts, Serving
     from pytriton.server.command.startup_progress import ProgressLine
     from pytriton.server.options.endpoints import Endpoint
@@ -37,6 +39,21 @@ class StartError(Exception):
 def creation_error(error: ServerError) -> StartError:
     """Returns the error for a server that could not be created."""
     return StartError(f"error: creating server: {error.kind} - {error.message}")
+
+
+def _known_models(serving: Serving, options: ServerOptions) -> list[IndexEntry]:
+    """Returns the models to show; in mode explicit, those of which no version was wanted are not.
+
+    The index has every folder of the repositories.
+    """
+    wanted = options.repository.load_models
+    is_explicit = options.repository.model_control_mode == "explicit"
+    shows_all = not is_explicit or ALL_MODELS in wanted
+    return [
+        entry
+        for entry in serving.index()
+        if shows_all or entry.version or entry.reason or entry.name in wanted
+    ]
 
 
 async def start_up(
@@ -62,7 +79,7 @@ async def start_up(
     failure = await _load(serving, progress)
     log_table(logger, agent_table(AGENTS, width))
     log_table(logger, backend_table(serving.backends(), options, width))
-    log_table(logger, model_table(serving.index(), width))
+    log_table(logger, model_table(_known_models(serving, options), width))
     log_table(logger, option_table(options, width))
     if failure is not None:
         if options.exit_on_error:

@@ -160,11 +160,13 @@ class Flags:
             group, _, pair = text.partition(",")
             setting, equals, value = pair.partition("=")
             if not (group and setting and equals):
-                raise FlagError(
-                    name,
-                    f"No {group_noun} specified. {flag_of(name)} option format is "
-                    f"<{group_noun} name>,<setting>=<value>. Got {text}",
+                form = f"<{group_noun} name>,<setting>=<value>"
+                problem = (
+                    f"{flag_of(name)} option format is '{form}'"
+                    if group and pair
+                    else f"No {group_noun} specified. {flag_of(name)} option format is {form}"
                 )
+                raise FlagError(name, f"{problem}. Got {text}")
             groups.setdefault(group, {})[setting] = value
         return groups
 

@@ -111,6 +111,8 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
 def _paths(flags: Flags) -> tuple[str, ...]:
     paths = flags.texts("model_repository")
     for path in paths:
+        if not path:  # as of a variable that is not set; it would mean the working folder
+            raise FlagError("model-repository", "Expected a path for --model-repository, got ''")
         if is_remote(path):
             try:
                 read_location(path)
