@@ -130,6 +130,39 @@ def wanted(module, memory, size, offset=0):
     return made
 
 
+def test_memory_that_a_client_only_claims_to_have_is_not_read(server, protocol, make_memory):
+    module = CLIENTS[protocol]
+    memory = make_memory()
+    size = 1 << 50  # bytes, more than any machine has; the object takes no memory
+    os.truncate(memory.path, size)
+    x = np.zeros((1, 1), np.float32)
+    whole = module.InferInput("X", [1, size // 4], "FP32")
+    whole.set_shared_memory(memory.name, size)
+    with open_client(server, protocol) as client:
+        memory.register(client, size=size)
+        with pytest.raises(InferenceServerException, match=f"Expected 4, got {size}"):
+            client.infer("plain", [tensor(module, memory, x, size=size)])
+        with pytest.raises(InferenceServerException, match=f"there is no room for {size}"):
+            client.infer("plain", [whole])
+        result = client.infer("plain", [tensor(module, memory, x)])
+        client.unregister_system_shared_memory(memory.name)
+
+    assert result.as_numpy("Y").tolist() == [[1]]
+
+
+def test_name_that_is_not_text_is_refused(server, make_memory):
+    path = "/v2/systemsharedmemory/region/%ff"
+    body = {"key": make_memory().key, "byte_size": 16}
+    refused, unknown = server.post(f"{path}/register", body), server.get(f"{path}/status")
+    with server.http_client() as client:
+        listed = client.get_system_shared_memory_status()
+
+    assert refused.status == 400
+    assert refused.error == "expected UTF-8 text for 'region name', got '\\udcff'"
+    assert unknown.status == 404
+    assert "\udcff" not in [region["name"] for region in listed]
+
+
 @pytest.mark.parametrize("name, expected", [("plain", 1), ("echo", 0), ("chain", 2), ("cached", 1)])
 @pytest.mark.parametrize("columns", [4, LARGE // 4], ids=["small", "large"])
 def test_input_and_output_are_in_shared_memory(

@@ -9,11 +9,19 @@ import weakref
 import pytest
 
 from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError
+from pytriton.engine.model_spec import TensorSpec
+from pytriton.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.server.shared_memory.region_request import SMALL_BYTES, RegionRequest
 from pytriton.server.shared_memory.regions import Region, RegionTable
+from pytriton.server.shared_memory.unread import ReadBudget
 from pytriton.wire.shared_memory import RegionPlace
+from tests.fakes import model_spec
 from tests.server.shared_memory.test_regions import FakeFile
 
 LARGE = SMALL_BYTES + 1
@@ -25,7 +33,14 @@ class LargeFile(FakeFile):
         self.content = bytearray(size)
 
 
+def spec_with(dtype):
+    tensor = TensorSpec(name="x", dtype=dtype, dims=(-1,), shape=(-1,), has_variable_dims=True)
+    return model_spec(max_batch_size=0, inputs={"x": tensor})
+
+
 class Model:
+    spec = spec_with(dtypes.UINT8)
+
     def body_memory(self, size, header_bytes):
         return memoryview(bytearray(size))
 
@@ -75,6 +90,8 @@ class Scene:
         self.handle = Handle()
         self.submitted = []
         self.later = []
+        self.budget = ReadBudget(4 * size)
+        self.model = Model()
 
     def submit(self, request, sink):
         self.submitted.append(request)
@@ -92,12 +109,19 @@ class Scene:
             error = raised
         then(error)
 
-    def begin(self, place=None, output=None):
+    def begin(self, place=None, output=None, shape=None):
         place = place or RegionPlace("in", 0, 4)
-        request = InferRequest("m", {"x": InferTensor("x", dtypes.UINT8, (4,), place)})
+        tensor = InferTensor("x", dtypes.UINT8, shape or (place.byte_size,), place)
         places = {} if output is None else {"y": output}
-        made = RegionRequest(request, places, self.sink, self.submit, self.run_later)
-        made.start(self.table, Model())
+        made = RegionRequest(
+            InferRequest("m", {"x": tensor}),
+            places,
+            self.sink,
+            self.submit,
+            self.run_later,
+            self.budget,
+        )
+        made.start(self.table, self.model)
         return made
 
 
@@ -133,6 +157,61 @@ def test_unknown_regions_are_refused_before_anything_is_read():
         Scene().begin(RegionPlace("other", 0, 4))
     with pytest.raises(NotFoundError, match="'other'"):
         Scene().begin(output=RegionPlace("other", 0, 4))
+
+
+def test_nothing_is_read_for_a_request_that_does_not_fit_its_model():
+    scene = Scene(LARGE)
+    scene.model.body_memory = lambda *_: pytest.fail("memory was allocated")
+
+    with pytest.raises(InvalidArgumentError, match=f"Expected 4, got {LARGE}"):
+        scene.begin(RegionPlace("in", 0, LARGE), shape=(4,))
+
+
+def test_strings_are_not_counted_before_they_are_read():
+    scene = Scene()
+    scene.model.spec = spec_with(dtypes.BYTES)
+    scene.source.content[:5] = b"\1\0\0\0a"
+    place = RegionPlace("in", 0, 5)
+    tensor = InferTensor("x", dtypes.BYTES, (1,), place)
+    request = InferRequest("m", {"x": tensor})
+
+    made = RegionRequest(request, {}, scene.sink, scene.submit, scene.run_later, scene.budget)
+    made.start(scene.table, scene.model)
+
+    assert (bytes(tensor.data), tensor.strings) == (b"\1\0\0\0a", None)
+
+
+def test_inputs_take_no_more_memory_at_a_time_than_allowed():
+    scene = Scene(LARGE)
+    scene.budget = ReadBudget(2 * LARGE)
+    whole = RegionPlace("in", 0, LARGE)
+    cancelled = scene.begin(whole)
+    answered = scene.begin(whole)
+    with pytest.raises(UnavailableError, match=f"{2 * LARGE} are in use"):
+        scene.begin(whole)
+
+    cancelled.cancel()
+    scene.copy()
+    scene.begin(whole)
+    scene.copy()
+    answered.on_response(None, final=True)
+    scene.begin(whole)
+
+    with pytest.raises(UnavailableError):
+        scene.begin(whole)
+
+
+def test_inputs_that_cannot_be_read_take_no_memory():
+    scene = Scene(4)
+    scene.budget = ReadBudget(4)
+    content, scene.source.content = scene.source.content, bytearray()
+    with pytest.raises(InvalidArgumentError, match="made smaller"):
+        scene.begin()
+    scene.source.content = content
+
+    scene.begin()
+
+    assert len(scene.submitted) == 1
 
 
 def test_large_input_that_has_shrunk_meanwhile_is_refused():

@@ -51,6 +51,7 @@ class FrontEnd:
             engine,
             loop,
             is_allowed=options.allow_client_shared_memory,
+            process_count=options.frontend_processes,
         )
         self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
         self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)

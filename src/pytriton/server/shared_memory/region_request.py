@@ -18,6 +18,7 @@ import numpy as np
 
 from pytriton.errors import InternalError, ServerError
 from pytriton.messages import InferResponse, InferTensor
+from pytriton.server.shared_memory.unread import Source, check_unread
 from pytriton.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.wire.shared_memory import RegionPlace
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferRequest, ResponseSink
     from pytriton.server.shared_memory.regions import RegionSlice, RegionTable
+    from pytriton.server.shared_memory.unread import ReadBudget
 
 # Copies of up to this many bytes are made at once: they take about 50 us.
 SMALL_BYTES = 256 << 10
@@ -70,6 +72,7 @@ class RegionRequest:
         sink: Receives the responses; those outputs have no data there.
         submit: Passes the request to the engine.
         run_later: Makes large copies.
+        budget: Says whether there is room for the inputs.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class RegionRequest:
         sink: ResponseSink,
         submit: Submit,
         run_later: RunLater,
+        budget: ReadBudget,
     ) -> None:
         self.is_reading = False  # a large input is being read
         self.on_submitted: Callable[[], None] | None = None  # called if that took a while
@@ -87,6 +91,8 @@ class RegionRequest:
         self._sink: ResponseSink | None = sink  # until the request has ended
         self._submit: Submit | None = submit  # until it is submitted
         self._run_later = run_later
+        self._budget = budget
+        self._taken_bytes = 0  # of the budget
         self._inference: Inference | None = None
         self._targets: dict[str, RegionSlice] = {}
         self._held: deque[Held] = deque()
@@ -99,22 +105,33 @@ class RegionRequest:
         """Find the regions, then read the inputs and submit the request, now or later.
 
         Raises:
-            ServerError: A region is unknown, too small, or cannot be read.
+            ServerError: A region is unknown, too small, or cannot be read, the request does not fit
+                its model, or there is no room for its inputs.
         """
         request = self._request
         assert request is not None
         sources = [
-            (tensor, table.find(tensor.data))
+            Source(tensor, table.find(tensor.data))
             for tensor in request.inputs.values()
             if isinstance(tensor.data, RegionPlace)
         ]
         self._targets = {name: table.find(place) for name, place in self._places.items()}
+        check_unread(request, sources, model.spec)
+        size = sum(source.place.byte_size for source in sources)
+        self._budget.take(size)
+        self._taken_bytes = size
+        try:
+            self._read(sources, model)
+        except BaseException:
+            self._end()
+            raise
+
+    def _read(self, sources: Sequence[Source], model: ServedModel) -> None:
         reads = []
-        for tensor, source in sources:
-            memory = _memory(model, source.byte_size)
-            tensor.data = memory
-            reads.append(Read(source, memory))
-        if sum(read.source.byte_size for read in reads) > SMALL_BYTES:
+        for tensor, place in sources:
+            tensor.data = memory = _memory(model, place.byte_size)
+            reads.append(Read(place, memory))
+        if self._taken_bytes > SMALL_BYTES:
             self.is_reading = True
             self._run_later(partial(_read_all, reads), self._on_read)
         else:
@@ -285,6 +302,8 @@ class RegionRequest:
         self._sink = self._inference = self._request = self._submit = None
         self._held.clear()
         self._targets = {}
+        self._budget.give_back(self._taken_bytes)
+        self._taken_bytes = 0
 
 
 def _memory(model: ServedModel, size: int) -> memoryview:

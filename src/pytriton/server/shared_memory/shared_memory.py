@@ -17,6 +17,7 @@ from pytriton.errors import (
 from pytriton.server.api.background import Background
 from pytriton.server.shared_memory.region_request import RegionRequest
 from pytriton.server.shared_memory.regions import RegionTable
+from pytriton.server.shared_memory.unread import machine_budget
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,6 +59,7 @@ class SharedMemory:
         engine: Serves requests.
         loop: The event loop.
         is_allowed: Whether clients may register regions.
+        process_count: The number of front ends that share the machine's memory; 0: this is alone.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class SharedMemory:
         loop: asyncio.AbstractEventLoop,
         *,
         is_allowed: bool,
+        process_count: int = 0,
     ) -> None:
         self._control = control
         self._engine = engine
         self._is_allowed = is_allowed
+        self._budget = machine_budget(process_count)
         self._tasks = BackgroundTasks(loop)
         self._background = Background(loop, "regions", _WORKERS)
 
@@ -130,10 +134,11 @@ class SharedMemory:
         """Serve a request that uses regions; see `RegionRequest`.
 
         Raises:
-            ServerError: A region is unknown, too small, or cannot be read.
+            ServerError: A region is unknown, too small, or cannot be read, the request does not fit
+                its model, or there is no room for its inputs.
         """
         model = self._engine.lookup(request.model_name, request.model_version)
-        region_request = RegionRequest(request, places, sink, submit, self._run_later)
+        region_request = RegionRequest(request, places, sink, submit, self._run_later, self._budget)
         region_request.start(self._control.table, model)
         return region_request
 
