@@ -80,3 +80,12 @@ def test_page_names_only_files_that_exist(page):
 
     assert named
     assert missing == []
+
+
+def test_architecture_names_every_package():
+    text = (REPOSITORY / "docs/architecture.md").read_text()
+    source = REPOSITORY / "src/pytriton"
+    packages = [path.parent.relative_to(source) for path in source.glob("**/__init__.py")]
+    named = {part for span in re.findall(r"`([\w/.]+)`", text) for part in span.split("/")}
+
+    assert sorted(str(package) for package in packages if package.name not in {"", *named}) == []
