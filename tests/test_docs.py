@@ -36,6 +36,13 @@ def test_readme_is_among_the_pages_that_run():
     assert REPOSITORY / "README.md" in PAGES_WITH_PYTHON
 
 
+def test_readme_lists_every_document():
+    text = (REPOSITORY / "README.md").read_text()
+    listed = set(re.findall(r"^- \[(docs/\w+\.md)\]", text, re.MULTILINE))
+
+    assert listed == {name_of(page) for page in (REPOSITORY / "docs").glob("*.md")}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_of_a_page_lead_somewhere(page):
     targets = [match["target"] for match in LINK.finditer(page.read_text())]
