@@ -21,18 +21,18 @@ from benchmarks.servers import RunningServer, System
 
 ROWS = (
     "start", "idle", "memory", "http", "grpc", "large", "stream", "models", "cache",
-    "observed", *composed_loads.ROWS,
+    *observation_loads.ROWS, *composed_loads.ROWS,
 )  # fmt: skip
 TOOLS = {
     "http": ("wrk",),
     "cache": ("wrk",),
-    "observed": ("wrk",),
+    **dict.fromkeys(observation_loads.ROWS, ("wrk",)),
     "grpc": ("h2load",),
     "large": ("h2load",),
     "ensemble": ("wrk", "h2load"),
     "sequence": ("wrk",),
 }
-OWN_SERVER_ROWS = {"models", "cache", "observed", *composed_loads.ROWS}
+OWN_SERVER_ROWS = {"models", "cache", *observation_loads.ROWS, *composed_loads.ROWS}
 SETTLE_S = 10  # for all systems alike; allocators and pools give memory back late
 
 Load = Callable[[RunningServer, float], list[Measurement]]
@@ -51,8 +51,10 @@ def measure(system: System, port: int, rows: Collection[str], seconds: float) ->
     if "cache" in rows and system.key == "ours":
         with servers.running(servers.cached_system(port), port) as server:
             figures += http_loads.cache_miss(server, seconds)
-    if "observed" in rows and system.key == "ours":
-        figures += observation_loads.measure(port, seconds)
+    if system.key == "ours":
+        for row in observation_loads.ROWS:
+            if row in rows:
+                figures += observation_loads.measure(row, port, seconds)
     return figures
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
@@ -14,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -95,6 +96,13 @@ def cached_system(port: int) -> System:
     """Ours again, with the response cache; the peers' is no part of what is measured."""
     command = [sys.executable, str(HERE / "serve_models.py"), str(port), "--cache"]
     return System("cached", "pytriton with a response cache", command, models=CACHE_MODELS)
+
+
+def tritonserver_with(options: Sequence[str], port: int) -> System:
+    """Our `tritonserver` with more options, and only the smallest of the models."""
+    command = [_our_tritonserver(), *options]
+    system = _tritonserver("observed", "tritonserver with other settings", command, port)
+    return dataclasses.replace(system, models=("AddSub",))
 
 
 def real_triton(peers: pathlib.Path) -> tuple[list[str], dict[str, str]]:
