@@ -8,10 +8,13 @@ import json
 import pathlib
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from pytriton.engine.stall_watch import FIRST_REPORT_S, StallWatch
 from pytriton.engine.stats import ModelStatistics
@@ -54,6 +57,8 @@ def session(tmp_path_factory):
     with page.serving() as process:
         page.run()
         before = {path: page.status(path) for path in PATHS}
+        with InferenceServerClient(f"127.0.0.1:{page.ports[1]}") as client:
+            client.get_log_settings(headers={"triton-grpc-protocol-admin-key": "secret"})
         process.terminate()  # SIGTERM
         assert eventually(lambda: page.status("/v2/health/ready") == 400)
         live = page.status("/v2/health/live")
@@ -159,20 +164,30 @@ X = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]
 REGION = {"key": "/x", "offset": 0, "byte_size": 4}
 BROKEN = model(code(initialize="raise ValueError('no weights')"))
 FULL_QUEUE = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
-TIMEOUT = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000 } }"
-BUSY = code(f"print('busy', pb_utils.__name__)\n{HOLD}\ny = x")
+TIMEOUT = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }"
+
+
+def busy(name, policy):
+    """A model of one instance that says when it begins a request, and does not end it at first."""
+    return model(
+        code(f"print('{name} is busy')\n{HOLD}\ny = x"), config(policy, max_batch_size=1), **HELD
+    )
+
+
 TROUBLED = {
     "m": model(),
     "broken": BROKEN,
     "crashing": model(code("os._exit(3)")),
-    "full": model(BUSY, config(FULL_QUEUE, max_batch_size=1), **HELD),
-    "late": model(BUSY, config(TIMEOUT, max_batch_size=1), **HELD),
+    "full": busy("full", FULL_QUEUE),
+    "late": busy("late", TIMEOUT),
 }
 FLAGS = (
     "--exit-on-error=false",
     "--exit-timeout-secs=1",
     "--http-max-input-size=1000",
     "--http-restricted-api=statistics:admin-key=secret",
+    "--grpc-restricted-protocol=statistics:admin-key=secret",
+    "--grpc-infer-thread-count=4",
     "--trace-config=triton,file=/missing/trace.json",
     "--trace-config=level=TIMESTAMPS",
     "--trace-config=rate=1",
@@ -191,14 +206,24 @@ def asked(server):
         yield server.post("/v2/models/crashing/infer", X)
 
 
+def asked_over_grpc(server):
+    with server.grpc_client() as client, pytest.raises(InferenceServerException) as refusal:
+        client.get_inference_statistics()
+    return str(refusal.value)
+
+
+def are_done(requests, count):
+    return sum(request.done() for request in requests) == count
+
+
 def asked_while_busy(server):
     """What three requests get that meet an instance which does not finish the first one."""
     with ThreadPoolExecutor() as pool:
-        for name, count in (("full", 1), ("late", 2)):
+        for name, refused_count in (("full", 1), ("late", 2)):
             requests = [pool.submit(server.post, f"/v2/models/{name}/infer", X)]
-            assert eventually(lambda count=count: server.stdout.count("busy") == count)
+            assert eventually(lambda name=name: f"{name} is busy" in server.stdout)
             requests += [pool.submit(server.post, f"/v2/models/{name}/infer", X) for _ in range(2)]
-            assert eventually(lambda requests=requests: any(each.done() for each in requests))
+            assert eventually(partial(are_done, requests, refused_count))
             server.let_go(name)
             yield from (request.result() for request in requests)
 
@@ -221,9 +246,9 @@ def said(start_module_server):
         start({"m": model()}, flags=["--http-prot=1"]),
     ]
     full_disk = start({"m": model()}, flags=["--log-file=/dev/full"])
-    explicit = start(
-        {}, flags=["--model-control-mode=explicit", "--http-address=0.0.0.0"]
-    ).await_ready()
+    # A way to write 127.0.0.1 that is not known as such: nobody else reaches this server.
+    open_to_all = ["--model-control-mode=explicit", "--http-address=127.1"]
+    explicit = start({}, flags=open_to_all).await_ready()
     server.await_ports()
     others.append(start({"m": model()}, ports=server.ports))
     exit_codes = {each.exit_code() for each in others}
@@ -231,11 +256,11 @@ def said(start_module_server):
     texts += [answer.body.decode() for answer in asked_while_busy(server)]
     assert eventually(lambda: "Traces cannot be written" in server.stderr)
     assert eventually(lambda: "cannot be written" in full_disk.stderr)
-    texts += stalled()
+    texts += [asked_over_grpc(server), *stalled()]
     server.hold("full")
     with ThreadPoolExecutor() as pool:
         late = pool.submit(server.post, "/v2/models/full/infer", X)
-        assert eventually(lambda: server.stdout.count("busy") > 3)
+        assert eventually(lambda: server.stdout.count("full is busy") == 3)
         server.signal()
         with contextlib.suppress(OSError):
             late.result()
