@@ -17,8 +17,10 @@ import uvloop
 from pytriton.dtypes import FP32, INT32
 from pytriton.errors import InternalError
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance, complete_config
+from pytriton.log_switches import LogSwitches
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize
@@ -222,6 +224,35 @@ def test_missing_file_is_raised(way, tmp_path):
                 owner,
                 owner.services,
             )
+
+    run(scenario)
+
+
+def test_worker_has_the_settings_of_the_log_of_when_it_was_started(way):
+    async def scenario(owner):
+        log, quiet = LogFeed(), LogSwitches(info=False)
+        initialize, launcher = make_initialize(), owner.launcher
+
+        class SlowLauncher:
+            async def launch(self, spec):
+                worker = await launcher.launch(spec)
+                log.change(quiet)
+                return worker
+
+        instance = await PythonInstance.launch(
+            SlowLauncher(),
+            WorkerSpec("m_0_0", "test"),
+            initialize,
+            ModelLabels("m", "1", ["x"], batching=True),
+            owner.memory,
+            owner.loop,
+            owner,
+            owner.services,
+            log=log,
+        )
+        owner.instances.append(instance)
+
+        assert initialize.log == quiet
 
     run(scenario)
 

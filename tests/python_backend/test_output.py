@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytriton.python_backend.output import LabelledStream, label_output
+from pytriton.python_backend.output import LabelledStream, end_output, label_output
 from pytriton.request_ids import set_request_ids
 
 
@@ -74,6 +74,18 @@ def test_printed_lines_are_json_if_the_log_is(stream, raw):
     assert lines[4:] == ["after"]
 
 
+def test_json_line_that_never_ends_is_written_in_parts(stream, raw):
+    LabelledStream.is_json = True
+    for number in range(3000):
+        stream.write(f"\r{number:9}")
+    stream.end_line()
+    stream.end_line()
+
+    messages = [json.loads(line)["message"] for line in raw.getvalue().splitlines()]
+    assert "".join(messages) == "".join(f"\r{number:9}" for number in range(3000))
+    assert len(messages) == 4
+
+
 def test_streams_of_the_process_are_replaced_where_there_are_any(monkeypatch, raw):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", "backslashreplace"))
     monkeypatch.setattr(sys, "stderr", None)
@@ -88,3 +100,13 @@ def test_streams_of_the_process_are_replaced_where_there_are_any(monkeypatch, ra
     assert sys.stderr is None
     assert raw.getvalue() == b"before[request id: \\xe9]  and after\n"
     assert old.buffer is raw
+
+
+def test_line_without_an_end_is_written_when_the_process_ends(monkeypatch, raw, stream):
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", None)
+    LabelledStream.is_json = True
+    sys.stdout.write("last words")
+    end_output()
+
+    assert json.loads(raw.getvalue())["message"] == "last words"

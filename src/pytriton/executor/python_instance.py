@@ -116,6 +116,7 @@ class PythonInstance:
         instance = cls(worker, labels, memory, loop, events, services, grace_s)
         if log is not None:
             instance.follow(log)
+            initialize.log = log.switches  # they may have changed while the worker was started
         await instance.initialize(initialize)
         return instance
 

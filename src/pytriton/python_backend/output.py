@@ -12,6 +12,9 @@ from typing import ClassVar
 
 from pytriton.request_ids import current_prefix, current_request_ids
 
+# Characters of a line that has no end yet. Progress bars may never end theirs.
+_MAX_PART = 8192
+
 
 class LabelledStream(io.TextIOWrapper):
     """Standard output or standard error of a worker. Lines without a request stay as they are.
@@ -35,8 +38,17 @@ class LabelledStream(io.TextIOWrapper):
             super().write(_labelled(text, prefix, is_line_start) if prefix else text)
         return len(text)
 
+    def end_line(self) -> None:
+        """Write what waits for the end of its line, because nothing more comes."""
+        if self._part:
+            self.write("\n")
+
     def _write_json(self, text: str) -> None:
-        *lines, self._part = (self._part + text).split("\n")
+        *lines, part = (self._part + text).split("\n")
+        if len(part) > _MAX_PART:
+            lines.append(part)
+            part = ""
+        self._part = part
         for line in lines:
             super().write(_json_line(line, self.name) + "\n")
 
@@ -72,3 +84,10 @@ def label_output() -> None:
                 stream.buffer, stream.encoding, stream.errors, line_buffering=True
             )
             setattr(sys, name, labelled)
+
+
+def end_output() -> None:
+    """Write all that was printed before the process ends."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, LabelledStream):
+            stream.end_line()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytriton.python_backend.output import label_output
+from pytriton.python_backend.output import end_output, label_output
 from pytriton.python_backend.worker import Worker
 from pytriton.request_ids import add_to_log_records
 from pytriton.transport.zygote import set_process_title
@@ -44,6 +44,7 @@ def run_worker(
     add_to_log_records()
     worker = Worker(socket.socket(fileno=channel_descriptor), socket.socket(fileno=fork_descriptor))
     worker.run()
+    end_output()
 
 
 def _ignore_signals() -> None:
