@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
+import subprocess
 import sys
 import uuid
 
 import pytest
 
-from pytriton.server.shared_memory.region_file import MappedFile, ReadFile, open_file
+from pytriton.server.shared_memory.region_file import LinuxFile, MappedFile, open_file
 
 FOLDER = pathlib.Path("/dev/shm")
 pytestmark = pytest.mark.skipif(
@@ -30,7 +32,7 @@ def path():
         made.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("kind", [ReadFile, MappedFile])
+@pytest.mark.parametrize("kind", [LinuxFile, MappedFile])
 def test_object_is_read_and_written_at_offsets(path, kind):
     file = kind(os.open(path, os.O_RDWR))
     memory = bytearray(3)
@@ -43,7 +45,7 @@ def test_object_is_read_and_written_at_offsets(path, kind):
     assert file.size == 8
 
 
-@pytest.mark.parametrize("kind", [ReadFile, MappedFile])
+@pytest.mark.parametrize("kind", [LinuxFile, MappedFile])
 def test_read_beyond_the_end_is_short(path, kind):
     file = kind(os.open(path, os.O_RDWR))
 
@@ -104,3 +106,92 @@ def test_only_ordinary_objects_are_opened(path, replace):
 
     with pytest.raises(OSError):
         open_file(path.name)
+
+
+LARGE = bytes(range(251)) * 4096  # it is mapped, and no power of two
+
+
+def test_large_parts_are_copied_whole(path):
+    path.write_bytes(LARGE)
+    file = open_file(path.name)
+    memory = bytearray(len(LARGE) - 12)
+
+    count = file.read_into(memoryview(memory), 5)
+    file.write(memoryview(LARGE)[: 1 << 19], 3)
+
+    assert (count, bytes(memory)) == (len(memory), LARGE[5:-7])
+    assert path.read_bytes() == LARGE[:3] + LARGE[: 1 << 19] + LARGE[3 + (1 << 19) :]
+
+
+def test_object_that_was_mapped_may_shrink_and_grow(path):
+    path.write_bytes(LARGE)
+    file = open_file(path.name)
+    memory = memoryview(bytearray(len(LARGE)))
+    file.read_into(memory, 0)
+
+    os.truncate(path, len(LARGE) // 2)
+    short = file.read_into(memory, 0)
+    path.write_bytes(2 * LARGE)
+    again = file.read_into(memory, len(LARGE))
+
+    assert (short, again, file.size) == (len(LARGE) // 2, len(LARGE), 2 * len(LARGE))
+    assert bytes(memory) == LARGE
+
+
+GUARDED = """
+import ctypes, mmap, os, sys, threading
+from pytriton.server.shared_memory.guarded_copy import GuardedMapping
+
+path, size = sys.argv[1], 1 << 20
+descriptor = os.open(path, os.O_RDWR)
+os.ftruncate(descriptor, size)
+memory = (ctypes.c_char * size)()
+mapping, other = (GuardedMapping(descriptor, size) for _ in range(2))
+assert mapping.read(0, ctypes.addressof(memory), size)
+plain = mmap.mmap(descriptor, size)
+os.ftruncate(descriptor, 4096)
+"""
+
+
+def run_guarded(path, script):
+    return subprocess.run(
+        [sys.executable, "-c", GUARDED + script, path], capture_output=True, text=True, check=False
+    )
+
+
+def test_copy_of_memory_that_has_shrunk_fails_and_kills_nobody(path):
+    done = run_guarded(
+        path,
+        """
+assert not mapping.read(0, ctypes.addressof(memory), size)
+assert not other.write(0, ctypes.addressof(memory), size)
+results = []
+os.ftruncate(descriptor, size)
+third = GuardedMapping(descriptor, size)
+os.ftruncate(descriptor, 0)
+thread = threading.Thread(
+    target=lambda: results.append(third.read(0, ctypes.addressof(memory), size))
+)
+thread.start()
+thread.join()
+assert results == [False]
+print(os.fstat(descriptor).st_size)
+""",
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_bus_error_of_other_memory_ends_the_process_as_ever(path):
+    done = run_guarded(path, "print(plain[8192])")
+
+    assert done.returncode == -signal.SIGBUS
+
+
+@pytest.mark.parametrize("part", ["size, 1", "0, size + 1", "-1, 2"])
+def test_copy_beyond_a_mapping_is_refused(path, part):
+    offset, count = part.split(", ")
+
+    done = run_guarded(path, f"mapping.read({offset}, ctypes.addressof(memory), {count})")
+
+    assert "ValueError: expected a part of 1048576 bytes" in done.stderr

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens, reads and writes objects of POSIX shared memory.
 
-On Linux they are read and written by system calls, never mapped: a process that touches mapped
-memory beyond the end of a file that another process has shrunk is killed by SIGBUS, but a read only
-returns fewer bytes. Other systems cannot read such objects, but there their size never changes
-after they were made, so they are mapped.
+On Linux another process may shrink them at any time. Small parts are read and written by system
+calls, which then transfer fewer bytes; large ones by `guarded_copy`. Other systems cannot read such
+objects, but there their size never changes after they were made, so they are mapped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import importlib
 import mmap
@@ -18,10 +18,16 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from pytriton.server.shared_memory.guarded_copy import GuardedMapping
+
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.server.shared_memory.regions import RegionFile
 
+_LARGE_BYTES = 64 << 10  # smaller parts are read sooner than mapped
+_Byte = ctypes.c_char
 _IS_LINUX: bool = sys.platform.startswith("linux")
 _FOLDER = "/dev/shm/"  # noqa: S108  where Linux has the objects
 # A FIFO of this name must not block the server, and a link must not lead it elsewhere.
@@ -46,7 +52,7 @@ def received_file(descriptor: int) -> RegionFile:
     Raises:
         OSError: It is not ordinary memory.
     """
-    return ReadFile(descriptor) if _IS_LINUX else MappedFile(descriptor)
+    return LinuxFile(descriptor) if _IS_LINUX else MappedFile(descriptor)
 
 
 def _open_portably(object_name: str) -> int:
@@ -56,13 +62,15 @@ def _open_portably(object_name: str) -> int:
     return descriptor
 
 
-class ReadFile:
-    """An object that is read and written with system calls."""
+class LinuxFile:
+    """An object whose size may change."""
 
-    __slots__ = ("descriptor",)
+    __slots__ = ("_has_shrunk", "_mapping", "descriptor")
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self._mapping: GuardedMapping | None = None  # until a large part is copied
+        self._has_shrunk = False  # then it is not mapped again
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
 
@@ -73,6 +81,12 @@ class ReadFile:
 
     def read_into(self, memory: memoryview, offset: int) -> int:
         """See `RegionFile`."""
+        size = len(memory)
+        if size >= _LARGE_BYTES and (mapping := self._map(offset + size)) is not None:
+            target = _Byte.from_buffer(memory)
+            if mapping.read(offset, ctypes.addressof(target), size):
+                return size
+            self._forget_mapping()
         done = 0
         while done < len(memory):
             count = os.preadv(self.descriptor, [memory[done:]], offset + done)
@@ -84,9 +98,34 @@ class ReadFile:
     def write(self, data: Buffer, offset: int) -> None:
         """See `RegionFile`."""
         view = memoryview(data)
+        size = len(view)
+        if size >= _LARGE_BYTES and (mapping := self._map(offset + size)) is not None:
+            source: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+            if mapping.write(offset, source, size):
+                return
+            self._forget_mapping()
+            if self.size < offset + size:
+                raise OSError(errno.ENXIO, "it was made smaller")  # else it would grow again
         done = 0
         while done < len(view):
             done += os.pwrite(self.descriptor, view[done:], offset + done)
+
+    def _map(self, end: int) -> GuardedMapping | None:
+        """Returns the mapped object if it has `end` bytes now; None if it has to be read."""
+        size = self.size  # asked once, as it may be another one at the next time
+        if self._has_shrunk or size < end:
+            return None
+        mapping = self._mapping
+        if mapping is None or mapping.size < end:
+            try:
+                mapping = self._mapping = GuardedMapping(self.descriptor, size)
+            except OSError:
+                return None
+        return mapping
+
+    def _forget_mapping(self) -> None:
+        self._has_shrunk = True
+        self._mapping = None
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):

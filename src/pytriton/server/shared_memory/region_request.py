@@ -2,9 +2,9 @@
 """A request with tensors in shared memory of its client: reads its inputs, writes its outputs.
 
 It stands between a front end and the engine: for the engine it is the sink of the responses, for
-the front end the handle of the request. An input is copied once, by the kernel, from the region
-into memory that the instance reads; an output once, from the memory in which the instance's answer
-came. Large copies are made in threads, and responses keep their order.
+the front end the handle of the request. An input is copied once, from the region into memory that
+the instance reads; an output once, from the memory in which the instance's answer came. Large
+copies are made in threads, and responses keep their order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.server.shared_memory.regions import RegionSlice, RegionTable
     from pytriton.server.shared_memory.unread import ReadBudget
 
-# Copies of up to this many bytes are made at once: they take about 50 us.
+# Copies of up to this many bytes are made at once: they take 20 to 50 us.
 SMALL_BYTES = 256 << 10
 MAX_HELD = 2  # responses that wait for earlier ones before the model has to wait
 

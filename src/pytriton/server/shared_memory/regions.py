@@ -75,7 +75,7 @@ class RegionSlice:
         self.byte_size = byte_size
 
     def read_into(self, memory: memoryview) -> None:
-        """Read all bytes into memory of this size; it is one copy, made by the kernel.
+        """Read all bytes into memory of this size; it is one copy.
 
         Raises:
             InvalidArgumentError: The client has made the object smaller.
@@ -85,7 +85,7 @@ class RegionSlice:
             raise self._shrunk(count)
 
     def write(self, data: Buffer) -> None:
-        """Write the beginning of the slice; it is one copy, made by the kernel.
+        """Write the beginning of the slice; it is one copy.
 
         Raises:
             InvalidArgumentError: The client has made the object smaller.
