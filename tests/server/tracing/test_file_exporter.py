@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from pytriton.server.tracing import file_exporter
 from pytriton.server.tracing.file_exporter import FileExporter
 from pytriton.server.tracing.sampling import TraceSampling
 from tests.server.tracing.trace_facts import facts
@@ -158,3 +159,14 @@ def test_the_rest_is_written_in_the_end(rig):
 
     assert rig.written == [(None, [[1]]), (0, [[2]])]
     assert rig.is_closed
+
+
+def test_trace_with_very_many_calls_has_the_first_of_them(rig, monkeypatch):
+    monkeypatch.setattr(file_exporter, "_MAX_REQUESTS", 3)
+    sampling = every(log_frequency=1)
+    root = rig.begin(1, sampling)
+    taken = [made for number in range(2, 6) if rig.exporter.begin(made := call(root, number))]
+    for made in [*taken, root]:
+        rig.exporter.end(made)
+
+    assert rig.written == [(0, [[1, 2, 3]])]

@@ -11,7 +11,7 @@ from pytriton.errors import CancelledError, InternalError, UnavailableError
 from pytriton.messages import ExecutionTimes, InferTensor, TraceContext
 from pytriton.server.tracing import request_trace
 from pytriton.server.tracing.facts import TraceFacts
-from pytriton.server.tracing.request_trace import RequestTrace
+from pytriton.server.tracing.request_trace import RequestTrace, record_tensors
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)
@@ -173,6 +173,23 @@ def test_without_spans_only_calls_of_model_files_go_on_in_the_trace(traced):
     assert trace.context(is_model_file=True) == TraceContext(
         f"00-{0xAB:032x}-{11:016x}-01", "", is_internal=True
     )
+
+
+def test_only_the_first_tensors_of_a_long_stream_are_recorded(traced, monkeypatch):
+    monkeypatch.setattr(request_trace, "_MAX_TENSOR_BYTES", 2000)
+    traced.facts.tensors = []
+    for size in (1000, 1000, 1):
+        record_tensors(traced.facts, "A", [InferTensor("y", dtypes.UINT8, (size,), bytes(size))])
+
+    assert [len(each.data) for each in traced.facts.tensors] == [1000]
+
+
+def test_first_tensor_is_recorded_whatever_its_size(traced, monkeypatch):
+    monkeypatch.setattr(request_trace, "_MAX_TENSOR_BYTES", 10)
+    traced.facts.tensors = []
+    record_tensors(traced.facts, "A", [InferTensor("y", dtypes.UINT8, (20,), bytes(20))])
+
+    assert len(traced.facts.tensors) == 1
 
 
 def test_tensors_of_responses_are_copied_if_they_are_recorded(traced):

@@ -56,6 +56,7 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     events: list[tuple[str, int]] = []
     executions: list[Execution] = []
     tensors: list[TensorFact] | None = None  # None: they are not recorded
+    tensor_bytes: int = 0  # about the memory that they take
     has_timestamps: bool = True
     is_refused: bool = False  # no model has seen it
     error: str | None = None

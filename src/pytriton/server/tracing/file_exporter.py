@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # How long a trace waits to be written, together with those that end in the meantime.
 _WRITE_AFTER_S = 1.0
+# Requests of one trace, with the calls that models make: a stream may make them without end.
+_MAX_REQUESTS = 10_000
 
 
 class TraceWriter(Protocol):
@@ -63,10 +65,14 @@ class FileExporter:
         self._is_writing_due = False
 
     def begin(self, facts: TraceFacts) -> bool:
-        """Note that a request begins; returns False if it is a call for a trace that is over."""
+        """Note that a request begins.
+
+        Returns:
+            False if it is a call for a trace that is over, or that has very many calls already.
+        """
         if facts.is_call:
             trace = self._open.get(facts.trace_id)
-            if trace is None:
+            if trace is None or len(trace.requests) >= _MAX_REQUESTS:
                 return False
             facts.parent_number = trace.numbers.get(facts.parent_id, trace.root.number)
         else:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _MAX_EVENTS = 120
 # The recorded executions of one request, if its model executes it many times.
 _MAX_EXECUTIONS = 128
+# About the memory for recorded tensors of one request: the responses of a stream may never end.
+_MAX_TENSOR_BYTES = 64 << 20
+_TENSOR_BYTES = 512  # beside its data
 _CANCELLED = "the request was cancelled"
 
 _monotonic_ns = time.monotonic_ns
@@ -41,11 +44,17 @@ def new_trace_id() -> int:
 
 def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTensor]) -> None:
     """Record tensors; their bytes are copied, because models may write to them later."""
-    if facts.tensors is not None:
-        facts.tensors += [
+    if facts.tensors is None:
+        return
+    for tensor in tensors:
+        size = len(tensor.data) + _TENSOR_BYTES
+        if facts.tensors and facts.tensor_bytes + size > _MAX_TENSOR_BYTES:
+            facts.tensor_bytes = _MAX_TENSOR_BYTES  # nor any later one, so that no gap is left
+            return
+        facts.tensor_bytes += size
+        facts.tensors.append(
             TensorFact(activity, tensor.name, tensor.dtype, tensor.shape, bytes(tensor.data))
-            for tensor in tensors
-        ]
+        )
 
 
 class RequestTrace:
