@@ -30,6 +30,7 @@ from pytriton.executor.columns import (
 )
 from pytriton.executor.inference import Inference
 from pytriton.executor.model_labels import ModelLabels
+from pytriton.log_switches import LogSwitches
 from pytriton.messages import InferRequest, InferTensor, TraceOrigin
 from pytriton.model_config import ModelConfig
 from pytriton.server.api.local_client import LocalClient
@@ -113,7 +114,7 @@ class JoinedFrontEnd:
             on_lost=self.lost.append,
         )
         self.client.link.start()
-        self.session.start(Configure(b"", 0, 0))
+        self.session.start(Configure(b"", LogSwitches(), 0))
 
     @property
     def link(self) -> Any:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import queue
+import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -271,3 +273,45 @@ def test_verbose_level_of_the_start_counts(start_server):
         infer(client, "first")
 
     assert lines(server, "[request id: first] request for model 'talk' took")
+
+
+SEQUENCES = """
+backend: "python"
+max_batch_size: 8
+input { name: "X" data_type: TYPE_FP32 dims: 1 }
+output { name: "Y" data_type: TYPE_FP32 dims: 1 }
+sequence_batching { max_sequence_idle_microseconds: 10000000 }
+"""
+NUMBERS = """
+if request.request_id() != f"r{int(x.flat[0])}":
+    raise ValueError(f"expected r{int(x.flat[0])}, got {request.request_id()!r}")
+pb_utils.Logger.log_info("of a sequence.")
+y = x
+"""
+
+
+def test_requests_of_streamed_sequences_keep_their_ids(start_server):
+    models = {"sums": {"config.pbtxt": SEQUENCES, "1/model.py": code(NUMBERS)}}
+    server = start_server(models).await_ready()
+    answers = queue.Queue()
+    count = 300  # most of them travel as columns
+    with grpc(server) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for number in range(count):
+            tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.full((1, 1), number, np.float32))
+            client.async_stream_infer(
+                "sums",
+                [tensor],
+                request_id=f"r{number}",
+                sequence_id=5,
+                sequence_start=number == 0,
+                sequence_end=number == count - 1,
+            )
+        client.stop_stream()
+    seen = [answers.get(timeout=60) for _ in range(count)]
+
+    assert [str(error) for _, error in seen if error is not None] == []
+    assert [result.get_response().id for result, _ in seen] == [f"r{n}" for n in range(count)]
+    eventually(lambda: f"[request id: r{count - 1}] " in server.output)
+    assert len(set(re.findall(r"\[request id: (r\d+)\] of a sequence", server.output))) == count

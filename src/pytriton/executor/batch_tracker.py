@@ -140,6 +140,12 @@ class BatchTracker:
             instance = self._instance
             for inference in inferences:
                 inference.instance = instance
+        if runs and labels.in_sequences:
+            frame.ids = {
+                position: inference.request.id
+                for position, inference in enumerate(inferences)
+                if inference.request.id
+            }
         if labels.input_reshapes:
             reshape_inputs(frame.inputs, labels.input_reshapes, batching=labels.batching)
         if labels.is_model_file:

@@ -124,7 +124,7 @@ class ChunkSink(Protocol):
             chunk: Its chunk.
             index: Its index in the chunk.
             response: Its response, if it has BYTES outputs, large outputs in shared memory, or was
-                answered by itself; the id of the response is empty.
+                answered by itself.
             error: The error that ended it, if there is no response.
             is_refused: Whether the error is a refusal: no model has seen the request. A full queue
                 is one.
@@ -166,6 +166,7 @@ def shared_request(
     version: str = "",
     correlation_id: int | str = 0,
     flags: int = 0,
+    request_id: str = "",
 ) -> InferRequest:
     """Returns the record for all members of a chunk with these rows, priority and timeout.
 
@@ -181,11 +182,13 @@ def shared_request(
         version: The version of the model as in the requests.
         correlation_id: The id of the member's sequence.
         flags: 1 for its first request, 2 for its last.
+        request_id: The id of the member itself; only members of sequences may have one.
     """
     return InferRequest(
         model_name,
         {},
         version,
+        request_id,
         outputs=signature.outputs,
         priority=priority,
         timeout_us=timeout_us,

@@ -25,11 +25,12 @@ class ModelLabels:
         input_reshapes: For inputs that the model gets in another shape than clients send.
         output_reshapes: The same for outputs.
         ragged_inputs: The inputs whose shapes may differ in a batch.
+        in_sequences: Whether requests belong to sequences; then members of chunks may have ids.
     """
 
     __slots__ = (
-        "batching", "input_names", "input_reshapes", "is_model_file", "name", "output_reshapes",
-        "ragged_inputs", "state_outputs", "version",
+        "batching", "in_sequences", "input_names", "input_reshapes", "is_model_file", "name",
+        "output_reshapes", "ragged_inputs", "state_outputs", "version",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +45,7 @@ class ModelLabels:
         input_reshapes: Mapping[str, Reshape] | None = None,
         output_reshapes: Mapping[str, Reshape] | None = None,
         ragged_inputs: Collection[str] = (),
+        in_sequences: bool = False,
     ) -> None:
         self.name = name
         self.version = version
@@ -54,6 +56,7 @@ class ModelLabels:
         self.input_reshapes = input_reshapes
         self.output_reshapes = output_reshapes
         self.ragged_inputs = ragged_inputs
+        self.in_sequences = in_sequences
 
     def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the outputs that an instance returns to a request whose client wants these."""

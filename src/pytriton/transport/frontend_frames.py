@@ -168,6 +168,7 @@ class ChunkItem(msgspec.Struct, array_like=True):
     # The id and the flags of each request, if the model has sequences.
     correlation_ids: list[int | str] = []
     flags: list[int] = []
+    ids: list[str] = []  # of each request; empty: none has one
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True):

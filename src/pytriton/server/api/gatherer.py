@@ -77,8 +77,8 @@ class GatheredChunk:
         self._rows = rows
         self._version = version
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
-        # The id of its sequence and the flags of each member, if the model has sequences.
-        self.sequences: list[tuple[int | str, int]] = []
+        # Of each member, if the model has sequences: the id of its sequence, the flags, its own id.
+        self.sequences: list[tuple[int | str, int, str]] = []
         self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
         self._open_count = 0
@@ -104,8 +104,8 @@ class GatheredChunk:
         requests: InferRequest | list[InferRequest]
         if self.sequences:
             requests = [
-                make_request(correlation_id=correlation_id, flags=flags)
-                for correlation_id, flags in self.sequences
+                make_request(correlation_id=correlation_id, flags=flags, request_id=request_id)
+                for correlation_id, flags, request_id in self.sequences
             ]
         else:
             requests = make_request()
@@ -215,9 +215,12 @@ class Gatherer:
         model: ServedModel,
         inputs: Sequence[Buffer],
         caller: Any,
-        sequence: tuple[int | str, int],
+        sequence: tuple[int | str, int, str],
     ) -> tuple[GatheredChunk, int]:
-        """Like `add`, for a request of a sequence: `sequence` has its id and the flags."""
+        """Like `add`, for a request of a sequence.
+
+        `sequence` has the id of the sequence, the flags and the id of the request.
+        """
         chunk = self._chunk
         if chunk is None or chunk.model is not model:
             chunk = self._begin(model)

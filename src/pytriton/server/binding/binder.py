@@ -198,6 +198,7 @@ class BinderSession:
             [*spec.inputs, *added_input_names(spec)],
             batching=spec.max_batch_size > 0,
             state_outputs=state_output_names(spec),
+            in_sequences=spec.sequence is not None,
         )
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = MemoryChannel(sock, memory.arena)

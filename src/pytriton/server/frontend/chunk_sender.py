@@ -106,6 +106,9 @@ class ChunkSender:
         if model.spec.sequence is not None:
             item.correlation_ids = [member.request.correlation_id for member in members]
             item.flags = [member.request.flags for member in members]
+            ids = [member.request.id for member in members]
+            if any(ids):
+                item.ids = ids
         return item, inline_bytes
 
     def _number_of(self, signature: Signature, model: RemoteModel) -> int:
@@ -202,6 +205,7 @@ class ChunkSender:
         member.request = InferRequest(
             owner.spec.identifier,
             inputs,
+            id=shared.id,
             model_version=shared.model_version,
             outputs=shared.outputs,
             priority=shared.priority,

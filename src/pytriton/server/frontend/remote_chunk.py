@@ -171,12 +171,18 @@ def _read_requests(
             item.timeouts_us or zeros,
             item.correlation_ids or zeros,
             item.flags or zeros,
+            item.ids or [""] * item.count,
             strict=True,
         )
     )
 
     def make(
-        rows: int, priority: int, timeout_us: int, correlation_id: int | str, flags: int
+        rows: int,
+        priority: int,
+        timeout_us: int,
+        correlation_id: int | str,
+        flags: int,
+        request_id: str,
     ) -> InferRequest:
         return shared_request(
             model_name,
@@ -188,6 +194,7 @@ def _read_requests(
             version=version,
             correlation_id=correlation_id,
             flags=flags,
+            request_id=request_id,
         )
 
     if item.correlation_ids:  # a model with sequences adds inputs to each

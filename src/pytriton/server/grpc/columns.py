@@ -237,7 +237,7 @@ class ColumnTable:
         model, columns, read = found
         call = ColumnCall(connection, stream_id, head)
         call.gatherer = columns.gatherer
-        sequence = (read.correlation_id, read.flags)
+        sequence = (read.correlation_id, read.flags, "")
         try:
             added = columns.gatherer.add_in_sequence(model, read.inputs, call, sequence)
             call.chunk, call.index = added

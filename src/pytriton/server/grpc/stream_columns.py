@@ -106,6 +106,6 @@ class StreamColumnTable(SequenceColumnTable[StreamColumns]):
         gatherer = columns.gatherer
         member = call.add_member(message, read.id, gatherer)
         member.chunk, member.index = gatherer.add_in_sequence(
-            model, read.inputs, member, (read.correlation_id, read.flags)
+            model, read.inputs, member, (read.correlation_id, read.flags, read.id.decode("ascii"))
         )
         return True

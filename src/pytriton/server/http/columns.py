@@ -141,7 +141,7 @@ class ColumnRequests:
         if not gatherer.is_alone(model):
             if self._tracing is not None and not self._tracing.passes(self._spec.name):
                 return None
-            sequence = (parameters.sequence_id, parameters.flags)
+            sequence = (parameters.sequence_id, parameters.flags, "")
             chunk, index = gatherer.add_in_sequence(model, inputs, connection, sequence)
             return ColumnExchange(gatherer, chunk, index)
         record = self._record(inputs)
