@@ -7,6 +7,7 @@ import json
 import queue
 import re
 import signal
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -265,6 +266,33 @@ def test_every_request_has_its_lines_while_the_log_is_verbose(server, connect):
     assert output.count("\"[request id: failed] request for model 'talk' took ") == 1
     assert output.count(" us and failed: Failed to process the request(s)") == 1
     assert output.count("request for model 'talk' with X FP32 [1], for all outputs") == 1
+
+
+@pytest.mark.parametrize("connect", [http, grpc])
+def test_errors_before_a_model_is_asked_are_logged_while_the_log_is_verbose(server, connect):
+    def ask_unknown(client):
+        with pytest.raises(InferenceServerException):
+            client.get_model_metadata("unknown")
+
+    with connect(server) as client:
+        ask_unknown(client)
+        client.update_log_settings({"log_verbose_level": 1})
+        ask_unknown(client)
+        client.update_log_settings({"log_verbose_level": 0})
+        ask_unknown(client)
+
+    status = "HTTP error 404" if connect is http else "gRPC error NOT_FOUND"
+    text = f"\"{status}: Request for unknown model: 'unknown' is not found\""
+    assert server.output.count(text) == 1
+
+
+def test_refused_http_requests_are_logged_while_the_log_is_verbose(start_server):
+    server = start_server(MODELS, flags=["--log-verbose=1"]).await_ready()
+    with socket.create_connection(("127.0.0.1", server.http_port)) as client:
+        client.sendall(b"NOT HTTP\r\n\r\n")
+        client.recv(1000)
+
+    assert lines(server, "HTTP error 400: ")
 
 
 def test_verbose_level_of_the_start_counts(start_server):

@@ -214,6 +214,7 @@ class GrpcConnection(asyncio.Protocol):
     def _end(self, call: Call, status: Status, message: str) -> None:
         """End a call that may still be executing."""
         if call.is_open:
+            logger.debug("gRPC error %s: %s", status.name, message)
             # Finish first: abandoning makes the engine answer, and the call must be closed then.
             call.finish(status, message)
             call.on_abandoned()

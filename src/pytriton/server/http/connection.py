@@ -77,10 +77,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = state
 
     def __repr__(self) -> str:
-        return (
-            f"<HttpConnection {self._state.name} answering={self._current is not None} "
-            f"waiting={len(self._waiting)}>"
-        )
+        is_answering = self._current is not None
+        return f"<HttpConnection {self._state.name} {is_answering=} waiting={len(self._waiting)}>"
 
     # Transport callbacks
 
@@ -230,6 +228,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         """Answer with Triton's error object."""
+        logger.debug("HTTP error %d: %s", status, message)
         self.respond(status, (error_body(message),), JSON_TYPE, headers)
 
     def begin_stream(self, status: int, content_type: bytes) -> None:
@@ -303,6 +302,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Ending
 
     def _send_refusal(self, status: int, message: str) -> None:
+        logger.debug("HTTP error %d: %s", status, message)
         self._transport.write(refusal(status, message))
         self._linger()
 
