@@ -41,6 +41,7 @@ class TritonConfig:
         id: name of the server; default is triton.
         log_verbose: level of verbose logging; 0 is off.
         log_file: file for the server's log.
+        log_format: start of its lines, default or ISO8601, or json; default is default.
         exit_timeout_secs: seconds to wait for open requests when the server stops; default 30.
         exit_on_error: whether an error at start ends the server; default True.
         strict_readiness: whether the server is ready only while all its models are; default True.
@@ -48,6 +49,7 @@ class TritonConfig:
         http_address: address to listen on for HTTP; default 0.0.0.0.
         http_port: port for HTTP; default 8000.
         http_header_forward_pattern: regular expression of the headers to pass on as parameters.
+        http_max_input_size: maximum size of a request body in bytes; default 2 GiB - 1 byte.
         http_thread_count: threads for HTTP; here the number of processes, at most 8 and at most the
             number of cores, if `frontend_processes` is not given.
         http_restricted_api: groups of endpoints that require a header, `<APIs>:<key>=<value>`.
@@ -108,6 +110,7 @@ class TritonConfig:
     id: str | None = None
     log_verbose: int | None = None
     log_file: pathlib.Path | None = None
+    log_format: str | None = None
     exit_timeout_secs: int | None = None
     exit_on_error: bool | None = None
     strict_readiness: bool | None = None
@@ -115,6 +118,7 @@ class TritonConfig:
     http_address: str | None = None
     http_port: int | None = None
     http_header_forward_pattern: str | None = None
+    http_max_input_size: int | None = None
     http_thread_count: int | None = None
     http_restricted_api: str | None = None
     allow_grpc: bool | None = None

@@ -18,6 +18,11 @@ INSTALL_HINT = (
     "opentelemetry-exporter-otlp-proto-http"
 )
 _PREFIX = f"{OPENTELEMETRY},"
+_BATCHING = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
+KNOWN_SETTINGS = (
+    *("mode", "level", "rate", "count", f"{TRITON},file", f"{TRITON},log-frequency"),
+    *(f"{_PREFIX}{name}" for name in ("url", "resource", *_BATCHING)),
+)
 # The levels that Triton accepts, in upper or lower case.
 _LEVELS = {
     **dict.fromkeys(("OFF", "FALSE"), OFF),

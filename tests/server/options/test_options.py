@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 
 import msgspec
@@ -53,6 +54,7 @@ def test_every_field_of_triton_config_has_its_place():
         id="me",
         log_verbose=2,
         log_file=pathlib.Path("server.log"),
+        log_format="json",
         exit_timeout_secs=5,
         exit_on_error=False,
         strict_readiness=False,
@@ -60,6 +62,7 @@ def test_every_field_of_triton_config_has_its_place():
         http_address="127.0.0.1",
         http_port=1,
         http_header_forward_pattern="x-.*",
+        http_max_input_size=16,
         http_thread_count=3,
         http_restricted_api="trace:k=v",
         allow_grpc=False,
@@ -130,11 +133,11 @@ def test_every_field_of_triton_config_has_its_place():
             max_ping_strikes=15,
         ),
         grpc_response_compression="low",
-        log=LogOptions(verbose=2, file="server.log"),
+        log=LogOptions(verbose=2, file="server.log", format="json"),
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),
-        limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES),
+        limits=Limits(http_max_input_bytes=16),
         repository=RepositoryOptions(
             paths=("models",),
             rate_limit=True,
@@ -241,6 +244,20 @@ def test_idle_http_connections_are_kept_for_an_hour_or_as_long_as_is_said():
 )
 def test_bad_value_is_refused_by_name(config, expected):
     assert expected in refusal(**config)
+
+
+def test_unknown_trace_setting_is_warned_about(caplog):
+    settings = ["triton,fil=t.json", "level=OFF", "opentelemetry,url=http://host", "rates=1"]
+    with caplog.at_level(logging.WARNING, "pytriton"):
+        assert options_from({"trace_config": settings}).trace_settings == tuple(settings)
+
+    messages = [
+        record.getMessage().split("; known are mode level ")[0] for record in caplog.records
+    ]
+    assert messages == [
+        "--trace-config triton,fil has no effect",
+        "--trace-config rates has no effect",
+    ]
 
 
 @pytest.mark.parametrize(

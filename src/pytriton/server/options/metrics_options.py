@@ -76,7 +76,8 @@ def _read_settings(flags: Flags) -> dict[str, str]:
                 _FLAG, f"--metrics-config option format is <setting>=<value>. Got {name}={value}"
             )
         if name not in _SETTINGS:  # it may be one of another version of Triton
-            logger.warning("--metrics-config %s has no effect; known are %s", name, _SETTINGS)
+            known = ", ".join(_SETTINGS)
+            logger.warning("--metrics-config %s has no effect; known are %s", name, known)
     return settings
 
 

@@ -8,6 +8,7 @@ shows them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,9 @@ from pytriton.server.options.frontends import ONE_CORE, Surroundings, read_front
 from pytriton.server.options.log_options import LogOptions, read_log_options
 from pytriton.server.options.metrics_options import MetricsOptions, read_metrics_options
 from pytriton.server.options.repository_options import RepositoryOptions, read_repository_options
+from pytriton.utils.trace_config import KNOWN_SETTINGS
+
+logger = logging.getLogger(__name__)
 
 # Triton's limit on the body of an HTTP request.
 REPOSITORY_HTTP_MAX_INPUT_BYTES = 64 << 20
@@ -270,6 +274,9 @@ def _trace_settings(flags: Flags) -> tuple[str, ...]:
                 "trace_config",
                 f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}",
             )
+        if setting not in KNOWN_SETTINGS:  # it may be one of another version of Triton
+            known = " ".join(KNOWN_SETTINGS)
+            logger.warning("--trace-config %s has no effect; known are %s", setting, known)
     return settings
 
 
