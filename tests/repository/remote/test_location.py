@@ -53,13 +53,16 @@ def test_local_path_is_not_remote(path):
      "gs://", "gs://../x", "as://account", "as://account/", "as://a/c/.."],
 )  # fmt: skip
 def test_location_without_a_bucket_or_with_steps_up_is_refused(path):
-    with pytest.raises(InvalidArgumentError, match="of the form"):
+    with pytest.raises(InvalidArgumentError, match="of the form") as caught:
         read_location(path)
 
+    assert caught.value.message.endswith(f"got '{path}'")
 
-def test_location_with_a_password_is_refused_without_repeating_it():
+
+@pytest.mark.parametrize("bucket", ["bucket", ""])
+def test_location_with_a_password_is_refused_without_repeating_it(bucket):
     with pytest.raises(InvalidArgumentError) as caught:
-        read_location("s3://https://user:hunter2@host:9/bucket")
+        read_location(f"s3://https://user:hunter2@host:9/{bucket}")
 
     assert "no user or password" in caught.value.message
     assert "hunter2" not in caught.value.message

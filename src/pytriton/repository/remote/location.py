@@ -69,7 +69,7 @@ def _read_s3(rest: str) -> Location:
         bucket, parts = _split(S3, rest, 1)
         root = "/".join((bucket, *parts))
         return Location(address=f"s3://{root}", scheme=S3, root=root)
-    bucket, parts = _split(S3, match["rest"] or "", 1)
+    bucket, parts = _split(S3, match["rest"] or "", 1, given=rest)
     root = "/".join((bucket, *parts))
     host = match["named"] or match["host"]
     # Without a protocol, Triton talks to a private instance over HTTP.
@@ -78,11 +78,17 @@ def _read_s3(rest: str) -> Location:
     return Location(address=f"s3://{written}/{root}", scheme=S3, root=root, endpoint=endpoint)
 
 
-def _split(scheme: str, rest: str, least: int) -> tuple[str, list[str]]:
-    """Returns the first name of a path and the others; slashes too many do not count."""
-    parts = [part for part in rest.split("/") if part]
+def _split(
+    scheme: str, path: str, least: int, *, given: str | None = None
+) -> tuple[str, list[str]]:
+    """Returns the first name of a path and the others; slashes too many do not count.
+
+    An error shows what was given, if that is more than the path.
+    """
+    parts = [part for part in path.split("/") if part]
     if len(parts) < least or any(part in (".", "..") or "\0" in part for part in parts):
+        address = f"{scheme}://{path if given is None else given}"
         raise InvalidArgumentError(
-            f"expected a model repository of the form {_FORMS[scheme]}, got '{scheme}://{rest}'"
+            f"expected a model repository of the form {_FORMS[scheme]}, got '{address}'"
         )
     return parts[0], parts[1:]
