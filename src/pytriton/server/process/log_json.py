@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import datetime, timezone
+
+from pytriton.server.process.log_times import SecondTexts
 
 
 class JsonFormatter(logging.Formatter):
     """Formats records as JSON objects; members without a value are left out."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._times = SecondTexts("%Y-%m-%dT%H:%M:%S")
+
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        second, microsecond = self._times.read(record.created)
         entry = {
-            "time": f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z",
+            "time": f"{second}.{microsecond:06}Z",
             "level": _level_name(record.levelno),
             "pid": record.process,
             "file": record.filename,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytriton.log_switches import JSON_FORMAT
 from pytriton.request_ids import add_to_log_records, id_prefix, visible
 from pytriton.server.process.log_json import JsonFormatter
 from pytriton.server.process.log_output import ConsoleHandler, LogFile, LogHandler
+from pytriton.server.process.log_times import SecondTexts
 from pytriton.server.process.terminal import Colour, has_colours, paint
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class TritonFormatter(logging.Formatter):
     def __init__(self, name: str = "default", *, is_coloured: bool = False) -> None:
         super().__init__()
         self._is_iso = name == "ISO8601"
+        self._times = SecondTexts("%Y-%m-%dT%H:%M:%SZ" if self._is_iso else "%m%d %H:%M:%S")
         self._is_quoted = os.environ.get(ESCAPE_VARIABLE) != "0"
         self._is_coloured = is_coloured
 
@@ -61,12 +62,9 @@ class TritonFormatter(logging.Formatter):
 
     def _head(self, record: logging.LogRecord) -> str:
         letter = level_letter(record.levelno)
-        moment = datetime.fromtimestamp(record.created, timezone.utc)
-        if self._is_iso:
-            head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}"
-        else:
-            head = f"{letter}{moment:%m%d %H:%M:%S.%f}"
-        head += f" {record.process} {record.filename}:{record.lineno}]"
+        second, microsecond = self._times.read(record.created)
+        moment = f"{second} {letter}" if self._is_iso else f"{letter}{second}.{microsecond:06}"
+        head = f"{moment} {record.process} {record.filename}:{record.lineno}]"
         return paint(head, _COLOURS[letter]) if self._is_coloured else head
 
 
