@@ -188,6 +188,21 @@ def test_bus_error_of_other_memory_ends_the_process_as_ever(path):
     assert done.returncode == -signal.SIGBUS
 
 
+def test_bus_error_of_the_other_side_of_a_copy_ends_the_process_as_ever(path):
+    done = run_guarded(
+        path,
+        """
+small = os.memfd_create("m")
+os.ftruncate(small, size)
+mapping = GuardedMapping(small, size)
+target = ctypes.addressof(ctypes.c_char.from_buffer(plain))
+mapping.read(0, target, size)
+""",
+    )
+
+    assert done.returncode == -signal.SIGBUS
+
+
 @pytest.mark.parametrize("part", ["size, 1", "0, size + 1", "-1, 2"])
 def test_copy_beyond_a_mapping_is_refused(path, part):
     offset, count = part.split(", ")

@@ -87,7 +87,7 @@ class GuardedMapping:
     def _copy(self, target: int, source: int, size: int) -> bool:
         copying = _guard.copying
         thread = threading.get_ident()
-        copying[thread] = self
+        copying[thread] = _Copy(self)
         try:
             _library().memcpy(target, source, size)
         finally:
@@ -105,11 +105,21 @@ class GuardedMapping:
             _library().munmap(self.address, self.size)
 
 
+class _Copy:
+    """A copy that a thread makes now."""
+
+    __slots__ = ("has_failed", "mapping")
+
+    def __init__(self, mapping: GuardedMapping) -> None:
+        self.mapping = mapping
+        self.has_failed = False  # the mapping was replaced for it
+
+
 class _Guard:
     """The handler of SIGBUS, and the copies that it is for."""
 
     def __init__(self) -> None:
-        self.copying: dict[int, GuardedMapping] = {}  # by thread
+        self.copying: dict[int, _Copy] = {}  # by thread
         self._lock = threading.Lock()
         self._handler: Any = None  # kept, as the system has only its address
         self._earlier: int | None = None
@@ -122,8 +132,12 @@ class _Guard:
                 self._earlier = _library().signal(signal.SIGBUS, address)
 
     def _on_bus_error(self, number: int) -> None:
-        mapping = self.copying.get(threading.get_ident())
-        if mapping is None or not mapping.replace():
+        copy = self.copying.get(threading.get_ident())
+        # A copy that fails once more does so because of the memory on its other side. Whether the
+        # mapping is broken does not tell that: another thread may have replaced it just now.
+        if copy is not None and not copy.has_failed and copy.mapping.replace():
+            copy.has_failed = True
+        else:
             # It is not ours: the instruction is executed again, and the earlier handler called.
             _library().signal(signal.SIGBUS, self._earlier)
 
