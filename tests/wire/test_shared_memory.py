@@ -15,7 +15,7 @@ from pytriton.server.codec.pool import _request
 from pytriton.wire.kserve_json import parse_infer
 from pytriton.wire.kserve_response import encode_infer_response
 from pytriton.wire.large_response import encode_large_infer_response
-from pytriton.wire.shared_memory import RegionPlace
+from pytriton.wire.shared_memory import RegionPlace, SystemRegion, read_system_region
 from tests.wire.specs import model_spec, tensor_spec
 
 SPEC = model_spec(
@@ -113,3 +113,9 @@ def test_output_is_in_one_place_only(other):
 
     with pytest.raises(InvalidArgumentError, match="Output can't set both 'shared_memory_region'"):
         parse_infer(orjson.dumps(body), None, SPEC)
+
+
+def test_first_of_repeated_members_registers_a_region():
+    body = b'{"key": "/a", "byte_size": 1, "key": "/b", "offset": 2, "byte_size": 3, "offset": 4}'
+
+    assert read_system_region(body) == SystemRegion("/a", 2, 1)

@@ -14,7 +14,7 @@ import msgspec
 
 from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.wire.json_members import access_error, text_member, unsigned_member, utf8
-from pytriton.wire.json_text import load_json
+from pytriton.wire.json_text import load_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,7 @@ def check_cuda_region(body: Buffer) -> None:
     members = _members(body)
     _require(members, "raw_handle")
     handle = members["raw_handle"]
-    text = _text(handle if type(handle) is dict else {}, "b64")
+    text = _text(handle if isinstance(handle, dict) else {}, "b64")
     _unsigned(members, "byte_size")
     _unsigned(members, "device_id")
     try:
@@ -96,8 +96,8 @@ def check_cuda_region(body: Buffer) -> None:
 
 
 def _members(body: Buffer) -> dict[str, Any]:
-    document = load_json(body)
-    return document if type(document) is dict else {}
+    document = load_members(body)  # the first of repeated members counts, as in Triton
+    return document if isinstance(document, dict) else {}
 
 
 def _require(members: dict[str, Any], key: str) -> None:
