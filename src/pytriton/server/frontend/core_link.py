@@ -17,6 +17,7 @@ from pytriton.executor.base import Outcome
 from pytriton.executor.batch_tensors import make_tensor
 from pytriton.messages import InferResponse
 from pytriton.server.frontend.chunk_sender import ChunkSender
+from pytriton.server.frontend.question_texts import packed
 from pytriton.server.frontend.remote_trace import RemoteTrace
 from pytriton.transport.credit import is_grant_due
 from pytriton.transport.frontend_frames import (
@@ -253,7 +254,7 @@ class CoreLink:
         call = self._next_call
         self._next_call += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self.send(Question(call, method, arguments))
+        self.send(Question(call, method, packed(arguments)))
         self._questions[call] = answer
         return answer
 

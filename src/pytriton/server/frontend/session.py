@@ -24,6 +24,7 @@ from pytriton.errors import (
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest
 from pytriton.server.frontend.logs import log_entry
+from pytriton.server.frontend.question_texts import unpacked
 from pytriton.server.frontend.region_feed import RegionFeed
 from pytriton.server.frontend.remote_chunk import RemoteChunks, read_signature
 from pytriton.server.frontend.remote_request import RefusedRequest, RemoteRequest, read_request
@@ -319,7 +320,7 @@ class FrontEndSession:
 
     def _on_question(self, received: Received, frame: Question) -> None:
         try:
-            answer = self._ask(frame.method, frame.arguments)
+            answer = self._ask(frame.method, unpacked(frame.arguments))
         except Exception as error:  # noqa: BLE001  the front end gets it
             self._reply_error(frame, error)
             return
