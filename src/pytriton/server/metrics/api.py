@@ -12,6 +12,7 @@ from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model_state import ModelState
 from pytriton.server.http.exchange import Exchange, PendingExchange
 from pytriton.server.http.handler import HttpHandler
+from pytriton.server.metrics.driver_thread import call_driver
 from pytriton.server.metrics.gpus import find_gpus
 from pytriton.server.metrics.page import MetricsPage
 
@@ -62,7 +63,7 @@ class MetricsApi(HttpHandler):
             self._tasks.start(self._find_gpus(find))
 
     async def _find_gpus(self, find: Callable[[], GpuReader | None]) -> None:
-        self._gpus = await asyncio.to_thread(find)
+        self._gpus = await call_driver(find)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a scrape."""
@@ -128,7 +129,7 @@ class MetricsApi(HttpHandler):
 
     async def _read_gpus(self, gpus: GpuReader) -> None:
         try:
-            self._gpu_readings = await asyncio.to_thread(gpus.read)
+            self._gpu_readings = await call_driver(gpus.read)
         except Exception as error:  # noqa: BLE001  whatever a driver does, the others are shown
             logger.warning("GPUs could not be read: %s", error)
             self._gpu_readings = ()
