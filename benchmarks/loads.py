@@ -14,6 +14,7 @@ from benchmarks import (
     observation_loads,
     processes,
     servers,
+    shared_memory_loads,
     stream_loads,
 )
 from benchmarks.measurement import Measurement
@@ -21,7 +22,7 @@ from benchmarks.servers import RunningServer, System
 
 ROWS = (
     "start", "idle", "memory", "http", "grpc", "large", "stream", "models", "cache",
-    *observation_loads.ROWS, *composed_loads.ROWS,
+    *observation_loads.ROWS, *composed_loads.ROWS, *shared_memory_loads.ROWS,
 )  # fmt: skip
 TOOLS = {
     "http": ("wrk",),
@@ -32,7 +33,9 @@ TOOLS = {
     "ensemble": ("wrk", "h2load"),
     "sequence": ("wrk",),
 }
-OWN_SERVER_ROWS = {"models", "cache", *observation_loads.ROWS, *composed_loads.ROWS}
+OWN_SERVER_ROWS = {
+    "models", "cache", *observation_loads.ROWS, *composed_loads.ROWS, *shared_memory_loads.ROWS,
+}  # fmt: skip
 SETTLE_S = 10  # for all systems alike; allocators and pools give memory back late
 
 Load = Callable[[RunningServer, float], list[Measurement]]
@@ -48,6 +51,8 @@ def measure(system: System, port: int, rows: Collection[str], seconds: float) ->
         figures += many_models.measure(system, port)
     if not set(rows).isdisjoint(composed_loads.ROWS) and system.repository is not None:
         figures += composed_loads.measure(system, port, rows, seconds)
+    if "shared" in rows and system.repository is not None:
+        figures += shared_memory_loads.measure(system, port, seconds)
     if "cache" in rows and system.key == "ours":
         with servers.running(servers.cached_system(port), port) as server:
             figures += http_loads.cache_miss(server, seconds)
