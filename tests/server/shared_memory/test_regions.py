@@ -146,6 +146,13 @@ def test_empty_name_is_refused(scene):
         scene.regions.register("", "k", 0, 1)
 
 
+def test_name_that_cannot_be_told_to_anybody_is_refused(scene):
+    with pytest.raises(InvalidArgumentError, match="expected UTF-8 text for 'region name'"):
+        scene.regions.register("\udcff", "k", 0, 1)
+
+    assert scene.changes == []
+
+
 def test_number_of_regions_is_limited():
     scene = Scene(max_count=2)
     scene.regions.register("a", "k", 0, 1)

@@ -17,6 +17,7 @@ from pytriton.errors import (
     NotFoundError,
     UnavailableError,
 )
+from pytriton.wire.json_members import utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -214,6 +215,7 @@ class Regions(RegionTable):
             raise InvalidArgumentError(
                 "'region name' is necessary to register system shared memory region"
             )
+        utf8(name, "region name")  # paths may have any bytes, but front ends and clients hear of it
         self.check_new(name)
         object_name = check_key(name, key)
         if len(self) >= self._max_count:
