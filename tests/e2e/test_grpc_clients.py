@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from base64 import b64encode
 
 import numpy as np
 import pytest
@@ -84,10 +85,10 @@ def test_repository_index_lists_the_models(client):
 
 
 def test_what_is_not_served_says_so(client):
-    with pytest.raises(InferenceServerException, match="not supported") as failure:
-        client.get_system_shared_memory_status()
+    with pytest.raises(InferenceServerException, match="GPUs not supported") as failure:
+        client.register_cuda_shared_memory("r", b64encode(bytes(64)), 0, 4)
 
-    assert failure.value.status() == "StatusCode.UNIMPLEMENTED"
+    assert failure.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 def test_errors_carry_status_and_text(client):

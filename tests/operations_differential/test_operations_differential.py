@@ -33,7 +33,7 @@ def our_answers(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dic
     tested = {
         item.callspec.params["surface"]
         for item in request.session.items
-        if "our_answers" in getattr(item, "fixturenames", ()) and hasattr(item, "callspec")
+        if item.path == request.path and hasattr(item, "callspec")
     }
     with ThreadPoolExecutor(max_workers=2) as pool:
         yield {

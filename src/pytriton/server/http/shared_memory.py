@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytriton.errors import InvalidArgumentError
-from pytriton.wire.json_members import utf8
 from pytriton.wire.shared_memory import check_cuda_region, read_system_region
 
 if TYPE_CHECKING:
@@ -60,9 +59,9 @@ class SharedMemoryEndpoints:
             raise InvalidArgumentError(
                 "'region name' is necessary to register system shared memory region"
             )
-        name = utf8(route.region, "region name")
         region = read_system_region(self._bodies.settings(request))
-        return self._respond_after(connection, self._shared_memory.register(name, *region))
+        registered = self._shared_memory.register(route.region, *region)
+        return self._respond_after(connection, registered)
 
     def unregister(
         self, connection: HttpConnection, request: HttpRequest, route: Route
