@@ -9,6 +9,9 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
+import tritonclient.http as triton_http
+
 from tests.repository_e2e.model_files import code, model
 from tests.snippets import snippets
 
@@ -35,8 +38,12 @@ def test_server_of_the_page_writes_what_the_command_reads(start_server, tmp_path
     assert flags != server_flags
     flags = [flag for flag in flags if not flag.startswith("--model-repository")]
     server = start_server({"simple": model(code())}, flags=flags).await_ready()
-    for _ in range(200):
-        server.infer("simple")
+    x = triton_http.InferInput("X", [1, 1], "FP32")
+    x.set_data_from_numpy(np.ones((1, 1), np.float32))
+    # One connection: a front end in a process of its own counts the requests of its clients.
+    with server.http_client(concurrency=1) as client:
+        for _ in range(200):
+            client.infer("simple", [x])
     assert server.end() == 0
 
     summary, timelines, as_json = (run_trace(each, tmp_path) for each in commands("pytriton"))
