@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 import triton_python_backend_utils as pb_utils
+from torch.utils.dlpack import from_dlpack
 
 
 class TritonPythonModel:
@@ -28,7 +29,7 @@ class TritonPythonModel:
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse]:
         """Run the network once for the rows of all requests, and give each its own back."""
-        rows = [torch.from_dlpack(request.inputs()[0]) for request in requests]
+        rows = [from_dlpack(request.inputs()[0]) for request in requests]
         with torch.inference_mode():
             results = self.network(torch.cat(rows).to(self.device)).cpu()
         return [
