@@ -14,6 +14,17 @@ Files = Mapping[str, str | bytes]  # by the path in the model's directory
 # Code that waits as long as this file is beside it, and the file, for models that have it at first.
 HOLD = "while os.path.exists(os.path.join(os.path.dirname(__file__), 'hold')): time.sleep(0.01)"
 HELD = {"1/hold": ""}
+# Code that calls the model `leaf`, within the trace of its own request if the input begins with 1.
+TRACED_CALLER = """
+call = pb_utils.InferenceRequest(
+    model_name="leaf",
+    inputs=request.inputs(),
+    requested_output_names=["Y"],
+    request_id="call",
+    trace=request.trace() if x[0, 0] == 1 else None,
+)
+y = call.exec().output_tensors()[0].as_numpy()
+"""
 
 _ticks = itertools.count(1)
 

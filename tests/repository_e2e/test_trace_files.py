@@ -15,6 +15,7 @@ from tests.e2e import http_client
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import (
     DECOUPLED,
+    TRACED_CALLER,
     code,
     config,
     decoupled_code,
@@ -24,19 +25,9 @@ from tests.repository_e2e.model_files import (
 from tests.trace_files import await_requests, objects, requests
 
 BODY = http_client.json_body({"X": np.ones((1, 2), np.float32)})
-CALLER = """
-call = pb_utils.InferenceRequest(
-    model_name="leaf",
-    inputs=request.inputs(),
-    requested_output_names=["Y"],
-    request_id="call",
-    trace=request.trace() if x[0, 0] == 1 else None,
-)
-y = call.exec().output_tensors()[0].as_numpy()
-"""
 MODELS = {
     "leaf": model(code("print('context', request.trace().get_context(), flush=True)\ny = 2 * x")),
-    "caller": model(code(CALLER)),
+    "caller": model(code(TRACED_CALLER)),
     "failing": model(code('raise pb_utils.TritonModelException("no luck")')),
     "pipe": ensemble("leaf", "leaf"),
     "stream": model(decoupled_code("send(x)\nsend(x)"), config(DECOUPLED)),

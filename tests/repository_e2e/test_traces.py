@@ -12,6 +12,7 @@ from tests.e2e import http_client
 from tests.otlp_collector import Collector, new_trace_id
 from tests.repository_e2e.model_files import (
     DECOUPLED,
+    TRACED_CALLER,
     code,
     config,
     decoupled_code,
@@ -26,16 +27,6 @@ context = request.trace().get_context()
 print("context of", request.request_id(), context, flush=True)
 y = x
 """
-CALLER = """
-call = pb_utils.InferenceRequest(
-    model_name="leaf",
-    inputs=request.inputs(),
-    requested_output_names=["Y"],
-    request_id="call",
-    trace=request.trace() if x[0, 0] == 1 else None,
-)
-y = call.exec().output_tensors()[0].as_numpy()
-"""
 FAILING = 'raise pb_utils.TritonModelException("no luck")'
 STREAM = "send(x)\nsend(x)"
 
@@ -44,7 +35,7 @@ STREAM = "send(x)\nsend(x)"
 def server(start_module_server, collector):
     models = {
         "leaf": model(code(ECHO_CONTEXT)),
-        "caller": model(code(CALLER)),
+        "caller": model(code(TRACED_CALLER)),
         "failing": model(code(FAILING)),
         "pipe": ensemble("leaf", "leaf"),
         "stream": model(decoupled_code(STREAM), config(DECOUPLED)),
