@@ -10,12 +10,36 @@ import pathlib
 import shutil
 import signal
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import msgspec
 
-from benchmarks import loads, servers, table
+from benchmarks import (
+    compiled_loads,
+    generator_loads,
+    in_process_loads,
+    loads,
+    onnx_loads,
+    ray_large_loads,
+    ray_loads,
+    servers,
+    table,
+)
 from benchmarks.measurement import Measurement
 from benchmarks.table import Comparison
+
+
+class SideBySide(Protocol):
+    """A module that measures one row."""
+
+    TABLE: Comparison
+
+    def measure(
+        self, peers: pathlib.Path | None, port: int, seconds: float
+    ) -> dict[str, list[Measurement]]:
+        """Returns the figures of each contestant by its title."""
+
 
 SYSTEMS = "ours,pytriton,repository,triton"
 COMPARISONS = [
@@ -26,6 +50,19 @@ COMPARISONS = [
         peers=(servers.TRITON,),
     ),
 ]
+# Rows whose contestants run at the same time; each has a table of its own.
+SIDE_BY_SIDE: Mapping[str, SideBySide] = {
+    "onnx": onnx_loads,
+    "compiled": compiled_loads,
+    "in_process": in_process_loads,
+    "perf": generator_loads,
+    "ray": ray_loads,
+    "ray_large": ray_large_loads,
+}
+ROWS = (*loads.ROWS, *SIDE_BY_SIDE)
+TOOLS = {**loads.TOOLS, "onnx": ("wrk", "h2load"), "compiled": ("wrk", "h2load", "cc")}
+TOOLS["perf"] = ("wrk", "h2load")
+TOOLS["ray"] = ("wrk",)
 
 EPILOG = """
 What our own client adds to a call is measured apart, beside bare tritonclient:
@@ -41,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rows",
         type=chosen_rows,
-        default=",".join(loads.ROWS),
+        default=",".join(ROWS),
         help="which, comma-separated (default: %(default)s)",
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
@@ -53,25 +90,28 @@ def parse_arguments() -> argparse.Namespace:
 
 def chosen_rows(names: str) -> list[str]:
     rows = names.split(",")
-    if unknown := [row for row in rows if row not in loads.ROWS]:
-        known = ", ".join(loads.ROWS)
+    if unknown := [row for row in rows if row not in ROWS]:
+        known = ", ".join(ROWS)
         raise argparse.ArgumentTypeError(f"expected some of {known}, got {', '.join(unknown)}")
     return rows
 
 
-def chosen_systems(names: str, port: int) -> list[servers.System]:
+def installed_peers() -> pathlib.Path | None:
     folder = os.environ.get("PEERS_DIR")
-    peers = pathlib.Path(folder).expanduser().resolve() if folder else None
+    return pathlib.Path(folder).expanduser().resolve() if folder else None
+
+
+def chosen_systems(names: str, peers: pathlib.Path | None, port: int) -> list[servers.System]:
     known = {system.key: system for system in servers.known_systems(peers, port)}
     for name in names.split(","):
         if name not in known:
-            print(f"skipping {name}: not installed (PEERS_DIR={folder})", file=sys.stderr)
+            print(f"skipping {name}: not installed (PEERS_DIR={peers})", file=sys.stderr)
     return [known[name] for name in names.split(",") if name in known]
 
 
 def main() -> int:
     arguments = parse_arguments()
-    tools = {tool for row in arguments.rows for tool in loads.TOOLS.get(row, ())}
+    tools = {tool for row in arguments.rows for tool in TOOLS.get(row, ())}
     if missing := [tool for tool in sorted(tools) if shutil.which(tool) is None]:
         print(
             f"needed for these rows: {', '.join(missing)}; see scripts/setup-tools", file=sys.stderr
@@ -79,18 +119,32 @@ def main() -> int:
         return 1
     # A shell starts background jobs with SIGINT ignored, and servers would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    systems = chosen_systems(arguments.systems, arguments.port)
-    rounds: dict[str, list[list[Measurement]]] = {system.title: [] for system in systems}
+    rounds: dict[str, list[list[Measurement]]] = {}
     for number in range(1, arguments.rounds + 1):
-        for system in systems:
-            print(f"round {number}: {system.title}", file=sys.stderr)
-            figures = loads.measure(system, arguments.port, arguments.rows, arguments.seconds)
-            rounds[system.title].append(figures)
+        for title, figures in one_round(number, arguments):
+            rounds.setdefault(title, []).append(figures)
     if arguments.json:
         arguments.json.write_text(json.dumps(msgspec.to_builtins(rounds), indent=1) + "\n")
     results = {title: table.median_of_rounds(figures) for title, figures in rounds.items()}
-    print(table.render_all(results, COMPARISONS))
+    tables = [*COMPARISONS, *(module.TABLE for module in SIDE_BY_SIDE.values())]
+    print(table.render_all(results, tables))
     return 0
+
+
+def one_round(
+    number: int, arguments: argparse.Namespace
+) -> Iterator[tuple[str, list[Measurement]]]:
+    """Yields the figures of each system with its title."""
+    peers, port, seconds = installed_peers(), arguments.port, arguments.seconds
+    rows = [row for row in arguments.rows if row in loads.ROWS]
+    systems = chosen_systems(arguments.systems, peers, port) if rows else []
+    for system in systems:
+        print(f"round {number}: {system.title}", file=sys.stderr)
+        yield system.title, loads.measure(system, port, rows, seconds)
+    for row, module in SIDE_BY_SIDE.items():
+        if row in arguments.rows:
+            print(f"round {number}: {row}", file=sys.stderr)
+            yield from module.measure(peers, port, seconds).items()
 
 
 if __name__ == "__main__":

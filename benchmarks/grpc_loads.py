@@ -16,6 +16,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks import http2
+from benchmarks.http2 import INITIAL_WINDOW
 from benchmarks.http_loads import CONCURRENCIES, LARGE_TENSORS
 from benchmarks.large_grpc_client import METHOD, LargeCallClient
 from benchmarks.measurement import Measurement
@@ -68,8 +69,9 @@ def large(server: RunningServer) -> list[Measurement]:
 def rate(
     server: RunningServer, request: bytes, connections: int, seconds: float, answer_bytes: int
 ) -> float:
-    """Calls a second, one at a time on each connection."""
+    """Calls a second, one at a time on each connection; no window closes on large ones."""
     load = [f"-c{connections}", f"-D{max(1, round(seconds))}", "--warm-up-time=1"]
+    load += ["-w30", "-W30"] if answer_bytes > INITIAL_WINDOW else []
     return _h2load(server, request, load, answer_bytes).rate
 
 
@@ -116,18 +118,29 @@ def checked_request(
     expected: Mapping[str, np.ndarray],
 ) -> bytes:
     """A framed ModelInferRequest of FP32 tensors that the official stub got the right answer to."""
+    got = infer(server, model, inputs)
+    if got != {name: array.tobytes() for name, array in expected.items()}:
+        sizes = {name: len(raw) for name, raw in got.items()}
+        raise RuntimeError(f"{model} answered with other values than expected; bytes: {sizes}")
+    return framed(infer_request(model, inputs))
+
+
+def infer_request(model: str, inputs: Mapping[str, np.ndarray]) -> service_pb2.ModelInferRequest:
+    """A request with FP32 tensors."""
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in inputs.items():
         request.inputs.add(name=name, datatype="FP32", shape=array.shape)
         request.raw_input_contents.append(array.tobytes())
+    return request
+
+
+def infer(server: RunningServer, model: str, inputs: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    """The raw outputs that the official stub gets for FP32 tensors."""
+    request = infer_request(model, inputs)
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", ANY_LENGTH) as channel:
         answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=60)
     names = [output.name for output in answer.outputs]
-    got = dict(zip(names, answer.raw_output_contents, strict=True))
-    if got != {name: array.tobytes() for name, array in expected.items()}:
-        sizes = {name: len(raw) for name, raw in got.items()}
-        raise RuntimeError(f"{model} answered with other values than expected; bytes: {sizes}")
-    return framed(request)
+    return dict(zip(names, answer.raw_output_contents, strict=True))
 
 
 def framed(request: service_pb2.ModelInferRequest) -> bytes:

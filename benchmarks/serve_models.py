@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: serve_models.py HTTP_PORT [--cache | JSON]   (gRPC on the next port, then metrics).
+"""Usage: serve_models.py HTTP_PORT [--cache | --onnx | --ray | JSON]   (gRPC on the next port).
 
 Serves the measured models with whichever `pytriton` the interpreter has: ours or NVIDIA's. With
---cache it serves AddSub and AddSubCached instead, the same function without and with the cache.
-JSON has more fields of TritonConfig.
+--cache it serves AddSub and AddSubCached instead, the same function without and with the cache,
+with --onnx the ONNX file of the repository, with --ray AddSub as an actor. JSON has more fields of
+TritonConfig, and may have the access_token of what is restricted.
 """
 
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
 # So small that it is full within a second: a miss then pays for what it pushes out, too.
 CACHE_BYTES = 2**20
@@ -82,18 +84,61 @@ def bind_cached(triton: Triton) -> None:
     bind_add_sub(triton, "AddSubCached", ModelConfig(max_batch_size=128, response_cache=True))
 
 
+def bind_onnx(triton: Triton) -> None:
+    """A session of one thread, as the models of the repository have it."""
+    import onnxruntime as ort  # noqa: PLC0415 - the other models do not need it
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    file = pathlib.Path(__file__).parent / "model_repository" / "Mlp" / "1" / "model.onnx"
+    session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    @batch
+    def run(x: np.ndarray) -> dict[str, np.ndarray]:
+        (y,) = session.run(["y"], {"x": x})
+        return {"y": y}
+
+    triton.bind(
+        model_name="Mlp",
+        infer_func=run,
+        inputs=[tensor("x", np.float32, 16)],
+        outputs=[tensor("y", np.float32, 16)],
+        config=ModelConfig(max_batch_size=16_384),
+    )
+
+
+def bind_on_ray(triton: Triton) -> None:
+    """One actor of the cluster that RAY_ADDRESS names."""
+    from pytriton.model_config import Ray  # noqa: PLC0415 - only ours has it
+
+    triton.bind(
+        model_name="AddSub",
+        infer_func="serve_models:add_sub",
+        inputs=[tensor("a", np.float32, 1), tensor("b", np.float32, 1)],
+        outputs=[tensor("add", np.float32, 1), tensor("sub", np.float32, 1)],
+        config=ModelConfig(max_batch_size=128),
+        instances=Ray(count=1),
+    )
+
+
 def main() -> None:
     port, *options = sys.argv[1:]
     http_port = int(port)
     fields = json.loads(options[0]) if options and options[0].startswith("{") else {}
+    token = fields.pop("access_token", None)
+    security = TritonSecurityConfig(access_token=token) if token else None
     config = TritonConfig(
         http_port=http_port, grpc_port=http_port + 1, metrics_port=http_port + 2, **fields
     )
     if "--cache" in options:
         config.cache_config = [f"local,size={CACHE_BYTES}"]
-    with Triton(config=config) as triton:
+    with Triton(config=config, security_config=security) as triton:
         if "--cache" in options:
             bind_cached(triton)
+        elif "--onnx" in options:
+            bind_onnx(triton)
+        elif "--ray" in options:
+            bind_on_ray(triton)
         else:
             bind_measured(triton)
         triton.serve()

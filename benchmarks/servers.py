@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -92,10 +92,23 @@ def known_systems(peers: pathlib.Path | None, port: int) -> list[System]:
     return systems
 
 
+def serving(option: str, models: Iterable[str], port: int) -> System:
+    """Ours again, with the bound functions that an option of serve_models.py names."""
+    command = [sys.executable, str(HERE / "serve_models.py"), str(port), option]
+    return System("serving", f"pytriton with {option}", command, models=tuple(models))
+
+
+def repository(peers: pathlib.Path | None, models: Iterable[str], port: int) -> System:
+    """Our `tritonserver`, or that of the peers, with other models of the repository."""
+    key = "repository" if peers is None else "triton"
+    (system,) = (one for one in known_systems(peers, port) if one.key == key)
+    return dataclasses.replace(system, models=tuple(models))
+
+
 def cached_system(port: int) -> System:
     """Ours again, with the response cache; the peers' is no part of what is measured."""
-    command = [sys.executable, str(HERE / "serve_models.py"), str(port), "--cache"]
-    return System("cached", "pytriton with a response cache", command, models=CACHE_MODELS)
+    system = serving("--cache", CACHE_MODELS, port)
+    return dataclasses.replace(system, key="cached", title="pytriton with a response cache")
 
 
 def tritonserver_with(options: Sequence[str], port: int) -> System:

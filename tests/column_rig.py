@@ -151,7 +151,7 @@ class DoublingInstance:
         raise AssertionError("no member has credit")
 
     def stop(self) -> None:
-        self.die("the model was unloaded")
+        self.die("the model was unloaded", is_lost=False)
 
     # What a test makes it do
 
@@ -190,11 +190,11 @@ class DoublingInstance:
         failure = BatchFailure(frame.batch, 0, 0, "no", InternalError.code)
         self._answer(failure, Payload(None))
 
-    def die(self, reason: str = "its process ended") -> None:
+    def die(self, reason: str = "its process ended", *, is_lost: bool = True) -> None:
         if self._is_open:
             self._is_open = False
             self._messages.clear()
-            self.tracker.fail_all(InternalError(reason))
+            self.tracker.fail_all(InternalError(reason), is_lost=is_lost)
             self.tracker.events.on_died(self, reason)
 
     def _take(self, batch: int | None) -> tuple[Execute, dict[str, np.ndarray]]:

@@ -141,6 +141,10 @@ class FakeInstance:
         return not self.running
 
     @property
+    def has_requests(self) -> bool:
+        return bool(self.running)
+
+    @property
     def sizes(self) -> list[int]:
         return [len(batch.inferences) for batch in self.batches]
 
@@ -168,7 +172,7 @@ class FakeInstance:
         self.granted.append((inference, count))
 
     def stop(self) -> None:
-        self.die("the model was unloaded")
+        self.die("the model was unloaded", is_lost=False)
 
     # What a test makes it do
 
@@ -195,12 +199,13 @@ class FakeInstance:
         self.is_lost = True
         self._events.on_unavailable(self)
 
-    def die(self, reason: str = "its process ended") -> None:
+    def die(self, reason: str = "its process ended", *, is_lost: bool = True) -> None:
         """End: open requests fail first, as the interface promises."""
         if not self._is_open:
             return
         self._is_open = False
         for batch in list(self.running):
+            batch.is_lost = is_lost
             self.fail(batch, reason)
         self._events.on_died(self, reason)
 
@@ -210,6 +215,7 @@ class FakeSupervisor:
 
     def __init__(self, check: Any = None, *, replaces: bool = False) -> None:
         self.check = check
+        self.retired: list[Any] = []
         self._replaces = replaces
 
     @property
@@ -221,6 +227,9 @@ class FakeSupervisor:
 
     def replaces(self, instance: Any, reason: str) -> bool:
         return self._replaces
+
+    def on_retired(self, instance: Any) -> None:
+        self.retired.append(instance)
 
 
 class SelectiveTracing:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_page.py PAGE RESULTS: runs a page's Python blocks, unchanged and in order, in one namespace.
+"""run_page.py RESULTS PAGE...: runs the Python blocks of pages, one namespace for each page.
 
 It takes a process of its own because blocks start servers, and one of them serves until Ctrl-C.
-RESULTS becomes a JSON object: for each block's line its error, or null.
+Blocks run as they stand, except that addresses with a default port get the port of this process.
+RESULTS becomes a JSON object: for each block, "PAGE:LINE", its error, or null.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 SERVE_TIMEOUT_S = 60.0
+DEFAULT_PORTS = {8000: "HTTP_PORT", 8001: "GRPC_PORT", 8002: "METRICS_PORT"}
 
 
 def stand_in_model(*inputs: np.ndarray, **named: np.ndarray) -> np.ndarray:
@@ -77,7 +80,7 @@ def run_block(text: str, name: str, namespace: dict[str, Any]) -> str | None:
     if "serve()" in text:
         watcher.start()
     try:
-        exec(compile(text, name, "exec"), namespace)
+        exec(compile(text, name, "exec", dont_inherit=True), namespace)
     except BaseException:  # noqa: BLE001  whatever a block raises is its result
         return traceback.format_exc()
     finally:
@@ -87,18 +90,29 @@ def run_block(text: str, name: str, namespace: dict[str, Any]) -> str | None:
     return None
 
 
+def on_our_ports(text: str) -> str:
+    for default, name in DEFAULT_PORTS.items():
+        port = os.environ[f"PYTRITON_TRITON_CONFIG_{name}"]
+        text = re.sub(rf"(localhost|127\.0\.0\.1):{default}\b", rf"\g<1>:{port}", text)
+    return text
+
+
 def main() -> None:
-    page, results_path = map(pathlib.Path, sys.argv[1:3])
+    results_path, *pages = map(pathlib.Path, sys.argv[1:])
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
     from tests.snippets import snippets  # noqa: PLC0415  needs the path above
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    provide_torch()
-    namespace: dict[str, Any] = {"__name__": "__main__", "model": stand_in_model}
-    results: dict[int, str | None] = {}
-    for block in snippets(page, "python"):
-        results[block.line] = run_block(block.text, str(block), namespace)
-        results_path.write_text(json.dumps(results))
+    results: dict[str, str | None] = {}
+    for page in pages:
+        blocks = snippets(page, "python")
+        if any("torch" in block.text for block in blocks):  # it takes two seconds to import
+            provide_torch()
+        namespace: dict[str, Any] = {"__name__": "__main__", "model": stand_in_model}
+        for block in blocks:
+            error = run_block(on_our_ports(block.text), str(block), namespace)
+            results[f"{page}:{block.line}"] = error
+            results_path.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

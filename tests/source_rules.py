@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 LEAVES = frozenset(
@@ -20,7 +21,9 @@ LEAVES = frozenset(
         "log_switches",
         "messages",
         "model_config",
+        "openai_routes",
         "protos",
+        "ray_options",
         "request_ids",
         "security",
         "triton_config",
@@ -32,25 +35,57 @@ BESIDE_THE_CHAIN = {
     "wire": LEAVES,
     "proxy": LEAVES,
     "decorators": LEAVES | {"proxy"},
-    "models": LEAVES | {"decorators"},
+    "models": LEAVES | {"decorators", "signatures", "backend"},
+    # Tensors of annotated functions, and how these are called.
+    "signatures": LEAVES | {"decorators", "proxy"},
     "client": LEAVES | {"wire"},
     # What a model.py sees, and the process that runs it: neither knows the server.
     "pb_utils": LEAVES,
     "python_backend": LEAVES | {"pb_utils", "transport"},
+    "native_backend": LEAVES | {"pb_utils", "python_backend", "transport"},
+    # A bound function in a worker: it is called as in the process that binds functions.
+    "function_worker": LEAVES
+    | {"backend", "decorators", "models", "python_backend", "proxy", "transport"},
+    "worker_process": LEAVES
+    | {"pb_utils", "python_backend", "native_backend", "function_worker", "transport"},
+    # Backends of ours, whose code is a model.py that the worker imports.
+    "framework_backends": LEAVES | {"pb_utils"},
+    # The library for programs in C: it has Python in it, and the C API around the engine.
+    "c_library": LEAVES
+    | {"native_backend", "inprocess", "wire", "executor", "engine", "repository", "server"},
     # Runs models by the server's own rules on configurations, requests and metrics.
-    "testing": LEAVES | {"pb_utils", "python_backend", "engine", "repository"},
+    "testing": LEAVES
+    | {"pb_utils", "python_backend", "engine", "repository"}
+    | {"backend", "client", "decorators", "models", "proxy", "triton"},
+    # Every run of pytest imports it: it imports what it needs when a test asks for a server.
+    "pytest_plugin": frozenset({"testing"}),
     "trace_summary": frozenset(),
+    # Instances on a Ray cluster: the process that starts their actors, and what the server knows.
+    "cluster": LEAVES | {"transport", "executor"},
+    # The load generator and what measures with it: a client of any server.
+    "perf": LEAVES | {"client", "wire", "plots"},
+    # Draws what it is given; the only package that knows matplotlib.
+    "plots": frozenset(),
     # The user's process talks to the server over a channel and does not load it.
     "server_link": LEAVES | {"transport", "backend"},
     "server_process": LEAVES | {"transport", "backend", "server_link"},
     "remote_triton": LEAVES | {"client", "transport", "backend", "server_link", "triton_base"},
-    "triton_base": LEAVES | {"backend", "decorators", "proxy"},
+    "triton_base": LEAVES | {"backend", "decorators", "models", "proxy"},
+    # The server in a program's own process, and tensors that it exchanges by DLPack.
+    "inprocess": LEAVES | {"pb_utils", "transport", "executor", "engine", "repository", "server"},
 }
 EXTRA = {
     "backend": frozenset({"decorators", "proxy"}),
-    "server": frozenset({"wire"}),
+    "server": frozenset({"wire", "cluster"}),
     "triton": frozenset(
-        {"client", "decorators", "proxy", "remote_triton", "server_process", "triton_base"}
+        {
+            "client",
+            "decorators",
+            "proxy",
+            "remote_triton",
+            "server_process",
+            "triton_base",
+        }
     ),
 }
 # The packages of the server, each with those of its own layer that it may import. What lies beside
@@ -65,14 +100,29 @@ SERVER_PACKAGES = {
     "http": frozenset({"api", "codec", "options", "process", "shared_memory", "tracing"}),
     "grpc": frozenset({"api", "options", "process", "shared_memory", "tracing"}),
     "metrics": frozenset({"api", "http", "options"}),
+    "page": frozenset({"api", "http", "metrics", "options", "process", "tracing"}),
+    "openai": frozenset({"api", "http"}),
     "cloud": frozenset({"api", "http", "options"}),
+    "access_log": frozenset({"api", "grpc", "http", "options"}),
     "frontend": frozenset(
-        {"api", "cloud", "codec", "grpc", "http", "options", "process", "shared_memory", "tracing"}
+        {
+            "access_log",
+            "api",
+            "cloud",
+            "codec",
+            "grpc",
+            "http",
+            "openai",
+            "options",
+            "process",
+            "shared_memory",
+            "tracing",
+        }
     ),
     "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),
 }
-TOP = frozenset({"", "__main__", "check"})
+TOP = frozenset({"", "__main__", "check", "commands"})
 
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "os.popen", "os.system"})
@@ -118,6 +168,20 @@ def allowed_imports(unit: str) -> frozenset[str] | None:
     return LEAVES.union(below, *(EXTRA.get(layer, frozenset()) for layer in below))
 
 
+@functools.lru_cache(maxsize=1)  # all rules are asked of one source after the other
+def syntax_tree(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def dotted_name(node: ast.AST) -> str:
+    """`a.b.c` for just that; empty for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := dotted_name(node.value)):
+        return f"{base}.{node.attr}"
+    return ""
+
+
 def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Each imported module, with its line; `from a import b` counts as `a.b`, which may be one."""
     for node in ast.walk(tree):
@@ -135,7 +199,7 @@ def upward_imports(module: str, source: str) -> list[str]:
     unit = unit_of(module)
     allowed = allowed_imports(unit)
     problems = []
-    for name, line in imported_modules(ast.parse(source)):
+    for name, line in imported_modules(syntax_tree(source)):
         if name.startswith("."):
             problems.append(f"{module}:{line} imports {name} relatively")
         elif name.split(".")[0] == "pytriton" and allowed is not None:
@@ -153,7 +217,7 @@ def sideways_imports(module: str, source: str) -> list[str]:
     allowed = SERVER_PACKAGES[parts[2]] | {parts[2]}
     return [
         f"{module}:{line} imports {name}, which server.{parts[2]} must not know"
-        for name, line in imported_modules(ast.parse(source))
+        for name, line in imported_modules(syntax_tree(source))
         if name.split(".")[:2] == ["pytriton", "server"] and name.split(".")[2] not in allowed
     ]
 
@@ -163,7 +227,7 @@ def hidden_imports(module: str, source: str) -> list[str]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     return [
         f"{module}:{line} imports {name} inside a function"
-        for function in ast.walk(ast.parse(source))
+        for function in ast.walk(syntax_tree(source))
         if isinstance(function, functions)
         for name, line in imported_modules(function)
         if name.split(".")[0] == "pytriton"
@@ -172,7 +236,7 @@ def hidden_imports(module: str, source: str) -> list[str]:
 
 def unsafe_uses(module: str, source: str) -> list[str]:
     """Ways for data to become code: unpickling, evaluating, and shells."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     problems = [
         f"{module}:{line} imports {name}"
         for name, line in imported_modules(tree)
@@ -181,8 +245,8 @@ def unsafe_uses(module: str, source: str) -> list[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        if ast.unparse(node.func) in UNSAFE_CALLS:
-            problems.append(f"{module}:{node.lineno} calls {ast.unparse(node.func)}")
+        if (called := dotted_name(node.func)) in UNSAFE_CALLS:
+            problems.append(f"{module}:{node.lineno} calls {called}")
         for keyword in node.keywords:
             is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
             if keyword.arg == "shell" and not is_false:
@@ -193,9 +257,9 @@ def unsafe_uses(module: str, source: str) -> list[str]:
 def linux_only_at_import(module: str, source: str) -> list[str]:
     """Linux-only names that are looked up when the module is imported and not behind a guard."""
     problems = []
-    for node in _run_at_import(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in LINUX_ONLY:
-            problems.append(f"{module}:{node.lineno} uses {ast.unparse(node)} at import")
+    for node in _run_at_import(syntax_tree(source)):
+        if (used := dotted_name(node)) in LINUX_ONLY:
+            problems.append(f"{module}:{node.lineno} uses {used} at import")
         elif isinstance(node, ast.ImportFrom):
             problems += [
                 f"{module}:{node.lineno} imports {node.module}.{alias.name}"

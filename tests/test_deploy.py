@@ -14,10 +14,12 @@ from pytriton.engine.config import config_from_text, normalise_config, validate_
 from pytriton.engine.latency.latencies import Latencies, LatencyPlan
 from pytriton.engine.stats import ModelStatistics
 from pytriton.server.command.parser import parse
+from pytriton.server.metrics.cluster import cluster_families
 from pytriton.server.metrics.gpus import GpuReading
 from pytriton.server.metrics.page import MetricsPage, server_family_names
 from pytriton.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.fakes import model_spec
+from tests.server.cluster_fakes import FakeInstance, actor, cluster, model
 from tests.snippets import snippets
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
@@ -44,7 +46,10 @@ def shown() -> str:
     texts = page.begin()
     texts.add(FakeModel(plan, name="plain"))
     texts.add(FakeModel(plan, name="caching", response_cache=True))
-    return b"".join(page.finish(texts, (), [GpuReading("GPU", 1.0, 1, 1, 1.0, 1.0, 1.0)])).decode()
+    models = [model("Add", FakeInstance("Add_0_0", "alpha", 7))]
+    families = cluster_families(cluster(actor("Add_0_1")), models)
+    gpus = [GpuReading("GPU", 1.0, 1, 1, 1.0, 1.0, 1.0)]
+    return b"".join(page.finish(texts, families, gpus)).decode()
 
 
 SHOWN = shown()
@@ -61,7 +66,7 @@ def expressions() -> list[str]:
 
 def test_all_expressions_are_found():
     assert len(expressions()) > 35
-    assert ALERTS.count("expr:") == ALERTS.count("alert:") == 8
+    assert ALERTS.count("expr:") == ALERTS.count("alert:") == 10
     assert DASHBOARD["templating"]["list"][1]["query"]["query"].startswith("label_values(nv_")
 
 

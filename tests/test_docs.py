@@ -12,9 +12,13 @@ import pytest
 from tests.snippets import run_python_blocks, snippets
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
-FOLDERS = (".", "docs", "examples", "examples/*", "examples/*/*", "benchmarks")
+FOLDERS = (".", "docs", "docs/*", "examples", "examples/*", "examples/*/*", "benchmarks")
 PAGES = sorted(page for folder in FOLDERS for page in REPOSITORY.glob(f"{folder}/*.md"))
 PAGES_WITH_PYTHON = [page for page in PAGES if snippets(page, "python")]
+GROUPS = (
+    REPOSITORY / "docs/guides",
+    REPOSITORY / "docs/migration",
+)  # short pages, one process each
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#\s]+)[^)]*\)")
 SCRIPT = re.compile(r"(?<![\w/.-])(?:scripts|\.ci|examples|benchmarks)/[\w./-]*\w")
 
@@ -23,24 +27,31 @@ def name_of(page: pathlib.Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=name_of)
-def test_every_python_block_of_a_page_runs(page, tmp_path):
-    outcomes = run_python_blocks(page, tmp_path / "results")
+def pages_by_process() -> list[list[pathlib.Path]]:
+    alone = [[page] for page in PAGES_WITH_PYTHON if page.parent not in GROUPS]
+    groups = [[page for page in PAGES_WITH_PYTHON if page.parent == group] for group in GROUPS]
+    return [*alone, *filter(None, groups)]
 
-    assert len(outcomes) == len(snippets(page, "python"))
-    assert [error for error in outcomes.values() if error is not None] == []
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("pages", pages_by_process(), ids=lambda pages: name_of(pages[0]))
+def test_every_python_block_of_a_page_runs(pages, tmp_path):
+    outcomes = run_python_blocks(tmp_path / "results", *pages)
+
+    assert len(outcomes) == sum(len(snippets(page, "python")) for page in pages)
+    assert {block: error for block, error in outcomes.items() if error is not None} == {}
 
 
 def test_readme_is_among_the_pages_that_run():
     assert REPOSITORY / "README.md" in PAGES_WITH_PYTHON
 
 
-def test_readme_lists_every_document():
-    text = (REPOSITORY / "README.md").read_text()
-    listed = set(re.findall(r"^- \[(docs/\w+\.md)\]", text, re.MULTILINE))
+def test_site_lists_every_document():
+    navigation = (REPOSITORY / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    listed = re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", navigation, re.MULTILINE)
+    documents = [path.relative_to(REPOSITORY / "docs") for path in REPOSITORY.glob("docs/**/*.md")]
 
-    assert listed == {name_of(page) for page in (REPOSITORY / "docs").glob("*.md")}
+    assert {str(document) for document in documents} - set(listed) == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -53,7 +64,9 @@ def test_links_of_a_page_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_that_a_page_names_exist(page):
-    named = set(SCRIPT.findall(page.read_text()))
+    text = page.read_text()
+    made = set(re.findall(r" -o (\S+)", text))  # what a command of the page compiles
+    named = set(SCRIPT.findall(text)) - made
 
     assert [path for path in sorted(named) if not (REPOSITORY / path).exists()] == []
 
@@ -78,7 +91,7 @@ def test_changelog_begins_with_the_next_or_the_current_version():
     assert newest[1] in ("Unreleased", version[1])
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/internals.md"])
 def test_page_names_only_files_that_exist(page):
     tops = (REPOSITORY, REPOSITORY / "src/pytriton")
     named = set(re.findall(r"`((?:\w+/)+\w+\.\w+)`", (REPOSITORY / page).read_text()))
@@ -89,8 +102,9 @@ def test_page_names_only_files_that_exist(page):
     assert missing == []
 
 
-def test_architecture_names_every_package():
-    text = (REPOSITORY / "docs/architecture.md").read_text()
+def test_architecture_and_internals_name_every_package():
+    pages = ("docs/architecture.md", "docs/internals.md")
+    text = "".join((REPOSITORY / page).read_text() for page in pages)
     source = REPOSITORY / "src/pytriton"
     packages = [path.parent.relative_to(source) for path in source.glob("**/__init__.py")]
     named = {part for span in re.findall(r"`([\w/.]+)`", text) for part in span.split("/")}

@@ -22,6 +22,13 @@ def test_default_restricts_the_default_endpoints_with_a_random_token(monkeypatch
     assert config.restricted_endpoints is not DEFAULT_PROTECTED_ENDPOINTS
 
 
+def test_random_token_does_not_read_as_an_option_of_a_command(monkeypatch):
+    tokens = iter(["-first", "--second", "third-"])
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda size: next(tokens))
+
+    assert TritonSecurityConfig().access_token == "third-"
+
+
 def test_two_configs_have_different_tokens():
     assert TritonSecurityConfig().access_token != TritonSecurityConfig().access_token
 

@@ -25,7 +25,7 @@ def _set(monkeypatch, **values):
 def test_config_has_fields_that_are_none():
     values = TritonConfig().to_dict()
 
-    assert len(values) == 56
+    assert len(values) == 69
     assert set(values.values()) == {None}
 
 
@@ -152,6 +152,12 @@ def test_from_env_knows_the_names_that_guides_show(monkeypatch):
     assert config.cache_config == ["local,size=1024"]
 
 
+def test_from_env_keeps_the_address_of_an_archive(monkeypatch):
+    monkeypatch.setenv("PYTRITON_TRITON_CONFIG_RAY_WORKING_DIR", "s3://bucket/code.zip")
+
+    assert TritonConfig.from_env().ray_working_dir == "s3://bucket/code.zip"
+
+
 def test_from_env_warns_of_variables_that_are_no_field(monkeypatch, caplog):
     _set(monkeypatch, HTTP_PORT_0="1")
 
@@ -178,3 +184,8 @@ def test_resolved_checks_the_whole(monkeypatch):
 
     with pytest.raises(PyTritonValidationError, match="has to be allowed"):
         TritonConfig.resolved(TritonConfig(allow_grpc=False))
+
+
+def test_resolved_refuses_what_is_no_configuration():
+    with pytest.raises(PyTritonValidationError, match="config: expected a TritonConfig, got"):
+        TritonConfig.resolved({"http_port": 1})

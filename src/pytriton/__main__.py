@@ -1,27 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pytriton` and `python -m pytriton`: checks of this machine, and summaries of traces."""
+"""`pytriton` and `python -m pytriton`: runs the command that is named first."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import io
-import json
-import os
-import pathlib
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 
-from pytriton.check.command import COMMANDS, run_command
-from pytriton.check.packages import PACKAGE, version_of
-from pytriton.trace_summary import command as trace_command
+import pytriton
+from pytriton.commands.output import OutputError, accept_any_name, complain, show
+from pytriton.commands.table import DEFAULT, help_text, module_of, row_of, unknown_text
 
-_WARNING = (
-    "The report shows paths, versions and settings of this machine: look at it before you pass it "
-    "on, as it may contain sensitive information."
-)
+_FAILED, _WRONG_OPTIONS = 1, 2
 _INTERRUPTED = 130  # the exit code in a shell of a program that Ctrl-C ended
 
 
@@ -32,99 +21,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: command line without the program's name; by default that of this process.
 
     Returns:
-        The exit code: 0 if everything works, 1 if something does not, 130 after Ctrl-C.
+        The exit code: 0 if it worked, 1 if it did not, 2 if the command line is wrong, 130 after
+        Ctrl-C. Commands may have others, which their help names.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be in any encoding
-    if given[:1] == [trace_command.NAME]:
-        return trace_command.run(given[1:], _show, _complain)
-    options = _parser().parse_args(given)
+    accept_any_name()
     try:
-        if not options.json:
-            _show(_WARNING)
-        with _ended_in_order():
-            outcome = run_command(
-                options.command,
-                options.workspace,
-                packs=options.zip,
-                show=_show_nothing if options.json else _show,
-            )
-        _show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
+        return _run(given)
     except KeyboardInterrupt:
-        print("Interrupted", file=sys.stderr)  # noqa: T201
+        complain("Interrupted")
         return _INTERRUPTED
-    except FileExistsError as error:
-        print(f"Workspace {error.filename} exists, expected a new folder", file=sys.stderr)  # noqa: T201
-        return 1
-    except OSError as error:
-        print(f"The report cannot be written: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0 if outcome.is_ok else 1
+    except OutputError as error:
+        complain(f"The output cannot be written: {error}")
+        return _FAILED
 
 
-@contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM also stop running servers, as Ctrl-C does, and not only this process."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)  # the exit code in a shell after a signal
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _parser() -> argparse.ArgumentParser:
-    helps = {name: command.help for name, command in COMMANDS.items()}
-    helps[f"{trace_command.NAME} FILE"] = trace_command.HELP
-    commands = "\n".join(f"  {name:<24}{text}" for name, text in helps.items())
-    parser = argparse.ArgumentParser(
-        prog="pytriton",
-        description="Find out whether serving models works on this machine.",
-        epilog=f"commands:\n{commands}\n\nexit code: 0 where everything works, 1 otherwise, "
-        "130 after Ctrl-C",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "command", nargs="?", choices=COMMANDS, default="check", metavar="COMMAND", help="see below"
-    )
-    parser.add_argument(
-        "-w",
-        "--workspace",
-        type=pathlib.Path,
-        help="folder for report and logs, which must not exist; default is a temporary one",
-    )
-    parser.add_argument(
-        "--zip",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="pack the workspace, beside it; of a temporary one only that stays",
-    )
-    parser.add_argument("--version", action="version", version=f"{PACKAGE} {version_of(PACKAGE)}")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    return parser
-
-
-def _show(text: str) -> None:
-    try:
-        print(text, flush=True)  # noqa: T201  the output of the command
-    except OSError as error:
-        # Otherwise Python would try to write the rest at its exit, and print an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A reader such as `head` may stop early; the report file and the exit code are complete.
-        if not isinstance(error, BrokenPipeError):  # the disk is full
-            raise
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
-
-
-def _show_nothing(text: str) -> None:
-    """Print nothing: with JSON, everything is printed at the end."""
+def _run(given: list[str]) -> int:
+    if given[:1] == ["help"] and len(given) > 1:
+        given = [given[1], "--help"]
+    if given[:1] in (["-h"], ["--help"], ["help"]):
+        show(help_text())
+        return 0
+    if given[:1] == ["--version"]:
+        show(f"pytriton {pytriton.__version__}")
+        return 0
+    # Options before the name of a command belong to the checks.
+    name = given[0] if given and not given[0].startswith("-") else DEFAULT
+    row = row_of(name)
+    if row is None:
+        complain(unknown_text(name))
+        return _WRONG_OPTIONS
+    return module_of(row).run(given if row.passes_name else given[1:], show, complain)
 
 
 if __name__ == "__main__":

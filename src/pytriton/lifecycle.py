@@ -21,10 +21,10 @@ class TritonLifecyclePolicy:
     local_model_store: bool = False
 
 
-DefaultTritonLifecyclePolicy = TritonLifecyclePolicy()
+DefaultTritonLifecyclePolicy: TritonLifecyclePolicy = TritonLifecyclePolicy()
 
 # Vertex AI checks the health of a container before a model could be sent to it. Users import the
 # name with this spelling.
-VertextAILifecyclePolicy = TritonLifecyclePolicy(
+VertextAILifecyclePolicy: TritonLifecyclePolicy = TritonLifecyclePolicy(
     launch_triton_on_startup=False, local_model_store=True
 )

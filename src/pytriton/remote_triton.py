@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytriton.triton_base import ModelServer
     from pytriton.utils.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class RemoteTriton(TritonBase):
     Raises:
         PyTritonValidationError: The address is not an address of this machine.
 
-    Example:
+    Examples:
         >>> with RemoteTriton(url="localhost") as triton:
         ...     triton.bind("Identity", lambda requests: requests, inputs, outputs)
         ...     triton.serve()
@@ -90,8 +91,8 @@ class RemoteTriton(TritonBase):
         with self._lock:
             if self._is_connected:
                 return
+            self._stop_requested.clear()  # first: another stop may come during the wait
             self._wait_for_stop()
-            self._stop_requested.clear()
             deadline_s = time.monotonic() + DEFAULT_TRITON_STARTUP_TIMEOUT_S
             while not self._is_connected:
                 try:
@@ -128,6 +129,8 @@ class RemoteTriton(TritonBase):
             limit_s = max(_RETRY_S, deadline_s - time.monotonic())
             self._ports = link.open(Join(self._access_token or ""), limit_s)
             self._link = self._model_server = link
+            if link.has_ended:  # before `_on_end` knew that it is ours
+                raise NoServerError("the server ended")  # noqa: TRY301
             self._serve_models()
         except BaseException:
             self._link = self._model_server = None
@@ -148,9 +151,10 @@ class RemoteTriton(TritonBase):
             link = self._link
         return self._stop(link)
 
-    def _stop(self, link: ServerLink | None) -> bool:
+    def _stop(self, server: ModelServer | None) -> bool:
         with self._lock:
-            if link is None or self._link is not link:
+            link = self._link
+            if link is None or server is not link:
                 return False  # it was already stopped, and there may be a new one
             self._link = self._model_server = None
             self._is_connected = False

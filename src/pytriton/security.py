@@ -9,6 +9,7 @@ import secrets
 from pytriton.exceptions import PyTritonValidationError
 
 TRITON_ACCESS_HEADER = "triton-access-token"
+TOKEN_VARIABLE = "TRITON_ACCESS_TOKEN"  # noqa: S105  the variable where commands find it
 
 VALID_TRITON_ENDPOINTS = {
     "health",
@@ -62,7 +63,7 @@ class TritonSecurityConfig:
         if not self.restricted_endpoints:
             return
         if self.access_token is None:
-            self.access_token = secrets.token_urlsafe(_TOKEN_BYTES)
+            self.access_token = _random_token()
         elif not self.access_token:
             raise PyTritonValidationError("Expected a non-empty access token, got an empty string")
 
@@ -72,3 +73,9 @@ class TritonSecurityConfig:
             return None
         endpoints = ",".join(self.restricted_endpoints)
         return f"{endpoints}:{TRITON_ACCESS_HEADER}={self.access_token}"
+
+
+def _random_token() -> str:
+    """Returns a token that a command takes as a value: with a dash first, it reads as an option."""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    return _random_token() if token.startswith("-") else token

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
-    from pytriton.backend.bound_model import BoundModel
+    from pytriton.backend.any_model import AnyModel
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ServerLink:
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
         self._process = os.getpid()
-        self.has_ended = False
+        self.has_ended: bool = False
 
     def open(self, message: Start | Join, timeout_s: float) -> Started:
         """Start the receiving thread, send the first message, and wait for the reply.
@@ -65,28 +65,31 @@ class ServerLink:
             raise _error_of(answer)
         return answer
 
-    def bind(
-        self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
-    ) -> None:
+    def bind(self, model: AnyModel, on_unrecoverable: Callable[[], None], timeout_s: float) -> None:
         """Serve a model; returns when it is ready."""
         message = model.message()
         sockets, concurrency = model.open_instances(on_unrecoverable)
         call = next(self._calls)
         try:
             self._send(
-                Bind(call, message, model.version, concurrency, model.initial_states()),
+                Bind(call, message, model.version, concurrency, model.initial_states(), model.ray),
                 [sock.fileno() for sock in sockets],
             )
         finally:
             for sock in sockets:
                 sock.close()
-        self._wait_for(call, f"loading of model {model.name}", timeout_s)
+        try:
+            self._wait_for(call, f"loading of model {model.name}", timeout_s)
+        except (TimeoutError, KeyboardInterrupt):
+            with contextlib.suppress(PyTritonRuntimeError):  # the server has ended
+                self._send_unbind(model)  # else it is served some time, though this has failed
+            raise
 
-    def unbind(self, model: BoundModel, timeout_s: float) -> None:
+    def unbind(self, model: AnyModel, timeout_s: float) -> None:
         """Remove a model from the server."""
         self._wait_for(self._send_unbind(model), f"unloading of model {model.name}", timeout_s)
 
-    def unbind_all(self, models: Iterable[BoundModel], timeout_s: float) -> None:
+    def unbind_all(self, models: Iterable[AnyModel], timeout_s: float) -> None:
         """Remove models, all at the same time; `close` removes those that fail."""
         end = time.monotonic() + timeout_s
         calls = {}
@@ -101,7 +104,7 @@ class ServerLink:
             except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  there are only a few models
                 logger.debug("%s failed: %s", what, error)
 
-    def _send_unbind(self, model: BoundModel) -> int:
+    def _send_unbind(self, model: AnyModel) -> int:
         call = next(self._calls)
         self._send(Unbind(call, model.name, model.version))
         return call

@@ -13,7 +13,6 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from pytriton.announcement import Addresses, ways_to_end
-from pytriton.backend.bound_model import BoundModel
 from pytriton.command_line import TritonServerConfig
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
@@ -40,7 +39,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytriton.backend.any_model import AnyModel
     from pytriton.transport.control import Started
+    from pytriton.triton_base import ModelServer
     from pytriton.utils.workspace import Workspace
 
 __all__ = [
@@ -96,7 +97,7 @@ class Triton(TritonBase):
         triton_lifecycle_policy: when the server starts.
         security_config: endpoints that need a token; by default the administrative ones.
 
-    Example:
+    Examples:
         >>> with Triton() as triton:
         ...     triton.bind("Identity", lambda requests: requests, inputs, outputs)
         ...     triton.serve()
@@ -137,17 +138,19 @@ class Triton(TritonBase):
                 try:
                     self._start_server()
                 except PyTritonRuntimeError as error:
-                    hint = _port_hint(error.message)
-                    if not hint:
+                    service = _PORT_IN_USE.match(error.message)
+                    if service is None:
                         raise
+                    hint = self._port_hint(f"{service[1].lower()}_port")
                     raise PyTritonRuntimeError(f"{error.message.strip()}. {hint}") from None
             self.connect()
 
     def _stop_dead_server(self) -> None:
         """Cleans up after a server that died, if its monitoring thread has not done so yet."""
-        with self._lock:
+        with self._lock:  # a model that is being bound is not alive yet
             server = self._triton_server
-        if server is not None and not server.is_alive():
+            is_dead = not self.is_alive()  # its models often end before the end of it is heard
+        if is_dead:
             self._stop(server)
 
     def connect(self) -> None:
@@ -181,9 +184,10 @@ class Triton(TritonBase):
             server = self._triton_server
         return self._stop(server)
 
-    def _stop(self, server: ServerProcess | None) -> bool:
+    def _stop(self, server: ModelServer | None) -> bool:
         with self._lock:
-            if server is None or self._model_server is not server:
+            process = self._triton_server
+            if process is None or server is not process or self._model_server is not process:
                 return False  # it was already stopped, and another one may be running
             self._model_server = None
             self._is_connected = False
@@ -191,7 +195,7 @@ class Triton(TritonBase):
         with self._finishing_stop():
             atexit.unregister(self.stop)  # it would keep this object and its models alive
             logger.debug("stopping the server")
-            server.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
+            process.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
         if self._config.log_verbose:
             self._warn_of_verbose_log()
         return True
@@ -259,7 +263,7 @@ class Triton(TritonBase):
     def _trace_config(self) -> Sequence[str]:
         return self._config.trace_config or ()
 
-    def _record_model(self, model: BoundModel) -> None:
+    def _record_model(self, model: AnyModel) -> None:
         if not self._policy.local_model_store or self._workspace is None:
             return
         folder = self._workspace.model_store_path / model.name
@@ -286,12 +290,31 @@ class Triton(TritonBase):
             logger.info("  Inference:      `POST %s/infer`", url)
         logger.info("(To quit: %s)", ways_to_end())
 
+    @property
+    def addresses(self) -> Addresses:
+        """The addresses for clients on this machine; empty for a protocol that is not served.
+
+        While the server runs, they have the ports that the system chose for ports that are 0.
+        """
+        return self._addresses()
+
     def _addresses(self) -> Addresses:
         config = self._config
+        metrics = "" if config.allow_metrics is False else get_endpoint(config, "metrics")
         return Addresses(
             "" if config.allow_http is False else get_endpoint(config, "http"),
             "" if config.allow_grpc is False else get_endpoint(config, "grpc"),
-            "" if config.allow_metrics is False else get_endpoint(config, "metrics"),
+            metrics,
+            f"{metrics}/" if metrics and config.allow_page is not False else "",
+        )
+
+    @staticmethod
+    def _port_hint(field: str) -> str:
+        """Returns advice for a port that is in use."""
+        return (
+            "Stop the program that uses it, or choose another port with "
+            f"TritonConfig({field}=...) or the environment variable "
+            f"{ENVIRONMENT_PREFIX}{field.upper()}; 0 takes a free one."
         )
 
     @staticmethod
@@ -300,18 +323,6 @@ class Triton(TritonBase):
             "Triton Inference Server is running with enabled verbose logs. "
             "It may affect inference performance."
         )
-
-
-def _port_hint(error: str) -> str:
-    """Returns advice if a port is in use; empty for other errors."""
-    service = _PORT_IN_USE.match(error)
-    if service is None:
-        return ""
-    field = f"{service[1].lower()}_port"
-    return (
-        f"Stop the program that uses it, or choose another port with TritonConfig({field}=...) or "
-        f"the environment variable {ENVIRONMENT_PREFIX}{field.upper()}; 0 takes a free one."
-    )
 
 
 def _default_policy(config: TritonConfig | None) -> TritonLifecyclePolicy:

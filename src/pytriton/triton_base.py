@@ -9,10 +9,17 @@ import pathlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from pytriton.announcement import Addresses, announcement, say
-from pytriton.backend.bound_model import BoundModel
+from pytriton.announcement import (
+    Addresses,
+    Announced,
+    announcement,
+    say,
+    says_in_colour,
+    slow_end_is_told,
+)
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
+from pytriton.models.binding import BindArguments, make_model
 from pytriton.proxy.telemetry import trace_with
 from pytriton.request_ids import add_to_log_records
 from pytriton.utils.workspace import Workspace
@@ -21,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
+    from pytriton.backend.any_model import AnyModel
     from pytriton.backend.bound_model import InferFunc
-    from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.model_config import ModelConfig, Ray, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +42,10 @@ INSTANCE_END_TIMEOUT_S = 2.0
 class ModelServer(Protocol):
     """A server that models are bound to."""
 
-    def bind(
-        self, model: BoundModel, on_unrecoverable: Callable[[], None], timeout_s: float
-    ) -> None:
+    def bind(self, model: AnyModel, on_unrecoverable: Callable[[], None], timeout_s: float) -> None:
         """Serve a model; returns when it is ready."""
 
-    def unbind(self, model: BoundModel, timeout_s: float) -> None:
+    def unbind(self, model: AnyModel, timeout_s: float) -> None:
         """Remove a model from the server."""
 
 
@@ -54,7 +60,7 @@ class TritonBase:
         add_to_log_records()
         self._model_server: ModelServer | None = None  # None while there is no server to bind to
         self._context = TritonContext()
-        self._models: dict[tuple[str, int], BoundModel] = {}
+        self._models: dict[tuple[str, int], AnyModel] = {}
         self._unserved: set[tuple[str, int]] = set()  # bound before the last stop
         self._is_connected = False
         self._lock = threading.RLock()
@@ -64,48 +70,67 @@ class TritonBase:
 
     def bind(
         self,
-        model_name: str,
-        infer_func: InferFunc | Sequence[InferFunc],
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        model_version: int = 1,
+        model_name: str | InferFunc,
+        infer_func: str | InferFunc | Sequence[InferFunc] | None = None,
+        inputs: Sequence[Tensor] | None = None,
+        outputs: Sequence[Tensor] | None = None,
+        model_version: int | None = None,
         config: ModelConfig | None = None,
-        strict: bool = False,
+        strict: bool | None = None,
         trace_config: list[str] | None = None,
+        *,
+        instances: Ray | None = None,
     ) -> None:
         """Serve a Python callable as a model.
 
         Before the server is started, the model is only recorded. If the server is running, the
         model is ready when this returns.
 
+        If inputs or outputs are left out, the type annotations of the callable say them. It then
+        takes a value for each input instead of a list of requests: one request at a time without
+        `config`, and whole batches with `ModelConfig(max_batch_size=...)`.
+
         Args:
-            model_name: name of the model: letters, digits, dots, underscores and dashes.
+            model_name: name of the model: letters, digits, dots, underscores and dashes. An
+                annotated callable may be given alone: the model has its name.
             infer_func: callable that takes a list of requests, or a list of such callables, each an
-                instance of the model.
+                instance of the model. Of an annotated class, objects are made. With `instances`,
+                a function that others can import, or its name `module:function`; also a class,
+                or a factory: a function without arguments, called once in each instance, which
+                returns the callable.
             inputs: inputs of the model; unnamed ones are called INPUT_1, INPUT_2 and so on.
             outputs: outputs of the model; unnamed ones are called OUTPUT_1, OUTPUT_2 and so on.
-            model_version: version of the model.
-            config: batching and other settings; default is `ModelConfig()`.
-            strict: whether outputs must have the declared names, types and shapes.
+            model_version: version of the model; default is 1, or the one that `@model` declares.
+            config: batching and other settings; default is `ModelConfig()`, for an annotated
+                callable what `@model` declares, or no batching.
+            strict: whether outputs must have the declared names, types and shapes; default is
+                False, or what `@model` declares.
             trace_config: settings for tracing; default are those of the server. With
                 `mode=opentelemetry`, a tracer is created for this process, unless it has one.
+            instances: where instances run; default is this process, one for each callable, or what
+                `@model` declares. `Ray(...)` runs them as actors of a Ray cluster.
 
         Raises:
             ImportError: OpenTelemetry is configured but not installed.
             ValueError: OpenTelemetry is configured without a URL for its spans.
-            PyTritonValidationError: An argument is wrong.
+            PyTritonValidationError: An argument is wrong, annotations do not say the tensors, or
+                instances need Ray, which is not installed.
             PyTritonBadParameterError: A value of `config` is out of range.
             PyTritonInvalidOperationError: The model is already bound.
+            PyTritonRuntimeError: The server cannot start its instances, for example because no node
+                of the cluster has room, or because the function raised an error there.
         """
-        model = BoundModel(
-            model_name, infer_func, inputs, outputs, model_version, config, strict=strict
+        model = make_model(
+            BindArguments(
+                model_name, infer_func, inputs, outputs, model_version, config, strict, instances
+            )
         )
         trace_with(trace_config or self._trace_config())
         with self._lock:
             if model.key in self._models and model.key not in self._unserved:
                 raise PyTritonInvalidOperationError(
                     "Cannot add model with the same name twice. "
-                    f"Model {model_name} version {model_version} is bound already."
+                    f"Model {model.name} version {model.version} is bound already."
                 )
             self._unserved.discard(model.key)
             self._models[model.key] = model
@@ -155,7 +180,7 @@ class TritonBase:
         """Returns the trace settings of the server, if they are known here."""
         return ()
 
-    def _record_model(self, model: BoundModel) -> None:
+    def _record_model(self, model: AnyModel) -> None:
         """Called when a model is bound; subclasses may write files for it."""
 
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
@@ -175,13 +200,18 @@ class TritonBase:
         except KeyboardInterrupt:
             logger.info("SIGINT received, exiting")
         finally:
-            self.stop()
+            with slow_end_is_told():
+                self.stop()
 
     def _announce(self) -> None:
         if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
             return  # the log shows them
-        models = [model.config for model in list(self._models.values())]
-        say(announcement(self._addresses(), models))
+        say(self._announcement())
+
+    def _announcement(self) -> list[str]:
+        """Returns the lines that say what is served and where."""
+        models = [Announced(model.config, model.examples) for model in list(self._models.values())]
+        return announcement(self._addresses(), models, colours=says_in_colour())
 
     def _addresses(self) -> Addresses:
         """Returns the addresses of the server; see the subclasses."""
@@ -204,19 +234,27 @@ class TritonBase:
         """Stop serving; see the subclasses."""
         raise NotImplementedError
 
+    def _stop(self, server: ModelServer | None) -> bool:
+        """Stops serving if this is still the current server; see the subclasses."""
+        raise NotImplementedError
+
     def is_alive(self) -> bool:
         """Whether everything runs; see the subclasses."""
         raise NotImplementedError
 
-    def _serve_model(self, model: BoundModel) -> None:
-        assert self._model_server is not None
+    def _serve_model(self, model: AnyModel) -> None:
+        server = self._model_server
+        assert server is not None
         model.prepare(self._context)
-        self._model_server.bind(model, self._on_unrecoverable, MODEL_TIMEOUT_S)
+        # The server gives up after this time, with the reason.
+        timeout_s = MODEL_TIMEOUT_S + model.start_timeout_s
+        server.bind(model, lambda: self._on_unrecoverable(server), timeout_s)
 
-    def _remove_model(self, model: BoundModel) -> None:
+    def _remove_model(self, model: AnyModel) -> None:
         assert self._model_server is not None
         self._model_server.unbind(model, MODEL_TIMEOUT_S)
         model.close(INSTANCE_END_TIMEOUT_S)
+        model.leave(self._context)
 
     def _serve_models(self) -> None:
         for model in self._models.values():
@@ -230,7 +268,7 @@ class TritonBase:
 
     def _wait_for_stop(self) -> None:
         """Waits for a stop in progress, which otherwise would also stop what is started next."""
-        self._stop_finished.wait(MODEL_TIMEOUT_S)
+        self._stop_finished.wait()  # no limit is needed: each of its parts has one
         self._stopped.clear()
 
     @contextlib.contextmanager
@@ -251,6 +289,9 @@ class TritonBase:
             self._workspace.clean()
         self._stopped.set()
 
-    def _on_unrecoverable(self) -> None:
-        # A new thread, because this is called in the thread of an instance, which stop() waits for.
-        threading.Thread(target=self.stop, name="pytriton-stop", daemon=True).start()
+    def _on_unrecoverable(self, server: ModelServer) -> None:
+        """Stops serving; does nothing if the models are served by another server by now."""
+        # A new thread, because this is called in the thread of an instance, which a stop waits for.
+        threading.Thread(
+            target=self._stop, args=(server,), name="pytriton-stop", daemon=True
+        ).start()

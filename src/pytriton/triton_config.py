@@ -42,6 +42,9 @@ class TritonConfig:
         log_verbose: level of verbose logging; 0 is off.
         log_file: file for the server's log.
         log_format: start of its lines, default or ISO8601, or json; default is default.
+        access_log: file for a line about each request, `-` for standard output; default is none.
+        access_log_format: plain or json; default is plain.
+        access_log_health: whether questions about health have lines there; default True.
         exit_timeout_secs: seconds to wait for open requests when the server stops; default 30.
         exit_on_error: whether an error at start ends the server; default True.
         strict_readiness: whether the server is ready only while all its models are; default True.
@@ -78,6 +81,8 @@ class TritonConfig:
         metrics_interval_ms: milliseconds between two collections; default 2000.
         metrics_port: port for metrics; default 8002.
         metrics_address: address to listen on for metrics; default is the HTTP address.
+        allow_page: whether the page is served on the metrics port; default True.
+        page_token: what the log and the actions on the page need; default is the access token.
         allow_sagemaker: whether SageMaker requests are served; default False.
         sagemaker_port: port for SageMaker; default 8080.
         sagemaker_safe_port_range: range that the other ports must be in with SageMaker.
@@ -91,6 +96,10 @@ class TritonConfig:
         cache_config: settings `<cache>,<setting>=<value>` of the response caches.
         cache_directory: folder with cache implementations.
         buffer_manager_thread_count: threads that copy tensors; default 0.
+        backend_directory: folder that has a folder for each backend; default is
+            /opt/tritonserver/backends. `~` in it is the user's home.
+        backend_config: settings `<backend>,<setting>=<value>` of one backend, or
+            `<setting>=<value>` of all.
         rate_limit: off or execution_count; with the latter, an instance runs when the resources
             that it needs are free; default off.
         rate_limit_resource: amounts `<name>:<count>[:<device>]` of these resources.
@@ -98,6 +107,17 @@ class TritonConfig:
             default depends on the cores: 0 for up to four, else a quarter of them, from 2 to 8.
         allow_client_shm: whether clients may register shared memory; default True. The group
             `shared-memory` of endpoints is restricted by default.
+        executor: ray or local, where models of `model_repository` run if their configurations do
+            not say it; default is local.
+        ray_address: address of the Ray cluster; default is that of the variable RAY_ADDRESS, or the
+            cluster that this machine is part of.
+        ray_instance_address: name or IP address of this machine for the actors, which connect to
+            it; default is the one that Ray uses.
+        ray_instance_port: port for the connections of actors; default is a free one.
+        ray_working_dir: folder with modules that models import, which Ray copies to all nodes, or
+            the address of a ZIP archive that Ray fetches.
+        ray_start_timeout: maximum seconds until an actor runs, for models of `model_repository`
+            that do not say it; default 120.
         response_cache_byte_size: size of the local response cache, the same as
             `cache_config=["local,size=<bytes>"]`; not a field.
 
@@ -111,6 +131,9 @@ class TritonConfig:
     log_verbose: int | None = None
     log_file: pathlib.Path | None = None
     log_format: str | None = None
+    access_log: pathlib.Path | None = None
+    access_log_format: str | None = None
+    access_log_health: bool | None = None
     exit_timeout_secs: int | None = None
     exit_on_error: bool | None = None
     strict_readiness: bool | None = None
@@ -145,6 +168,8 @@ class TritonConfig:
     metrics_interval_ms: int | None = None
     metrics_port: int | None = None
     metrics_address: str | None = None
+    allow_page: bool | None = None
+    page_token: str | None = dataclasses.field(default=None, repr=False)
     allow_sagemaker: bool | None = None
     sagemaker_port: int | None = None
     sagemaker_safe_port_range: str | None = None
@@ -158,10 +183,18 @@ class TritonConfig:
     cache_config: list[str] | None = None
     cache_directory: str | None = None
     buffer_manager_thread_count: int | None = None
+    backend_directory: pathlib.Path | None = None
+    backend_config: list[str] | None = None
     rate_limit: str | None = None
     rate_limit_resource: list[str] | None = None
     frontend_processes: int | None = None
     allow_client_shm: bool | None = None
+    executor: str | None = None
+    ray_address: str | None = None
+    ray_instance_address: str | None = None
+    ray_instance_port: int | None = None
+    ray_working_dir: str | pathlib.Path | None = None
+    ray_start_timeout: float | None = None
     response_cache_byte_size: dataclasses.InitVar[int | None] = None
 
     def __post_init__(self, response_cache_byte_size: int | None) -> None:
@@ -261,7 +294,12 @@ class TritonConfig:
 
         Returns:
             A new configuration.
+
+        Raises:
+            PyTritonValidationError: It is no configuration, or a value is wrong.
         """
+        if config is not None and not isinstance(config, TritonConfig):
+            raise PyTritonValidationError(f"config: expected a TritonConfig, got {config!r}")
         environment = cls.from_env()
         return config.with_defaults(environment) if config is not None else environment
 

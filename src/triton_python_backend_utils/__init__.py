@@ -26,6 +26,7 @@ from pytriton.pb_utils.memory import MemoryType, PreferredMemory
 from pytriton.pb_utils.metrics import MetricFamily
 from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.pb_utils.model_control import (
+    get_backend_config,
     get_model_dir,
     is_model_ready,
     load_model,
@@ -54,6 +55,7 @@ __all__ = [
     "TritonError",
     "TritonModelException",
     "deserialize_bytes_tensor",
+    "get_backend_config",
     "get_input_config_by_name",
     "get_input_tensor_by_name",
     "get_model_dir",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import client_calls, client_overhead, servers
+from tests.e2e.waiting import eventually
 from tests.free_ports import first_of_free_ports
 
 
@@ -61,7 +62,8 @@ def test_rate_is_measured_in_a_process_of_its_own(urls, title):
     load = client_overhead.loads(urls, 0.05)[title]
     command = [sys.executable, str(client_overhead.CALLS), "ours"]
 
-    assert client_overhead.calls_per_s(command, load) > 0
+    # On a busy machine, no call may be over in so little time.
+    assert eventually(lambda: client_overhead.calls_per_s(command, load) > 0)
 
 
 def test_row_compares_times_of_a_call_with_ours():

@@ -21,7 +21,7 @@ from benchmarks import (
     servers,
     stream_loads,
 )
-from benchmarks.__main__ import chosen_rows
+from benchmarks.__main__ import ROWS, chosen_rows
 from benchmarks.http2 import connect
 from benchmarks.measurement import Measurement
 from benchmarks.sequence_client import SequenceStream
@@ -135,7 +135,7 @@ def test_composed_models_have_servers_of_their_own(events):
 
 
 def test_every_row_can_be_chosen():
-    assert chosen_rows(",".join(loads.ROWS)) == list(loads.ROWS)
+    assert chosen_rows(",".join(ROWS)) == list(ROWS)
 
 
 def test_unknown_row_is_refused_with_those_that_exist():

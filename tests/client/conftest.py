@@ -20,6 +20,7 @@ from pytriton.client.utils import create_client_from_url, wait_for_model_ready
 from tests import peers
 from tests.client.models import PAUSE
 from tests.client.stalled_server import StalledServer
+from tests.collected import items_in
 from tests.free_ports import first_of_free_ports
 
 MODELS = pathlib.Path(__file__).with_name("models.py")
@@ -31,9 +32,8 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items):
-    here = pathlib.Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and {"our_server", "server", "urls"} & set(item.fixturenames):
+    for item in items_in(pathlib.Path(__file__).parent, items):
+        if {"our_server", "server", "urls"} & set(item.fixturenames):
             item.add_marker(pytest.mark.e2e)
 
 

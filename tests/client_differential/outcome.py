@@ -25,7 +25,7 @@ import numpy as np
 PACKAGE = "pytriton."
 SHOWN_ELEMENTS = 32
 # Settings of a model that the original does not have; models that do not use them are compared.
-ADDED_SETTINGS = frozenset({"sequence", "rate_limiter"})
+ADDED_SETTINGS = frozenset({"sequence", "rate_limiter", "openai"})
 WORKSPACE = "workspace-path"
 NEVER = {"never": "returns"}
 # Users' tests and their error handling look for these.

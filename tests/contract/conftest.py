@@ -8,6 +8,7 @@ import contextlib
 
 import pytest
 
+from pytriton.transport import idle_reader
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.contract.benches import InstanceBench
@@ -72,6 +73,8 @@ def seam(request, monkeypatch):
     """An engine and its client, in one process and over the sockets of a front end."""
     is_portable = request.param == "remote, portable"
     monkeypatch.setenv(PORTABLE_SETTING, "1" if is_portable else "0")
+    # The thread of a model says soon, and not after five seconds, that it has read its last batch.
+    monkeypatch.setattr(idle_reader, "IDLE_SECONDS", 0.05)
     made = Seam(is_remote=request.param != "direct")
     yield made
     made.until_nothing_is_left()

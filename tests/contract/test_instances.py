@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
+import struct
 
 import numpy as np
 import pytest
 
 from pytriton.backend import bound_model, host, stream_host
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.executor import python_instance
+from pytriton.executor import worker
 from pytriton.model_config import (
     ControlKind,
     SequenceBatcher,
@@ -20,30 +22,50 @@ from pytriton.model_config import (
     SequenceState,
     Tensor,
 )
-from pytriton.python_backend import connection, mailbox
+from pytriton.python_backend import mailbox
 from pytriton.transport import idle_reader, memory_trimmer
 from pytriton.transport.memory import PORTABLE_SETTING
-from tests.contract import benches
+from pytriton.transport.stream_channel import StreamChannel
+from tests.contract import benches, function_bench
 from tests.contract.benches import COUPLED, DECOUPLED, Bench, InstanceBench, floats
+from tests.contract.function_bench import FUNCTIONS, FunctionBench
 from tests.contract.worker_bench import WORKERS, WorkerBench
-from tests.transport.inline_channel import InlineChannel
 
 CALLABLES = {**COUPLED, **DECOUPLED}
-KINDS = [*CALLABLES, *WORKERS]
+CHANNELS = ("native", "portable", "stream")
+# A whole message of each kind of channel, and no frame.
+NONSENSE = struct.pack("<I", 40) + b"\xff" * 40
 
 
-@pytest.fixture(params=["native", "portable", "inline"])
-def channel(request, monkeypatch):
-    """What carries the frames: shared memory of both forms, or nothing but a stream."""
-    monkeypatch.setenv(PORTABLE_SETTING, "0" if request.param == "native" else "1")
-    if request.param == "inline":
-        for module in (benches, bound_model, connection, python_instance):
-            monkeypatch.setattr(module, "MemoryChannel", lambda sock, _: InlineChannel(sock))
+def duplicate(channel):
+    """Returns a socket of the channel's connection."""
+    return socket.socket(fileno=os.dup(channel.fileno()))
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
+# What carries the frames: shared memory of both forms, or a stream, of workers over TCP. Functions
+# in a worker have the hosts of bound ones, so that the way to another machine is enough for them.
+WAYS = [(kind, channel) for kind in [*CALLABLES, *WORKERS] for channel in CHANNELS]
+WAYS += [(kind, "stream") for kind in FUNCTIONS]
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request):
     return request.param
+
+
+@pytest.fixture
+def channel(way, monkeypatch):
+    _, name = way
+    monkeypatch.setenv(PORTABLE_SETTING, "0" if name == "native" else "1")
+    if name == "stream":
+        monkeypatch.setattr(WorkerBench, "is_remote", True)
+        for module in (benches, bound_model, worker, function_bench):
+            monkeypatch.setattr(module, "MemoryChannel", lambda sock, _: StreamChannel(sock))
+
+
+@pytest.fixture
+def kind(way):
+    return way[0]
 
 
 @pytest.fixture
@@ -55,6 +77,10 @@ def serve(channel, kind, served):
         outputs = floats("y") if outputs is None else outputs
         if kind in WORKERS:
             bench = WorkerBench(served.loop, kind, function, inputs, outputs, **config)
+        elif kind in FUNCTIONS:
+            make, is_decoupled = FUNCTIONS[kind]
+            config.setdefault("decoupled", is_decoupled)
+            bench = FunctionBench(served.loop, make(function), inputs, outputs, **config)
         else:
             config.setdefault("decoupled", kind in DECOUPLED)
             bench = Bench(served.loop, CALLABLES[kind](function), inputs, outputs, **config)
@@ -276,7 +302,8 @@ def test_stop_fails_what_runs_and_ends_the_thread(serve):
 def test_end_of_the_other_process_fails_what_runs(serve):
     bench = serve(echo)
     bench.infer({"x": rows(1)})
-    bench.far_channel.link.socket.shutdown(socket.SHUT_RDWR)
+    with duplicate(bench.far_channel) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
     (call,) = bench.infer({"x": rows(1)})
 
     assert bench.lost_error in call.error
@@ -287,7 +314,7 @@ def test_end_of_the_other_process_fails_what_runs(serve):
 def test_answer_that_makes_no_sense_ends_the_instance(serve, caplog):
     bench = serve(echo)
     bench.infer({"x": rows(1)})
-    bench.far_channel.link.send(b"\xff" * 40)
+    os.write(bench.far_channel.fileno(), NONSENSE)
 
     assert bench.until(lambda: bench.deaths == ["its answer could not be read"])
     assert "a message could not be read" in caplog.text
@@ -296,7 +323,7 @@ def test_answer_that_makes_no_sense_ends_the_instance(serve, caplog):
 def test_message_that_makes_no_sense_ends_the_host(serve, caplog):
     bench = serve(echo)
     bench.infer({"x": rows(1)})
-    bench.instance._channel.channel.link.send(b"\xff" * 40)
+    os.write(bench.instance._channel.channel.fileno(), NONSENSE)
 
     assert bench.until(lambda: bench.deaths)
     assert bench.deaths in [[reason] for reason in bench.lost_reasons]

@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 
 from pytriton.transport.credit import RESPONSE_WINDOW
+from pytriton.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import floats
 from tests.contract.worker_bench import STREAMS, WorkerBench
 
 ENDLESS = 1_000_000
+
+
+@pytest.fixture(params=["native", "portable", "tcp"])
+def channel(request, monkeypatch):
+    """With and without what only Linux has, and as on another machine."""
+    monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
+    monkeypatch.setattr(WorkerBench, "is_remote", request.param == "tcp")
 
 
 @pytest.fixture(params=STREAMS)

@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pathlib
+import socket
 import threading
 
 from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
-from pytriton.executor.worker import Worker as WorkerProcess
+from pytriton.executor.remote.instance_port import InstancePort, RemoteLink
+from pytriton.executor.remote.remote_worker import RemoteWorker
+from pytriton.executor.remote.starter import Place
+from pytriton.executor.worker import LocalWorker
 from pytriton.pb_utils.runtime import set_runtime
+from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.worker import Worker
+from pytriton.transport.arena import Arena
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.transport.stream_channel import StreamChannel, tune_stream
 from pytriton.transport.worker_frames import Initialize
 from tests.contract.benches import InstanceBench, added_names, state_names
 from tests.contract.worker_models import FUNCTIONS
@@ -48,26 +57,51 @@ class WorkerThread(threading.Thread):
 
     def __init__(self, channel, fork_socket, on_end):
         super().__init__(name="worker", daemon=True)
-        self._worker = Worker(channel, fork_socket)
-        self.channel = self._worker._connection.outbox.channel
+        self._connection = Connection.of_worker(channel)
+        self._worker = Worker(self._connection, fork_socket)
+        self.channel = self._connection.outbox.channel
         self._fork_socket = fork_socket
         self._on_end = on_end
 
     def run(self):
         try:
-            self._worker._serve()
+            self._worker.run(self._connection.next_job().frame)
         except Exception:  # where a process would end; the server is gone, for example
             logger.debug("the worker ended", exc_info=True)
             self._worker._coroutines.stop()
         finally:
             set_runtime(None)  # of this process, which goes on
-            self._worker._connection.close()
-            self._fork_socket.close()
+            self._connection.close()
+            if self._fork_socket is not None:
+                self._fork_socket.close()
             self._on_end()
+
+
+class EndedWith:
+    """What started a remote worker: it tells that the worker's thread has ended."""
+
+    def __init__(self, exited):
+        self.places = (Place("node-a", "n1", 0),)
+        self.exited = exited
+
+    def kill(self):
+        """Do nothing: the connection is cut, which ends the thread."""
+
+
+def tcp_pair():
+    """Two connected sockets of TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    for sock in (ours, theirs):
+        tune_stream(sock)
+    return ours, theirs
 
 
 class WorkerBench(InstanceBench):
     """A model of the Python backend."""
+
+    is_remote = False  # True: connected over TCP, as a worker on another machine
 
     raised_log = "Traceback (most recent call last)"
     lost_error = "Stub process 'm_0_0' is not healthy. "
@@ -87,16 +121,8 @@ class WorkerBench(InstanceBench):
     ):
         super().__init__(loop, batching=batching)
         filename, is_decoupled = {**WORKERS, **STREAMS}[kind]
-        channel, far_channel = socket_pair()
-        fork_socket, far_fork_socket = socket_pair()
-        exited = loop.create_future()
-
-        def on_end():
-            loop.call_soon_threadsafe(exited.set_result, "exited with code 0")
-
-        self._thread = WorkerThread(far_channel, far_fork_socket, on_end)
+        worker = self._start_remote() if self.is_remote else self._start_local()
         self.far_channel = self._thread.channel
-        worker = WorkerProcess("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
         labels = ModelLabels(
             "m",
             "1",
@@ -118,6 +144,32 @@ class WorkerBench(InstanceBench):
         self._thread.start()
         loop.run_until_complete(self.instance.initialize(frame))
         self.instance.start()
+
+    def _start_local(self):
+        channel, far_channel = socket_pair()
+        fork_socket, far_fork_socket = socket_pair()
+        exited = self._start_thread(MemoryChannel(far_channel, Arena()), far_fork_socket)
+        return LocalWorker("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
+
+    def _start_remote(self):
+        sock, far = tcp_pair()
+        exited = self._start_thread(StreamChannel(far), None)
+        where = "(node node-a, process 0)"
+        self.lost_reasons = (f"exited with code 0 {where}", f"its connection was lost {where}")
+        ticket = InstancePort(self.loop, "").expect("m_0_0-1", "")
+        worker = RemoteWorker(
+            "m_0_0", [RemoteLink(sock, None)], EndedWith(exited), ticket, self.loop
+        )
+        worker.watch()
+        return worker
+
+    def _start_thread(self, channel, fork_socket):
+        exited = self.loop.create_future()
+        tell = functools.partial(
+            self.loop.call_soon_threadsafe, exited.set_result, "exited with code 0"
+        )
+        self._thread = WorkerThread(channel, fork_socket, tell)
+        return exited
 
     def is_alive(self) -> bool:
         return not self.instance.ended.done() or self._thread.is_alive()

@@ -9,7 +9,7 @@ import psutil
 
 from pytriton.triton import RemoteTriton, Triton
 from tests.e2e.http_client import is_ready
-from tests.e2e.scripts import Script, is_server
+from tests.e2e.scripts import SAY_WHEN_SERVING, Script, is_server
 from tests.e2e.waiting import eventually
 
 # The model doubles what it is given; some values have it do something else.
@@ -40,6 +40,12 @@ with triton:
     bind()
     triton.serve()
 """
+SERVE_AND_SAY = f"""{SAY_WHEN_SERVING}
+with triton:
+    bind()
+    threading.Thread(target=say_when_serving, daemon=True).start()
+    triton.serve()
+"""
 DIES, ENDS, HANGS = 101, 102, 103
 
 
@@ -62,13 +68,14 @@ class Binders:
         source = _BEGINNING + textwrap.dedent(source)
         return self._start_script(source, environment=environment, **settings)
 
-    def start_ready(self, source: str = SERVE, model: str = "Remote", **settings) -> Script:
-        """Like `start`, and wait until the model is served."""
+    def start_ready(self, source: str = SERVE_AND_SAY, model: str = "Remote", **settings) -> Script:
+        """Like `start`, and wait until the model is served; by default, also for `serve`."""
         script = self.start(source, model, **settings)
         port = int(self.url.rpartition(":")[2])
         ready = eventually(lambda: is_ready(port, model) or script.process.poll() is not None)
         assert ready, "the model was not served in time"
         assert script.process.poll() is None, f"it ended with {script.process.returncode}"
+        assert source is not SERVE_AND_SAY or script.say() is True
         return script
 
     def here(self) -> RemoteTriton:

@@ -12,6 +12,7 @@ import pytest
 from pytriton import constants
 from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig
+from tests.collected import items_in
 from tests.e2e.hosts import Host
 from tests.e2e.scripts import Script
 from tests.free_ports import free_ports
@@ -20,10 +21,8 @@ PORT_NAMES = ("http_port", "grpc_port", "metrics_port")
 
 
 def pytest_collection_modifyitems(items):
-    here = pathlib.Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
+    for item in items_in(pathlib.Path(__file__).parent, items):
+        item.add_marker(pytest.mark.e2e)
 
 
 def new_ports() -> dict[str, int]:

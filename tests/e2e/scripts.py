@@ -44,16 +44,18 @@ with Triton() as triton:
     triton.bind("Model", identity, [X], [Y])
     triton.serve()
 """
-# The same, and it says when it has come to `serve`, where an interrupt ends it in order: its model
-# may be ready before `bind` returns.
-SERVE_AND_SAY = """
+# Says when the script waits in `serve`, where an interrupt or the end of the server ends it in
+# order: its model may be ready before `bind` returns.
+SAY_WHEN_SERVING = """
 from tests.run_page import main_thread_is_in
 
 def say_when_serving():
-    while not main_thread_is_in("serve"):
+    while not (main_thread_is_in("serve") and main_thread_is_in("wait")):
         threading.Event().wait(0.005)
     print("true", flush=True)
 
+"""
+SERVE_AND_SAY = f"""{SAY_WHEN_SERVING}
 with Triton() as triton:
     triton.bind("Model", identity, [X], [Y])
     threading.Thread(target=say_when_serving, daemon=True).start()

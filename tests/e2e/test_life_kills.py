@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.transport.memory import PORTABLE_SETTING
 from tests.e2e.load import ConstantLoad
-from tests.e2e.scripts import SERVE
+from tests.e2e.scripts import SERVE, SERVE_AND_SAY
 from tests.e2e.waiting import eventually
 
 
@@ -34,9 +34,10 @@ def victims(script, who):
     ],
 )
 def test_kill_leaves_nothing_behind(start_script, who, count, is_loaded):
-    scripts = [start_script(SERVE, quiet=True) for _ in range(count)]
+    scripts = [start_script(SERVE_AND_SAY, quiet=True) for _ in range(count)]
     for script in scripts:
         script.await_ready()
+        assert script.say() is True
     with contextlib.ExitStack() as stack:
         loads = [
             stack.enter_context(ConstantLoad(script.http_port)) for script in scripts if is_loaded

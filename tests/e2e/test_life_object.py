@@ -146,7 +146,7 @@ def test_serve_returns_when_the_server_dies(ports):
     triton = make(ports)
     thread = threading.Thread(target=triton.serve)
     thread.start()
-    assert eventually(lambda: is_ready(ports["http_port"], "Model"))
+    assert eventually(triton.is_connected)  # later than ready over HTTP: `bind` has its answer too
     (server,) = servers()
     server.kill()
     thread.join(DEADLINE_S)
@@ -170,19 +170,21 @@ def test_object_runs_again_after_its_server_died(ports):
         triton.stop()
 
 
-def test_object_runs_again_before_the_end_of_its_server_was_handled(ports, monkeypatch):
+# Said before the server counts as ended, and after that.
+@pytest.mark.parametrize("said", ["server_link.logger.debug", "triton.logger.error"])
+def test_object_runs_again_before_the_end_of_its_server_was_handled(ports, monkeypatch, said):
     is_heard, runs_again = threading.Event(), threading.Event()
 
     def say_slowly(*_):
         is_heard.set()
         runs_again.wait(DEADLINE_S)
 
-    monkeypatch.setattr("pytriton.triton.logger.error", say_slowly)
     triton = make(ports)
     triton.run()
+    monkeypatch.setattr(f"pytriton.{said}", say_slowly)
     servers()[0].kill()
     assert is_heard.wait(DEADLINE_S)
-    assert not triton.is_alive()
+    assert eventually(lambda: not triton.is_alive())
 
     triton.run()
     try:

@@ -149,7 +149,10 @@ def tenth_fails(requests):
         raise ValueError("a tenth of all batches")
     return identity(requests)
 
-with Triton(security_config=TritonSecurityConfig(restricted_endpoints=[])) as triton:
+# The driver of GPUs opens devices when it likes.
+config = TritonConfig(allow_gpu_metrics=False)
+security_config = TritonSecurityConfig(restricted_endpoints=[])
+with Triton(config=config, security_config=security_config) as triton:
     triton.bind("Model", tenth_fails, [X], [Y], config=ModelConfig(max_batch_size=32))
     triton.serve()
 """

@@ -172,7 +172,11 @@ def test_sequences_of_a_remote_model_keep_their_states(host):
         return {"y": x + total, "next_total": x + total}
 
     state = SequenceState("total", "next_total", np.float32, (1,), np.array([10]))
-    model = host.bind(accumulate, *ROWS, sequence=SequenceBatcher(states=[state]))
+    model = host.bind(
+        accumulate,
+        *ROWS,
+        sequence=SequenceBatcher(states=[state], max_sequence_idle_microseconds=60_000_000),
+    )
     with ModelClient(f"http://127.0.0.1:{host.port}", model) as client:
         sums = [
             client.infer_batch(ONE, parameters={"sequence_id": 1, "sequence_start": not index})[

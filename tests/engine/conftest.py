@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine import answer_cache, earliest_timer, engine, gathering, model, recording
+from pytriton.engine import (
+    answer_cache,
+    earliest_timer,
+    engine,
+    gathering,
+    model,
+    recording,
+    service,
+)
 from pytriton.engine.cache import ResponseCache
 from pytriton.engine.latency.latencies import Latencies, LatencyPlan
 from pytriton.engine.model import Model, ModelState
@@ -80,7 +88,7 @@ class Scene:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    for module in (answer_cache, earliest_timer, engine, gathering, model, recording):
+    for module in (answer_cache, earliest_timer, engine, gathering, model, recording, service):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

@@ -232,6 +232,26 @@ def test_config_from_text_names_the_file_and_the_place():
     )
 
 
+@pytest.mark.parametrize(
+    "text, end",
+    [
+        ("max_batchsize: 1", ' named "max_batchsize". Did you mean "max_batch_size"?'),
+        (
+            "dynamic_batching { prefered_batch_size: [ 2 ] }",
+            ' Did you mean "preferred_batch_size"?',
+        ),
+        ("colour: 1", ' named "colour".'),
+        ("instance_group [ { kind: CPU } ]", " KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL."),
+        ("input [ { data_type: FP32 } ]", ", TYPE_STRING, TYPE_BF16."),
+    ],
+)
+def test_config_from_text_says_what_was_perhaps_meant(text, end):
+    with pytest.raises(InvalidArgumentError) as caught:
+        config_from_text(text, "config.pbtxt")
+
+    assert caught.value.message.endswith(end)
+
+
 def test_spec_holds_what_the_hot_path_reads():
     spec = spec_from_config(
         normal(

@@ -28,7 +28,7 @@ def refusal(text: str, gpu_ids: tuple[int, ...] = ()) -> str:
     "text,expected",
     [
         ('backend: "python"', "model configuration must specify 'name'"),
-        ('name: "m"', "must specify 'platform' or 'backend' for 'm'"),
+        ('name: "m"', "unexpected platform type '' for m"),
         ('name: "m" platform: "strange"', "unexpected platform type 'strange' for m"),
         (
             'name: "m" platform: "tensorrt_plan" backend: "onnxruntime"',

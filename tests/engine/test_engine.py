@@ -8,8 +8,9 @@ import weakref
 
 import pytest
 
-from pytriton.engine.engine import Engine, parse_version
+from pytriton.engine.engine import Engine
 from pytriton.engine.model import UNLOADED, Model, ModelState
+from pytriton.engine.registry import parse_version
 from pytriton.errors import (
     CancelledError,
     InvalidArgumentError,

@@ -200,3 +200,8 @@ def test_instance_that_ended_before_it_was_added_gets_no_batch(scene):
 
     assert (ended.sizes, one.instance.sizes) == ([], [1])
     assert one.sink(1).errors == []
+
+
+def test_model_has_few_enough_attributes_to_be_fast(scene):
+    # From 30 on, Python keeps them in a dictionary of the object's own: 0.5 us more per request.
+    assert len(vars(scene().model)) < 29

@@ -182,6 +182,22 @@ def test_replacement_has_the_place_of_the_dead_instance(server):
     assert server.running() == [[1], [0]]
 
 
+def test_resources_come_with_an_additional_instance_and_go_with_one_that_retires(server):
+    model = server.add(TWO, supervisor=FakeSupervisor(), max_batch_size=1)
+    first = model.instances[0]
+    model.add_instance(FakeInstance("m_1", model), ONE, is_additional=True)
+    server.submit(model, 3)
+    assert server.turns.limiter.pools == {("R", None): (2, 2)}
+
+    model.retire(first)
+    server.finish(model)
+    server.finish(model)
+
+    assert server.turns.limiter.pools == {("R", None): (1, 1)}
+    assert len(first.batches) == 1
+    assert first not in model.instances
+
+
 def test_stopped_model_gives_back_its_resources_and_its_share_of_the_pool(server):
     first, second = server.add(TWO), server.add(ONE, ONE, max_batch_size=1)
     server.submit(first)
@@ -315,6 +331,32 @@ def test_random_events_answer_every_request_once_and_leak_nothing(server, seed):
 
     assert [sink.final_count for sink in server.sinks] == [1] * len(server.sinks)
     assert set(server.used.values()) <= {0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_instances_that_come_and_retire_leak_nothing(server, seed):
+    dice = random.Random(seed)
+    models = [server.add(ONE, ONE, max_batch_size=2) for _ in range(2)]
+    for _ in range(60):
+        model = dice.choice(models)
+        busy = [each for one in models for each in one.instances if each.running]
+        what = dice.random()
+        if what < 0.4:
+            server.submit(model, dice.randint(1, 3))
+        elif what < 0.6:
+            leaving = dice.choice(model.instances)
+            model.add_instance(FakeInstance("m", model), ONE, is_additional=True)
+            model.retire(leaving)
+        elif busy:
+            dice.choice(busy).finish()
+        server.loop.run()
+        check_pools(server)
+    while busy := [each for one in models for each in one.instances if each.running]:
+        busy[0].finish()
+        server.loop.run()
+
+    assert [sink.final_count for sink in server.sinks] == [1] * len(server.sinks)
+    assert server.used == {"R": 0}
 
 
 def check_pools(server):

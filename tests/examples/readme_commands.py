@@ -11,9 +11,10 @@ import sys
 from tests.snippets import snippets
 
 _DEFAULT_PORTS = ("8000", "8001", "8002")
-_SERVING = ("server.py", "binder.py", "tritonserver")  # run until they are ended
+_SERVING = ("server.py", "binder.py", "tritonserver", "serve")  # run until they are ended
 _PROGRAMS = {
     "python": sys.executable,
+    "pytriton": str(pathlib.Path(sys.executable).with_name("pytriton")),
     "tritonserver": str(pathlib.Path(sys.executable).with_name("tritonserver")),
 }
 
@@ -23,6 +24,7 @@ class Command:
     arguments: tuple[str, ...]
     promised: str | None  # what it prints; None where the page does not say
     environment: dict[str, str]  # exported before it
+    text: str = ""  # as the page has it, for a shell
 
     @property
     def serves(self) -> bool:
@@ -55,5 +57,5 @@ def commands(readme: pathlib.Path) -> list[Command]:
             environment |= dict(argument.split("=", 1) for argument in arguments)
         else:
             program = _PROGRAMS.get(program, program)
-            found.append(Command((program, *arguments), None, dict(environment)))
+            found.append(Command((program, *arguments), None, dict(environment), block.text))
     return found

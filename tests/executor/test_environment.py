@@ -144,3 +144,12 @@ def test_path_that_is_nothing_of_that_is_refused(store, tmp_path):
         store.resolve(str(tmp_path / "text"), "")
     with pytest.raises(InternalError, match="missing' does not exist"):
         store.resolve(str(tmp_path / "missing"), "")
+
+
+def test_archive_is_refused_for_processes_of_other_machines(store, tmp_path):
+    archive = pack(tmp_path / "env.tar.gz", USUAL)
+
+    with pytest.raises(InternalError, match="unpack it in a folder that all nodes share") as caught:
+        store.resolve(archive, "", unpacks=False)
+
+    assert archive in caught.value.message

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import pathlib
 import signal
 import stat
 import sys
+import threading
+import time
 
 import psutil
 import pytest
@@ -17,6 +20,7 @@ from pytriton.errors import InternalError, UnavailableError
 from pytriton.executor import python_process
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
 from pytriton.executor.worker import describe_exit
+from pytriton.executor.zygote_launcher import Zygote
 from pytriton.transport.memory import PORTABLE_SETTING
 from tests.executor.worker_rig import until
 
@@ -150,6 +154,35 @@ def test_launcher_that_is_closed_ends_its_workers_and_starts_no_more(way):
     run(scenario)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not end processes so")
+def test_worker_outlives_the_thread_that_ran_the_loop(monkeypatch):
+    """The kernel ends a worker with the thread that has started it."""
+    monkeypatch.setenv(START_SETTING, "spawn")
+    loop = asyncio.new_event_loop()
+    launcher = WorkerLauncher(loop)
+    workers = []
+
+    def launch():
+        worker = loop.run_until_complete(launcher.launch(WorkerSpec("m_0_0", "lasting worker")))
+        workers.append(worker)
+        end = time.monotonic() + DEADLINE_S
+        # It has asked the kernel for that before it takes its title.
+        while psutil.Process(worker.pid).cmdline()[:1] != ["lasting worker"]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    with contextlib.closing(loop):
+        thread = threading.Thread(target=launch)
+        thread.start()
+        thread.join()
+        loop.run_until_complete(asyncio.sleep(0.1))
+        has_ended = workers[0].exited.done()
+        loop.run_until_complete(launcher.close())
+        close_sockets(workers[0])
+
+    assert not has_ended
+
+
 def test_launch_that_is_given_up_leaves_nothing(way):
     async def scenario(launcher):
         first = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
@@ -159,6 +192,29 @@ def test_launch_that_is_given_up_leaves_nothing(way):
         (result,) = await asyncio.gather(task, return_exceptions=True)
         if not isinstance(result, asyncio.CancelledError):  # it was quicker
             close_sockets(result)
+        close_sockets(first)
+
+    run(scenario)
+
+
+def test_worker_that_is_forked_when_its_launch_is_given_up_ends(monkeypatch):
+    pids = []
+
+    async def scenario(launcher):
+        first = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+        task = asyncio.ensure_future(launcher.launch(WorkerSpec("m_0_1", "m_0_1 worker")))
+        on_forked = Zygote._on_forked
+
+        def on_forked_and_given_up(zygote, message):
+            on_forked(zygote, message)
+            pids.append(message.pid)
+            task.cancel()
+
+        monkeypatch.setattr(Zygote, "_on_forked", on_forked_and_given_up)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+
+        assert isinstance(result, asyncio.CancelledError)
+        await until(lambda: not psutil.pid_exists(pids[0]))
         close_sockets(first)
 
     run(scenario)
@@ -175,6 +231,31 @@ def test_variables_reach_the_worker(way):
             # The process may be there before it has begun to run the interpreter.
             await until(lambda: environment().get("CUDA_VISIBLE_DEVICES") == "3")
         close_sockets(worker)
+
+    run(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+def test_modules_are_preloaded_once_for_their_workers(tmp_path, monkeypatch):
+    imports = tmp_path / "imports"
+    code = (
+        f"import os, pathlib\nwith open({str(imports)!r}, 'a') as f: print(os.getpid(), file=f)\n"
+    )
+    (tmp_path / "heavy_module.py").write_text(code + "raise ValueError('this does not matter')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(START_SETTING, "")
+    preload = ("heavy_module", "a_module_that_is_missing")
+
+    async def scenario(launcher):
+        specs = [WorkerSpec(f"m_0_{number}", "worker", preload=preload) for number in range(2)]
+        workers = await asyncio.gather(*map(launcher.launch, specs))
+        other = await launcher.launch(WorkerSpec("n_0_0", "worker"))
+        parents = [psutil.Process(each.pid).ppid() for each in (*workers, other)]
+
+        assert [int(pid) for pid in imports.read_text().split()] == parents[:1]
+        assert parents[0] == parents[1] != parents[2]
+        for worker in (*workers, other):
+            close_sockets(worker)
 
     run(scenario)
 
@@ -259,7 +340,7 @@ def test_another_python_gets_its_variables_and_not_our_home(interpreter, tmp_pat
     run(scenario)
     variable, home, arguments = seen.read_text().split(",")
     assert (variable, home) == ("/env", "")
-    assert "python_backend/__main__.py --channel-fd " in arguments
+    assert "worker_process/__main__.py --channel-fd " in arguments
     assert "--title the title" in arguments
 
 

@@ -289,6 +289,7 @@ def test_stop_lets_the_model_finalize_and_fails_what_is_open(rig):
     assert "the model was unloaded" in outcome.error.message
     assert rig.deaths == ["the model was unloaded"]
     assert rig.instance.free_slots == 0
+    assert rig.hear() == Cancel(1, 0)
     assert isinstance(rig.hear(), Finalize)
     assert not rig.instance.ended.done()
     rig.say(LogLine("INFO", "cleaning up", "model.py", 9), BatchResult(1, 0, 0, []))
@@ -313,6 +314,8 @@ def test_worker_may_close_its_channel_before_it_has_ended(rig):
     rig.turn()
 
     assert rig.kills == 0
+    assert len(rig.deaths) == 1
+    assert rig.losses == 0  # nothing follows its death: an owner that forgot it would miss it again
 
 
 def test_stop_does_not_wait_for_a_worker_that_never_reads(rig):

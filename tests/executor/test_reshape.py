@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytriton import dtypes
 from pytriton.engine.model_spec import Reshape
+from pytriton.errors import InternalError
 from pytriton.executor.batch_tensors import add_input
 from pytriton.executor.batch_tracker import BatchTracker
 from pytriton.executor.inference import CLOSED_SINK, Inference
@@ -183,6 +184,17 @@ def test_outputs_of_a_batch_have_the_shape_that_clients_expect(tracker):
     hear(made, BatchResult(1, 0, 0, [output(2, 2, 2)]))
 
     assert [each.response.outputs[0].shape for each in events.outcomes] == [(1, 4), (1, 4)]
+
+
+def test_batch_whose_answer_cannot_be_read_fails_with_its_instance(tracker):
+    made, events = tracker
+    without_sizes = TensorRef("z", dtypes.BYTES.number, (2, 1), 0, 10)
+    with pytest.raises(AssertionError):
+        hear(made, BatchResult(1, 0, 0, [without_sizes]))
+    made.fail_all(InternalError("it ended"))
+
+    assert [each.error.message for each in events.outcomes] == ["it ended", "it ended"]
+    assert not made.running
 
 
 def test_batch_with_an_output_of_another_size_fails(tracker):

@@ -16,10 +16,11 @@ import uvloop
 
 from pytriton.dtypes import FP32, INT32
 from pytriton.errors import InternalError
+from pytriton.executor.config_completion import complete_config
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
 from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.python_instance import PythonInstance, complete_config
+from pytriton.executor.python_instance import PythonInstance
 from pytriton.log_switches import LogSwitches
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.transport.memory_trimmer import MemoryTrimmer
@@ -56,6 +57,7 @@ class Owner:
         self.services = OtherModel()
         self.instances = []
         self.deaths = []
+        self.unavailable = []
 
     async def launch(self, name="m_0_0", *, spec=None, grace_s=30.0, **arguments):
         labels = ModelLabels("m", "1", ["x"], batching=True, is_model_file=True)
@@ -84,6 +86,7 @@ class Owner:
 
     def on_unavailable(self, instance):
         assert not instance.free_slots
+        self.unavailable.append(instance.name)
 
     def on_died(self, instance, reason):
         self.deaths.append((instance.name, reason))
@@ -293,7 +296,7 @@ def test_stop_lets_the_model_finalize(way, tmp_path):
         await instance.ended
 
         assert (tmp_path / "finalized").exists()
-        assert len(owner.deaths) == 1
+        assert (len(owner.deaths), owner.unavailable) == (1, [])
 
     run(scenario)
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from pytriton.dtypes import from_numpy
 from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
-from pytriton.executor.worker import Worker
+from pytriton.executor.worker import LocalWorker
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.transport.arena import Arena
 from pytriton.transport.frames import TensorRef
@@ -80,6 +80,7 @@ class WorkerRig:
         self.loop = asyncio.new_event_loop()
         self.events: list[object] = []
         self.deaths: list[str] = []
+        self.losses = 0
         self.kills = 0
         self.services = FakeServices()
         self.memory = MemoryTrimmer(self.loop)
@@ -87,7 +88,7 @@ class WorkerRig:
         fork_socket, self.far_fork_socket = socket_pair()
         self.far = MemoryChannel(far, Arena())
         self.exited = self.loop.create_future()
-        worker = Worker("m_0_0", 4321, (channel, fork_socket), self._on_kill, self.exited)
+        worker = LocalWorker("m_0_0", 4321, (channel, fork_socket), self._on_kill, self.exited)
         labels = ModelLabels("m", "1", ["x"], batching=True, is_model_file=True)
         self.instance = PythonInstance(
             worker, labels, self.memory, self.loop, self, self.services, grace_s
@@ -102,6 +103,7 @@ class WorkerRig:
 
     def on_unavailable(self, instance):
         assert not instance.free_slots
+        self.losses += 1
 
     def on_died(self, instance, reason):
         self.deaths.append(reason)

@@ -35,7 +35,7 @@ def outcome_of_page(tmp_path_factory):
     def outcome(page: str) -> dict[str, str | None]:
         if page not in outcomes:
             outcomes[page] = run_python_blocks(
-                GUIDES / page, tmp_path_factory.mktemp("page") / "results"
+                tmp_path_factory.mktemp("page") / "results", GUIDES / page
             )
         return outcomes[page]
 
@@ -50,6 +50,7 @@ def test_guide_has_python_blocks(page):
 @pytest.mark.parametrize("block", all_blocks(), ids=str)
 def test_guide_block_runs_unchanged(block, outcome_of_page):
     outcomes = outcome_of_page(block.page)
+    key = f"{GUIDES / block.page}:{block.line}"
 
-    assert str(block.line) in outcomes, "the process ended before it came to this block"
-    assert outcomes[str(block.line)] is None, outcomes[str(block.line)]
+    assert key in outcomes, "the process ended before it came to this block"
+    assert outcomes[key] is None, outcomes[key]

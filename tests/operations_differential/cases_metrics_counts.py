@@ -174,7 +174,7 @@ def page_type(server: Server) -> Observation:
 
 
 def other_paths(server: Server) -> Observation:
-    return [answered_as(server, path) for path in ("/", "/metric", "/v2/health/live")]
+    return [answered_as(server, path) for path in ("/other", "/metric", "/v2/health/live")]
 
 
 def other_methods(server: Server) -> Observation:

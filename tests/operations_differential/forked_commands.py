@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many runs of our command, each in a process that is forked of one that has imported everything.
+"""Many runs of our command, each in a process that is forked from one that has imported everything.
 
 To import it takes most of a second, and there are more than a hundred commands. This module is
 also the program of the process that forks: a line of JSON in, the exit code out.

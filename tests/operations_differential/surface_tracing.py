@@ -285,7 +285,9 @@ _FILES = {
     "count of two in one file": traced(
         {**_ON, "trace_count": "2", "log_frequency": "0"}, 2, asked(times=3)
     ),
-    "log frequency of two": traced({**_ON, "log_frequency": "2"}, 3, asked(times=3)),
+    "log frequency of two": traced(
+        {**_ON, "log_frequency": "2"}, 3, asked(times=3), count_at_once=2
+    ),
     "tensors of a request": traced(_TENSORS_ON, 1, asked(id="seven")),
     "tensors and times": traced(
         {**_TENSORS_ON, "trace_level": ["TENSORS", "TIMESTAMPS"]}, 1, asked()

@@ -76,9 +76,17 @@ def told(body: Any, model: str = "") -> Callable[[Server], Observation]:
 
 
 def traced(
-    settings: Mapping[str, Any], count: int, work: Callable[[Server], Any]
+    settings: Mapping[str, Any],
+    count: int,
+    work: Callable[[Server], Any],
+    *,
+    count_at_once: int | None = None,
 ) -> Callable[[Server], Observation]:
-    """A case: what is in the files that appear when a server with these settings does some work."""
+    """A case: what is in the files that appear when a server with these settings does some work.
+
+    `count_at_once` of the requests are in files before the settings change again; default: all.
+    """
+    at_once = count if count_at_once is None else count_at_once
 
     def ask(server: Server) -> Observation:
         folder = Path(server.folder)
@@ -87,7 +95,7 @@ def traced(
             over_http_with(server, settings)
             work(server)
             found = lambda: _files(folder, before)  # noqa: E731
-            eventually(lambda: sum(len(_ids(each)) for each in found()) >= count)
+            eventually(lambda: sum(len(_ids(each)) for each in found()) >= at_once)
             last = over_http(server, path_of())["body"]
         eventually(lambda: sum(len(_ids(each)) for each in found()) >= count)
         return {"files": _described(found()), "settings": last}

@@ -10,13 +10,14 @@ import c_python_backend_utils
 import pytest
 import triton_python_backend_utils as pb_utils
 
-# What models import from either module of Triton's.
+# What models import from either module of Triton's, and `get_backend_config` of ours.
 UTILS = """
     InferenceRequest InferenceResponse Logger MetricFamily ModelConfig PreferredMemory Tensor
     TritonError TritonModelException TRITONSERVER_MEMORY_CPU TRITONSERVER_MEMORY_GPU
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
     TRITONSERVER_REQUEST_RELEASE_ALL TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
     TRITONSERVER_RESPONSE_COMPLETE_FINAL TRITON_STRING_TO_NUMPY deserialize_bytes_tensor
+    get_backend_config
     get_input_config_by_name get_input_tensor_by_name get_model_dir get_output_config_by_name
     get_output_tensor_by_name is_model_ready load_model numpy_to_triton_type serialize_byte_tensor
     triton_string_to_numpy triton_to_numpy_type unload_model

@@ -87,14 +87,14 @@ VALUES = {
 SIGNATURES = {
     "pytriton.triton.Triton": "* config workspace triton_lifecycle_policy security_config",
     "pytriton.triton.Triton.bind": "self model_name infer_func inputs outputs model_version config "
-    "strict trace_config",
+    "strict trace_config * instances",
     "pytriton.triton.Triton.serve": "self monitoring_period_s",
     "pytriton.triton.RemoteTriton": "url workspace access_token",
     "pytriton.triton.TritonLifecyclePolicy": "launch_triton_on_startup local_model_store",
     "pytriton.triton.TritonSecurityConfig": "access_token restricted_endpoints",
     "pytriton.model_config.Tensor": "shape dtype name optional",
     "pytriton.model_config.ModelConfig": "batching max_batch_size batcher response_cache decoupled "
-    "model_warmup sequence rate_limiter",  # the last two are ours
+    "model_warmup sequence rate_limiter openai",  # the last three are ours
     "pytriton.model_config.DynamicBatcher": "max_queue_delay_microseconds preferred_batch_size "
     "preserve_ordering priority_levels default_priority_level default_queue_policy "
     "priority_queue_policy",

@@ -13,7 +13,9 @@ from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.request import InferenceRequest
 from pytriton.python_backend.bls import BlsCall, CallOrigin
 from pytriton.python_backend.connection import Connection
+from pytriton.transport.arena import Arena
 from pytriton.transport.link import socket_pair
+from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.worker_frames import CancelCall, InferCall
 from tests.python_backend.worker_rig import DEADLINE_S, Peer
 
@@ -184,7 +186,7 @@ return [response(asyncio.run_coroutine_threadsafe(self.ask(), self.loop).result(
 
 def test_server_that_is_gone_fails_what_is_awaited():
     ours, theirs = socket_pair()
-    connection = Connection(ours)
+    connection = Connection(MemoryChannel(ours, Arena()))
     peer = Peer(theirs)
     call = BlsCall(connection, is_decoupled=False)
     request = InferenceRequest(model_name="m", inputs=[], requested_output_names=[])

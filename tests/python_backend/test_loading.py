@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import numpy as np
 import pytest
+
+from pytriton.errors import ErrorCode
+from pytriton.python_backend import loader
 
 X = np.array([[1.0]], np.float32)
 
@@ -34,6 +39,23 @@ class TritonPythonModel:
 """
     )
     assert rig.initialized().error == ""
+
+
+def test_file_that_changes_within_a_second_is_loaded_as_it_is(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "1").mkdir()
+    file = tmp_path / "1" / "model.py"
+    found = []
+    for number in (1, 2):
+        file.write_text(f"class TritonPythonModel:\n    number = {number}\n")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        found.append(loader.load_class(str(file), "1").number)
+        for name in ("1", "1.model"):
+            monkeypatch.delitem(sys.modules, name)
+
+    assert found == [1, 2]
+    assert [path.name for path in file.parent.iterdir()] == ["model.py"]
 
 
 def test_file_may_be_imported_once_more(start_worker):
@@ -86,12 +108,84 @@ class TritonPythonModel:
     def execute(self, requests): ...
     def initialize(self, args):
         assert (__name__, __package__) == ("backend", ""), (__name__, __package__)
-        assert pb_utils.get_model_dir().endswith("/m/1"), pb_utils.get_model_dir()
+        assert pb_utils.get_model_dir() == "/models/m/1", pb_utils.get_model_dir()
 """,
         filename="backend.py",
         package="",
+        model_directory="/models/m/1",
     )
     assert rig.initialized().error == ""
+
+
+SETTINGS_READER = """
+class TritonPythonModel:
+    def execute(self, requests): ...
+    @staticmethod
+    def auto_complete_config(config):
+        assert pb_utils.get_backend_config() == {"a": "b"}
+        return config
+    def initialize(self, args):
+        pb_utils.get_backend_config().clear()
+        assert pb_utils.get_backend_config() == {"a": "b"}
+"""
+
+
+@pytest.mark.parametrize("completes_config", [False, True])
+def test_model_reads_the_settings_of_its_backend(start_worker, completes_config):
+    rig = start_worker(
+        SETTINGS_READER, backend_config={"a": "b"}, completes_config=completes_config
+    )
+
+    assert rig.initialized().error == ""
+
+
+FORESEEN = """
+from pytriton.errors import NotFoundError
+class TritonPythonModel:
+    def execute(self, requests): ...
+    @staticmethod
+    def auto_complete_config(config):
+        raise pb_utils.TritonModelException("no such type", code=pb_utils.TritonError.UNSUPPORTED)
+    def initialize(self, args):
+        raise NotFoundError("there is no file")
+"""
+
+
+@pytest.mark.parametrize(
+    "completes_config, code, text",
+    [
+        (True, ErrorCode.UNSUPPORTED, "no such type"),
+        (False, ErrorCode.NOT_FOUND, "there is no file"),
+    ],
+)
+def test_error_with_a_code_is_reported_as_it_is(start_worker, completes_config, code, text):
+    report = start_worker(FORESEEN, completes_config=completes_config).initialized()
+
+    assert (report.error, report.error_code) == (text, code)
+
+
+def test_error_with_a_code_needs_no_text(start_worker, zygote):
+    rig = start_worker("raise pb_utils.TritonModelException(code=pb_utils.TritonError.UNAVAILABLE)")
+    report = rig.initialized()
+
+    assert (report.error, report.error_code) == ("", ErrorCode.UNAVAILABLE)
+    assert report.is_failure
+    rig.is_over = True
+    assert zygote.wait(rig.pid) == 0
+
+
+def test_code_that_does_not_exist_is_an_exception_without_one(start_worker):
+    report = start_worker("raise pb_utils.TritonModelException('no', code=99)").initialized()
+
+    assert report.error.startswith("TritonModelException: no")
+    assert report.error_code < 0
+
+
+def test_exception_without_a_code_is_reported_with_its_place(start_worker):
+    report = start_worker("raise pb_utils.TritonModelException('no')").initialized()
+
+    assert report.error.startswith("TritonModelException: no")
+    assert report.error_code < 0
 
 
 def test_initialize_gets_its_arguments(start_worker):

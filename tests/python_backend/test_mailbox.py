@@ -43,7 +43,7 @@ class Waiting(threading.Thread):
 @pytest.fixture
 def rig():
     ours, theirs = socket_pair()
-    rig = Connection(ours)
+    rig = Connection(MemoryChannel(ours, Arena()))
     rig.server = MemoryChannel(theirs, Arena())
     rig.handlers[Execute] = rig.mailbox.jobs.put
     yield rig

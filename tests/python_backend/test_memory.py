@@ -113,7 +113,7 @@ def test_idle_memory_is_given_back(monkeypatch):
     for module in (idle_reader, mailbox):
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
     ours, theirs = socket_pair()
-    connection, server = Connection(ours), MemoryChannel(theirs, Arena())
+    connection, server = Connection(MemoryChannel(ours, Arena())), MemoryChannel(theirs, Arena())
     tensor = Tensor("y", LARGE)
     connection.outbox.send(
         lambda payload: Responses(0, 0, [ResponseItem(1, 0, [add_tensor(payload, tensor)])])

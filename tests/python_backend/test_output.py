@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import threading
 
 import pytest
 
@@ -56,6 +57,77 @@ def test_lines_of_a_request_begin_with_its_id(stream, raw):
     ]
 
 
+class Writes(NamedBytes):
+    """Remembers what was written with each call, as other processes may write between two."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def write(self, data):
+        self.calls.append(bytes(data))
+        return super().write(data)
+
+
+def test_printed_line_is_written_with_its_end():
+    raw = Writes()
+    stream = LabelledStream(raw, "utf-8", line_buffering=True)
+    set_request_ids({0: "x"})
+    print("a", "b", file=stream)
+    print("c\nd", file=stream)
+    set_request_ids(None)
+
+    assert raw.calls == [b"[request id: x] a b\n", b"[request id: x] c\n", b"[request id: x] d\n"]
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_lines_that_threads_print_at_the_same_time_stay_whole(stream, raw, is_json):
+    LabelledStream.is_json = is_json
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def print_slowly():
+        set_request_ids({0: "slow"})
+        stream.write("a line")
+        has_begun.set()
+        may_end.wait()
+        stream.write("\n")
+
+    thread = threading.Thread(target=print_slowly)
+    thread.start()
+    has_begun.wait()
+    set_request_ids({0: "quick"})
+    print("another", file=stream)
+    may_end.set()
+    thread.join()
+
+    lines = raw.getvalue().decode().splitlines()
+    if is_json:
+        entries = [json.loads(line) for line in lines]
+        found = [(entry["request_ids"], entry["message"]) for entry in entries]
+        assert found == [(["quick"], "another"), (["slow"], "a line")]
+    else:
+        assert lines == ["[request id: quick] another", "[request id: slow] a line"]
+
+
+def test_line_without_an_end_is_written_by_a_flush_and_as_a_bar_of_progress(stream, raw):
+    set_request_ids({0: "x"})
+    stream.write("10%")
+    assert raw.getvalue() == b""
+    stream.flush()
+    assert raw.getvalue() == b"[request id: x] 10%"
+    stream.write("\r20%")
+    stream.write("\r30%")
+    assert raw.getvalue() == b"[request id: x] 10%\r20%\r30%"
+    stream.write(" done\n")
+    stream.write("x" * 9000)
+    stream.write("y\n")
+
+    assert raw.getvalue().decode().splitlines(keepends=True)[-1] == (
+        f"[request id: x] {'x' * 9000}y\n"
+    )
+    assert b"\r30% done\n" in raw.getvalue()
+
+
 def test_printed_lines_are_json_if_the_log_is(stream, raw):
     LabelledStream.is_json = True
     set_request_ids({0: "x"})
@@ -102,11 +174,16 @@ def test_streams_of_the_process_are_replaced_where_there_are_any(monkeypatch, ra
     assert old.buffer is raw
 
 
-def test_line_without_an_end_is_written_when_the_process_ends(monkeypatch, raw, stream):
+@pytest.mark.parametrize("is_json", [False, True])
+def test_line_without_an_end_is_written_when_the_process_ends(monkeypatch, raw, stream, is_json):
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "stderr", None)
-    LabelledStream.is_json = True
-    sys.stdout.write("last words")
+    LabelledStream.is_json = is_json
+    thread = threading.Thread(target=sys.stdout.write, args=("last words",))
+    thread.start()
+    thread.join()
     end_output()
+    stream.flush()
 
-    assert json.loads(raw.getvalue())["message"] == "last words"
+    written = raw.getvalue().decode()
+    assert (json.loads(written)["message"] if is_json else written) == "last words"

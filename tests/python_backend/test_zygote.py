@@ -13,9 +13,9 @@ import sys
 import numpy as np
 import pytest
 
-from pytriton.python_backend import __main__ as entry
 from pytriton.transport.link import socket_pair
 from pytriton.transport.worker_frames import Finalize, Initialize, Initialized, LogLine
+from pytriton.worker_process import __main__ as entry
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import (
     DEADLINE_S,
@@ -172,7 +172,7 @@ def spawn(command, *options):
     return process, Peer(channel), fork_socket
 
 
-@pytest.mark.parametrize("way", [["-m", "pytriton.python_backend"], [entry.__file__]])
+@pytest.mark.parametrize("way", [["-m", "pytriton.worker_process"], [entry.__file__]])
 def test_worker_is_started_by_itself(tmp_path, way):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(
@@ -180,7 +180,7 @@ def test_worker_is_started_by_itself(tmp_path, way):
         "class TritonPythonModel:\n"
         "    def execute(self, requests): ...\n"
         "    def initialize(self, args):\n"
-        "        assert not any(path.endswith('python_backend') for path in sys.path)\n"
+        "        assert not any(path.endswith('worker_process') for path in sys.path)\n"
         "        assert '/fallback' in sys.path\n"
     )
     process, peer, fork_socket = spawn(
@@ -212,10 +212,26 @@ def test_spawned_worker_ends_with_the_server(tmp_path):
     (tmp_path / "1" / "model.py").write_text(
         "class TritonPythonModel:\n    def execute(self, requests): ...\n"
     )
-    process, peer, fork_socket = spawn([sys.executable, "-m", "pytriton.python_backend"])
+    process, peer, fork_socket = spawn([sys.executable, "-m", "pytriton.worker_process"])
     peer.say(Initialize(str(tmp_path / "1" / "model.py"), "1", {"model_name": "m"}, []))
     peer.hear(Initialized)
     peer.close()
     fork_socket.close()
     with process:
         assert process.wait(DEADLINE_S) == 1
+
+
+def test_worker_of_a_model_file_is_forked_without_what_runs_compiled_backends(start_worker):
+    source = FACTS.format(facts="'pytriton.native_backend.worker' in __import__('sys').modules")
+
+    assert fact(start_worker(source).start()) == "False"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the load of the machine is known on Linux")
+@pytest.mark.parametrize("cores, polls", [(0, False), (1, False), (2, True)])
+def test_worker_polls_only_if_its_first_message_allows_that(worker, cores, polls):
+    rig = worker(FACTS.format(facts="1"), polling_cores=cores)
+    files = pathlib.Path(f"/proc/{rig.pid}/fd").iterdir()
+
+    assert ("/proc/loadavg" in [os.path.realpath(file) for file in files]) == polls
+    assert fact(rig) == fact(rig) == "1"

@@ -53,7 +53,7 @@ class ZygoteRig:
     def __init__(self):
         ours, theirs = stream_pair()
         ours.settimeout(DEADLINE_S)
-        command = [sys.executable, "-m", "pytriton.python_backend.zygote"]
+        command = [sys.executable, "-m", "pytriton.worker_process.zygote"]
         with theirs:
             descriptor = theirs.fileno()
             self.process = subprocess.Popen(
@@ -158,6 +158,7 @@ class WorkerRig(Peer):
             "model_version": "1",
             "model_name": "m",
         }
+        arguments |= options.pop("arguments", {})
         fields = {"output_names": ["y"], "is_batching": True, **options}
         outputs = fields.pop("output_names")
         package = fields.pop("package", "1")
@@ -183,6 +184,11 @@ class WorkerRig(Peer):
         refs = place_all(payload, whole)
         self.say(Execute(self._batches, rows, refs, **fields), payload)
         return self._batches
+
+    def execute_refs(self, rows, refs, payload):
+        """Send a batch whose tensors are placed already."""
+        self._batches += 1
+        self.say(Execute(self._batches, rows, refs), payload)
 
     def run(self, *requests, **fields):
         """Run a batch; the outputs of each request, or the error in their place."""

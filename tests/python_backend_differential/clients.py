@@ -65,9 +65,7 @@ def infer_over_http(
 
     def call() -> Observation:
         wanted = [http_client.InferRequestedOutput(name) for name in outputs] or None
-        result = client.infer(
-            model, _inputs(http_client, inputs), outputs=wanted, timeout=None, **options
-        )
+        result = client.infer(model, _inputs(http_client, inputs), outputs=wanted, **options)
         return _observed(result.get_response(), result)
 
     with contextlib.closing(open_http(server)) as client:

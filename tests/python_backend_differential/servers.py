@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import tritonclient.http as http_client
@@ -93,7 +93,9 @@ def options(repository: Path, http: int, grpc: int, metrics: int) -> list[str]:
     ]
 
 
-def load_models(server: Server, process: subprocess.Popen[bytes]) -> None:
+def load_models(
+    server: Server, process: subprocess.Popen[bytes], names: Iterable[str] = (*WANTED, *GOOD)
+) -> None:
     """Wait for the server, then load what most cases need."""
 
     def is_ready() -> bool:
@@ -109,7 +111,7 @@ def load_models(server: Server, process: subprocess.Popen[bytes]) -> None:
     with contextlib.closing(client):
         if not eventually(is_ready, START_DEADLINE_S):
             raise TimeoutError(f"not ready after {START_DEADLINE_S} s: {server.log.read_text()}")
-        for name in (*WANTED, *GOOD):
+        for name in names:
             client.load_model(name)
 
 

@@ -19,7 +19,7 @@ from pytriton.errors import ServerError
 from pytriton.repository.loading.ensemble_steps import StepModels
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.model_repositories import ModelRepositories
-from pytriton.repository.reading.config_files import check_python_model
+from pytriton.repository.reading.config_files import check_model_files
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
@@ -94,7 +94,7 @@ class FakeLoader:
         self.on_load: Any = None
 
     async def load(self, plan: VersionPlan) -> FakeVersion:
-        check_python_model(plan.config, (plan.version_directory, plan.model_directory))
+        check_model_files(plan.config, (plan.version_directory, plan.model_directory))
         self.asked.append((plan.name, plan.version))
         self.running[plan.name] += 1
         self.most_at_once = max(self.most_at_once, self.running.total())

@@ -57,7 +57,7 @@ class Expected:
         gone = {name}
         if with_steps and name in self.wanted:
             steps = {each: ENSEMBLES[each] for each in ENSEMBLES if each in self.wanted}
-            gone |= superfluous(name, steps, self.asked)
+            gone |= superfluous(name, steps, self.asked) - {"bound"}  # its process unbinds it
         self.wanted -= gone
         for each in gone & self.types.keys():
             del self.types[each]

@@ -206,6 +206,21 @@ def test_unload_of_a_step_takes_the_ensembles_above_out_of_service_until_it_is_b
     assert ready(pipeline) == "a b c e n"
 
 
+def test_model_whose_records_are_dropped_while_it_is_unloaded_is_unloaded(pipeline, monkeypatch):
+    pipeline.load("a")
+    models = pipeline.models._models
+
+    async def drop_records(_) -> None:
+        await models.forget(["a"])
+
+    monkeypatch.setattr(models, "_refresh_all", drop_records)
+
+    pipeline.unload("a")
+
+    assert ready(pipeline) == ""
+    assert "a" not in models.lifecycles
+
+
 def test_ensemble_that_was_unloaded_does_not_come_back_with_its_step(pipeline):
     pipeline.load("e")
     pipeline.unload("a")

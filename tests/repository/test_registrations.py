@@ -167,6 +167,26 @@ async def test_removed_model_is_unloaded_and_forgotten(registrations, control, a
 
 
 @in_loop
+async def test_model_that_is_removed_twice_at_a_time_can_be_added_again(
+    registrations, control, archive, monkeypatch
+):
+    url = archive(own="")
+    gates = [asyncio.Event(), asyncio.Event()]
+    waiting = iter(gates)
+    monkeypatch.setattr(control, "forget", lambda _: next(waiting).wait())
+    await registrations.register("m", url)
+    removals = [asyncio.ensure_future(registrations.unregister("m")) for _ in range(2)]
+    await asyncio.sleep(0)
+    gates[0].set()
+    await asyncio.wait(removals, return_when=asyncio.FIRST_COMPLETED)
+    await registrations.register("m", url)
+    gates[1].set()
+    await asyncio.gather(*removals)
+
+    assert registrations.listed() == {"m": url}
+
+
+@in_loop
 async def test_unknown_model_cannot_be_removed(registrations, control):
     with pytest.raises(NotFoundError, match="'m' is not found"):
         await registrations.unregister("m")

@@ -14,11 +14,12 @@ CHECK_INTERVAL_S = 0.2
 
 
 class Balancer:
-    """Runs in a thread. Each connection goes to one server; clients open one for each request."""
+    """Runs in a thread. Each connection goes to one server, and stays with it, as in Kubernetes."""
 
-    def __init__(self, ports):
-        self.ready: list[int] = []  # of the last look
-        self.ports = ports  # of all servers; a test may set others
+    def __init__(self, servers, protocol="http"):
+        self.ready: list[object] = []  # of the last look
+        self.servers = servers  # a test may set others
+        self._protocol = protocol
         self._turns = itertools.count()
         self._has_started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
@@ -39,16 +40,19 @@ class Balancer:
         self.port = listener.sockets[0].getsockname()[1]
         async with listener:
             while not self._is_over.is_set():
-                ports = self.ports
-                answers = await asyncio.gather(*(asyncio.to_thread(is_ready, p) for p in ports))
-                self.ready = [p for p, good in zip(ports, answers, strict=True) if good]
+                servers = self.servers
+                answers = await asyncio.gather(
+                    *(asyncio.to_thread(is_ready, each.http_port) for each in servers)
+                )
+                self.ready = [each for each, good in zip(servers, answers, strict=True) if good]
                 self._has_started.set()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._is_over.wait(), CHECK_INTERVAL_S)
 
     async def _serve(self, reader, writer):
         ready = self.ready
-        port = ready[next(self._turns) % len(ready)]
+        server = ready[next(self._turns) % len(ready)]
+        port = getattr(server, f"{self._protocol}_port")
         try:
             there = await asyncio.open_connection("127.0.0.1", port)
         except OSError:

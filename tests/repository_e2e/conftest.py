@@ -9,16 +9,15 @@ import pathlib
 
 import pytest
 
+from tests.collected import items_in
 from tests.otlp_collector import Collector
 from tests.repository_e2e.model_files import write_model
 from tests.repository_e2e.server_process import ServerProcess
 
 
 def pytest_collection_modifyitems(items):
-    here = pathlib.Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
+    for item in items_in(pathlib.Path(__file__).parent, items):
+        item.add_marker(pytest.mark.e2e)
 
 
 @contextlib.contextmanager

@@ -150,7 +150,7 @@ class ServerProcess:
     def _zygotes(self) -> list[psutil.Process]:
         """The process that forks workers, not the one that forks front ends."""
         children = psutil.Process(self.pid).children()
-        return [each for each in children if "pytriton.python_backend.zygote" in each.cmdline()]
+        return [each for each in children if "pytriton.worker_process.zygote" in each.cmdline()]
 
     def workers(self) -> list[psutil.Process]:
         workers = []

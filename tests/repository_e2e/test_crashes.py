@@ -31,6 +31,17 @@ POISON = 666.0
 BATCHES_OF_FOUR = """
 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000 }
 """
+IDEMPOTENT = 'parameters { key: "IDEMPOTENT" value { string_value: "true" } }'
+PATIENCE = 'parameters { key: "RAY_NO_INSTANCE_TIMEOUT_S" value { string_value: "0.2" } }'
+# Spoils its input and dies, the first time; the poison always dies.
+DIES_ONCE = """
+died = os.path.join(os.path.dirname(__file__), "died")
+if x[0, 0] == 666.0 or not os.path.exists(died):
+    open(died, "w").close()
+    x[:] = -1
+    os._exit(3)
+y = x.sum(axis=1, keepdims=True)
+"""
 LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "3" } }'
 TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
 ALLOCATE = "np.ones(1 << 31, np.uint8)"
@@ -58,6 +69,8 @@ def server(start_module_server):
         },
         "batched": model(dying("os._exit(3)"), config(BATCHES_OF_FOUR)),
         "mixed": model(dying("os._exit(3)"), config(TWO)),
+        "lonely": model(dying("os._exit(3)", initialize=HOLD), config(PATIENCE)),
+        "again": model(code(DIES_ONCE), config(IDEMPOTENT)),
         "stream": model(decoupled_code(stream), config(DECOUPLED)),
         "limited": model(dying(ALLOCATE, initialize=LIMITED)),
         "tight": model(code(initialize=TIGHT)),
@@ -124,6 +137,38 @@ def test_death_fails_all_requests_of_its_batch(server, threads):
     texts = {failed.exception().text for failed in asked}
 
     assert texts == {"Stub process 'batched_0_0' is not healthy. Exited with code 3."}
+
+
+def test_idempotent_model_answers_a_request_whose_instance_died_with_its_first_execution(server):
+    x = np.ones((1, 100_000), np.float32)  # it is read into shared memory of the model
+
+    y = infer(server.http_port, "again", {"X": x})["Y"]
+
+    assert y.tolist() == [[100_000.0]]
+    with pytest.raises(InferFailedError) as failed:
+        server.infer("again", POISON)
+    assert failed.value.text == "Stub process 'again_0_0' is not healthy. Exited with code 3."
+    assert eventually(lambda: server.serves("again"))
+
+
+def test_requests_wait_for_an_instance_only_as_long_as_the_model_says(server):
+    server.hold("lonely")
+    with pytest.raises(InferFailedError):
+        server.infer("lonely", POISON)
+
+    for _ in range(2):  # the second one is refused at once
+        with pytest.raises(InferFailedError) as failed:
+            server.infer("lonely", 5.0)
+        assert failed.value.status == 503
+        assert re.fullmatch(
+            r"model 'lonely' version 1 has had no instance for \d+\.\d s, and requests wait at "
+            r"most 0\.2 s for one: instance lonely_0_0 is gone, exited with code 3",
+            failed.value.text,
+        )
+    server.let_go("lonely")
+
+    assert eventually(lambda: server.serves("lonely"))
+    assert server.infer("lonely", 5.0) == [5.0]
 
 
 def test_restart_that_hangs_is_tried_again(explicit_server):

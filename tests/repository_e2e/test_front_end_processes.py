@@ -32,6 +32,8 @@ from tests.repository_e2e.model_files import (
 from tests.repository_e2e.streams import open_stream
 
 TWO = ["--frontend-processes=2"]
+# A front end under load that is killed costs a second of the processor.
+KILLS = int(os.environ.get("PYTRITON_FRONT_END_KILLS", "8"))
 REPOSITORY = {
     "plain": model(),
     "held": model(code(HOLD + "\ny = x")),
@@ -46,7 +48,7 @@ def front_end_zygote(server):
     (zygote,) = [
         child
         for child in psutil.Process(server.pid).children()
-        if "pytriton.python_backend.zygote" not in child.cmdline()
+        if "pytriton.worker_process.zygote" not in child.cmdline()
     ]
     return zygote
 
@@ -190,14 +192,15 @@ def test_second_server_on_the_port_is_refused(server, start_server):
 
 
 def test_front_ends_that_are_killed_under_load_are_replaced(start_server):
-    server = start_server(REPOSITORY, flags=["--frontend-processes=4"]).await_ready()
+    flags = ["--frontend-processes=4", "--allow-gpu-metrics=false"]  # drivers open devices
+    server = start_server(REPOSITORY, flags=flags).await_ready()
     core = psutil.Process(server.pid)
     assert eventually(lambda: is_quiet(server))  # uvloop keeps a descriptor after the first client
     before = descriptors(core.pid)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(server)) for _ in range(4)]
         assert eventually(lambda: all(len(each.statuses) > 20 for each in clients))
-        for _ in range(20):
+        for _ in range(KILLS):
             assert eventually(lambda: len(front_ends(server)) >= 2)
             owners = [serving_pid(server, each.port) for each in clients]
             losses = [len(each.losses) for each in clients]
@@ -218,13 +221,15 @@ def test_front_ends_that_are_killed_under_load_are_replaced(start_server):
     for each in clients:
         assert set(each.statuses) == {200}
         assert each.wrong == 0
-    assert sum(len(each.losses) for each in clients) >= 5
+    assert sum(len(each.losses) for each in clients) >= KILLS // 4
     assert eventually(lambda: is_quiet(server))
     assert server.zombies() == []
     # Idle segments are given back after some rounds of five seconds, in all processes.
     assert eventually(lambda: not segments(server)), segments(server)
     assert eventually(lambda: descriptors(core.pid) <= before), descriptors(core.pid) - before
-    assert server.stderr.count("killed by SIGKILL") + server.stdout.count("killed by SIGKILL") == 20
+    assert (
+        server.stderr.count("killed by SIGKILL") + server.stdout.count("killed by SIGKILL") == KILLS
+    )
     assert server.end() == 0
     assert eventually(lambda: not server.descendants())
 

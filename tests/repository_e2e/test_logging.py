@@ -176,8 +176,8 @@ def test_many_requests_at_the_same_time_have_only_their_own_ids(server, model):
 
     last = "printed" if model == "talk" else "ends"
     for name in names:
-        found = lines(server, f"{name}.")
         assert eventually(lambda name=name: lines(server, f"{last} {name}."))
+        found = lines(server, f"{name}.")
         assert len(found) >= 3
         for line in found:
             assert f"[request id: {name}] " in line

@@ -32,7 +32,7 @@ def server(start_module_server):
         "many": model(settings=config("dynamic_batching { }")),
         "cached": model(settings=config("response_cache { enable: true }")),
         "stream": model(
-            decoupled_code("send(x)\ntime.sleep(0.05)\nsend(x)"),
+            decoupled_code("send(x)\ntime.sleep(0.3)\nsend(x)"),
             config(DECOUPLED + BUCKETS, max_batch_size=0),
         ),
         "chain": ensemble("many", "many"),
@@ -103,7 +103,7 @@ def test_stream_is_counted_at_its_first_response_and_at_its_end(server):
 
     first_ms = value(server, "nv_inference_first_response_histogram_ms_sum", "stream")
     whole_s = value(server, "nv_inference_request_latency_seconds_sum", "stream")
-    assert 0 < first_ms < whole_s * 1000 - 45
+    assert 0 < first_ms < whole_s * 1000 - 100  # a busy machine may see the first one late
     bucket = "nv_inference_first_response_histogram_ms_bucket"
     assert value(server, bucket, "stream", ',le="60000"') == 1
     assert value(server, "nv_inference_batch_size_bucket", "stream", ',le="3"') == 1

@@ -172,9 +172,13 @@ def test_many_models_come_and_go_at_the_same_time(endpoint):
     assert eventually(lambda: len(endpoint.server.workers()) == 1)
 
 
-def test_loading_needs_the_explicit_mode(start_server):
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_loading_needs_the_explicit_mode(start_server, front_ends):
     (port,) = free_ports(1)
-    flags = ("--allow-sagemaker=true", f"--sagemaker-port={port}")
+    flags = (
+        *("--allow-sagemaker=true", f"--sagemaker-port={port}"),
+        f"--frontend-processes={front_ends}",
+    )
     server = start_server({"here": model(code())}, flags=flags).await_ready()
     other = Endpoint(server, port, server.folder / "archives")
     answer = other.load("m", other.write("m", plus=PLUS))

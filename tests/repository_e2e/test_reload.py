@@ -76,7 +76,7 @@ class SteadyClients:
 
 
 def test_reloads_lose_no_request_and_leave_no_process(start_server):
-    flags = ["--model-control-mode=explicit", "--load-model=m"]
+    flags = ["--model-control-mode=explicit", "--load-model=m", "--allow-gpu-metrics=false"]
     server = start_server({"m": numbered(0)}, flags=flags).await_ready()
     process_count = len(server.model_processes())
     descriptor_count = server.descriptor_count()

@@ -503,8 +503,10 @@ def test_regions_are_there_in_a_front_end_that_was_started_again(start_server, m
     assert eventually(serves)
 
 
-def test_shared_memory_is_off_unless_the_operator_allows_it(start_server):
-    server = start_server({"plain": REPOSITORY["plain"]}).await_ready()
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_shared_memory_is_off_unless_the_operator_allows_it(start_server, front_ends):
+    flags = [f"--frontend-processes={front_ends}"]
+    server = start_server({"plain": REPOSITORY["plain"]}, flags=flags).await_ready()
     disabled = (
         "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to "
         "enable."

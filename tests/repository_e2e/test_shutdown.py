@@ -88,7 +88,9 @@ def test_signal_lets_requests_in_flight_finish(servers, threads, number, send):
         server.let_go("stream")
         stream.await_end()
     assert answer.result() == [5.0]
-    assert (stream.values, stream.errors, stream.final_count) == ([1.0, 2.0], [], 1)
+    assert (stream.values, stream.final_count) == ([1.0, 2.0], 1)
+    # The server may end before the client closes the stream, which then has nothing open.
+    assert set(stream.errors) <= {"Server exiting"}
     assert server.exit_code() == 0
     assert f"Signal ({number:d}) received." in server.stdout
     assert_gone(server)

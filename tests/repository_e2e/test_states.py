@@ -105,7 +105,7 @@ def stateful(code, batching, max_batch_size=4, more="", output=None, **files):
     settings = f"""backend: "python" max_batch_size: {max_batch_size}
         input [{{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}]
         output [ {output} ]
-        sequence_batching {{ {batching} }} {more}"""
+        sequence_batching {{ max_sequence_idle_microseconds: 60000000 {batching} }} {more}"""
     return model(code, settings, **files)
 
 

@@ -18,7 +18,7 @@ from pytriton.executor.inference import Inference
 from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protos import service_pb2
 from pytriton.server.api.local_client import LocalClient
-from pytriton.server.api.turns import Turns
+from pytriton.server.api.loop_budget import LoopBudget
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.options.server_options import ServerOptions
@@ -67,8 +67,6 @@ class FakeEngine:
         self.is_exiting = False
         self.is_serving = True
         self.settled = None
-        self.followed = None
-        self.followed = None
         self.loaded = {
             "coupled": FakeModel("coupled"),
             "stream": FakeModel("stream", decoupled=True),
@@ -80,6 +78,9 @@ class FakeEngine:
 
     def refuse(self) -> None:
         self.is_exiting = True
+
+    async def wait_until_known(self) -> None:
+        """There are no other front ends."""
 
     def lookup(self, name: str, version: str = "") -> Any:
         if name not in self.loaded:
@@ -271,7 +272,7 @@ class GrpcClient:
         )
         self.api = GrpcApi(self.client, options, self.loop, tracing)
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
-        self.api.work.turns = Turns(self.loop, self.loop.time)
+        self.api.work.loop_budget = LoopBudget(self.loop, self.loop.time)
         if background is not None:
             self.api.work.background = background
         self.transport = FakeTransport()

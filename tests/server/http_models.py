@@ -16,7 +16,7 @@ from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.inference import Inference
 from pytriton.messages import InferResponse, InferTensor
 from pytriton.server.api.local_client import LocalClient
-from pytriton.server.api.turns import Turns
+from pytriton.server.api.loop_budget import LoopBudget
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.codec.child import run_job
 from pytriton.server.codec.messages import decode_job, decode_reply, encode
@@ -164,7 +164,7 @@ class Service:
             codec=codec,
         )
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
-        self.api._bodies._turns = Turns(self.loop, self.loop.time)
+        self.api._bodies._loop_budget = LoopBudget(self.loop, self.loop.time)
         self.instances: dict[str, ScriptedInstance] = {}
         for name, text in MODELS.items():
             self._serve(name, text)

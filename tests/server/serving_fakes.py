@@ -54,6 +54,9 @@ class FakeServing:
     def begin_exit(self):
         self.calls.append("begin_exit")
 
+    def let_clients_leave(self):
+        self.calls.append("let_clients_leave")
+
     def remaining(self):
         return self.remains
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import numpy as np
 import psutil
@@ -18,7 +20,7 @@ from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.repository_core import make_core
 from tests.executor.worker_rig import until
 from tests.fakes import RecordingSink, request
-from tests.repository_e2e.model_files import code, model, write_model
+from tests.repository_e2e.model_files import code, config, model, write_model
 
 DEADLINE_S = 60.0
 
@@ -123,3 +125,57 @@ def test_core_without_repositories_has_one_cache_and_no_model():
         assert core.engine.is_exiting
 
     run(scenario)
+
+
+class FakeCluster:
+    """Counts what a core does with its cluster."""
+
+    def __init__(self):
+        self.asked = self.closed = 0
+
+    async def launcher(self):
+        self.asked += 1
+        raise UnavailableError("no cluster at 'head:6379'")
+
+    def status(self):
+        return f"asked {self.asked}"
+
+    async def close(self):
+        self.closed += 1
+
+
+def test_cluster_is_made_for_the_first_model_that_runs_there_and_closed_with_the_core(tmp_path):
+    write_model(tmp_path / "here", model())
+    on_ray = 'parameters { key: "EXECUTOR" value { string_value: "ray" } }'
+    write_model(tmp_path / "there", model(settings=f"{config()}\n{on_ray}"))
+    made = []
+
+    async def scenario(loop):
+        settings = {"model_control_mode": "explicit", "ray_address": "head:6379"}
+        core = await make_core(options(tmp_path, **settings), loop)
+        core.make_ray = lambda ray, _: made.append((ray.address, FakeCluster())) or made[-1][1]
+        await core.load()
+        await core.control.load("here", None, {})
+        assert core.cluster_status() is None
+        with pytest.raises(ServerError, match="Unavailable: no cluster at 'head:6379'"):
+            await core.control.load("there", None, {})
+        assert core.cluster_status() == "asked 1"
+        await core.stop(DEADLINE_S)
+
+    run(scenario)
+
+    assert [(address, cluster.closed) for address, cluster in made] == [("head:6379", 1)]
+
+
+def test_server_without_a_cluster_imports_nothing_of_it():
+    source = (
+        "import sys, pytriton.server.tritonserver, pytriton.server.repository_core\n"
+        "print(*(name for name in sys.modules if name.split('.')[0] == 'ray' or "
+        "name.startswith(('pytriton.cluster', 'pytriton.executor.remote'))))"
+    )
+    found = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
+
+    assert found.stdout.decode().split() == [
+        "pytriton.executor.remote",
+        "pytriton.executor.remote.placement",
+    ]

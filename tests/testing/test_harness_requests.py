@@ -12,7 +12,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from pytriton.errors import InvalidArgumentError
-from pytriton.testing import ModelHarness, Request, RuleError
+from pytriton.testing import ModelHarness, Request, Response, RuleError
 from tests.testing.doubling import Doubling, config, doubled
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -143,6 +143,13 @@ def test_outputs_that_nobody_asked_for_are_dropped():
 
     with ModelHarness(model_of(execute), config()) as model:
         assert list(model.execute({"IN": [1]}).outputs) == ["OUT"]
+
+
+def test_output_that_is_not_there_is_told_with_those_that_are():
+    response = Response({"OUT": np.zeros(1), "MORE": np.zeros(1)})
+
+    with pytest.raises(KeyError, match="UOT: the outputs of the response are OUT, MORE"):
+        response["UOT"]
 
 
 def test_response_may_be_an_error():

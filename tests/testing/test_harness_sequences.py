@@ -50,6 +50,22 @@ def test_states_are_kept_for_each_sequence():
     assert sums == [-5, -7, 6, 8, -2]
 
 
+def test_whole_batches_have_states_too():
+    class Backend:
+        def execute_batch(self, batch):
+            assert batch.output_names == ["OUT", "NEXT"]
+            total = batch.inputs["SUM"] + batch.inputs["IN"]
+            return {"OUT": total, "NEXT": total}
+
+    with ModelHarness(Backend, sequences(STATE, max_batch_size=4)) as model:
+        for _ in range(2):
+            batch = [Request({"IN": [[number]]}, correlation_id=number) for number in (1, 2)]
+            responses = model.execute_batch(batch)
+
+    assert [response.outputs["OUT"].item() for (response,) in responses] == [2, 4]
+    assert list(responses[0][0].outputs) == ["OUT"]
+
+
 def test_states_are_no_outputs_of_the_response():
     with ModelHarness(Accumulating, sequences(STATE)) as model:
         response = model.execute({"IN": [1]}, correlation_id=1, flags=1)

@@ -9,16 +9,18 @@ from pytriton.transport.arena import Arena
 from pytriton.transport.link import socket_pair, stream_pair
 from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.transport.memory_channel import MemoryChannel
-from tests.transport.inline_channel import InlineChannel
+from pytriton.transport.stream_channel import StreamChannel
+from tests.transport.tcp import tcp_pair
 
-KINDS = ["native", "portable", "inline"]
+KINDS = ["native", "portable", "stream", "tcp"]
+STREAMS = {"stream": stream_pair, "tcp": tcp_pair}
 
 
 @pytest.fixture(params=KINDS)
 def channels(request, monkeypatch):
     """Two ends of a channel of each kind."""
-    if request.param == "inline":
-        pair = [InlineChannel(sock) for sock in stream_pair()]
+    if request.param in STREAMS:
+        pair = [StreamChannel(sock) for sock in STREAMS[request.param]()]
     else:
         monkeypatch.setenv(PORTABLE_SETTING, "1" if request.param == "portable" else "0")
         pair = [MemoryChannel(sock, Arena()) for sock in socket_pair()]

@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.dtypes import BYTES, FP32, encode_bytes
 from pytriton.transport.frames import Cancel, Execute, LogLine, TensorRef
-from tests.transport.inline_channel import InlineChannel
+from pytriton.transport.stream_channel import StreamChannel
 
 if TYPE_CHECKING:
     from pytriton.transport.channel import Channel
@@ -164,10 +164,10 @@ def test_memory_is_idle_and_all_given_back_in_the_end(channels):
     receive_array(right)
     thread.join(DEADLINE_S)
     right.send_memory_update()
-    if not isinstance(left, InlineChannel):
+    if not isinstance(left, StreamChannel):
         left.receive()
     left.trim(0.0)
-    if not isinstance(left, InlineChannel):
+    if not isinstance(left, StreamChannel):
         right.receive()
 
     assert left.reserved_bytes == 0

@@ -10,11 +10,14 @@ import pytest
 
 from pytriton.transport import loop_spinner
 from pytriton.transport.loop_spinner import (
+    MESSAGE_SPIN_NS,
     SPIN_NS,
     LinuxMachine,
     LoopSpinner,
+    MessagePoller,
     SpinPolicy,
     allow_spinning,
+    allowed_cores_of_workers,
     make_spinner,
 )
 
@@ -168,3 +171,36 @@ def test_only_processes_with_two_cores_that_were_told_so_poll():
         assert make_spinner(loop) is not None
     finally:
         loop.close()
+
+
+def test_reader_polls_a_socket_until_a_message_comes_and_pauses_if_none_does():
+    machine = FakeMachine()
+    poller = MessagePoller(machine, CORES)
+    machine.event_ns = machine.time_ns + 100_000
+
+    poller.poll()
+    assert machine.looks == 51
+    machine.event_ns = None
+    poller.poll()
+    assert machine.looks == 51 + MESSAGE_SPIN_NS // 2_000
+    poller.poll()
+    assert machine.looks == 51 + MESSAGE_SPIN_NS // 2_000
+
+
+def test_reader_does_not_poll_while_somebody_waits_for_a_core():
+    machine = FakeMachine()
+    machine.running = CORES + 1
+
+    MessagePoller(machine, CORES).poll()
+
+    assert machine.looks == 0
+
+
+def test_workers_poll_only_if_nobody_but_this_process_waits_for_them(monkeypatch):
+    monkeypatch.setattr(loop_spinner, "_allowed_cores", 1)
+    monkeypatch.setattr(loop_spinner, "_allowed_cores_of_workers", 0)
+
+    allow_spinning(4, also_workers=True)
+    assert allowed_cores_of_workers() == 4
+    allow_spinning(4)
+    assert allowed_cores_of_workers() == 0

@@ -227,6 +227,30 @@ def test_arena_gives_idle_segments_back(ends: Ends) -> None:
     assert "mapped=0" in repr(right)
 
 
+def test_all_peers_unmap_segments_that_were_dropped_to_make_room(ends: Ends) -> None:
+    left, right = ends
+    left.arena.limit_bytes = 48 * MIB
+    ours, theirs = socket_pair()
+    other, peer = MemoryChannel(ours, left.arena), MemoryChannel(theirs, Arena())
+    for channel, end in ((left, right), (other, peer)):
+        send_array(channel, np.zeros(5 * MIB, np.float32))
+        receive_array(end)
+        end.send(MemoryFrame())
+        receive(channel)
+    assert ("mapped=1" in repr(right), "mapped=1" in repr(peer)) == (True, True)
+
+    send_array(left, np.zeros(8 * MIB, np.float32))  # there is no room for both sizes
+    receive_array(right)
+
+    assert "mapped=1" in repr(right)
+    assert other.has_memory_update
+    other.send_memory_update()
+    receive(peer)
+    assert "mapped=0" in repr(peer)
+    other.close()
+    peer.close()
+
+
 def test_arena_is_bounded(ends: Ends) -> None:
     arena = Arena(limit_bytes=32 * MIB)
     held = [arena.allocate(16 * MIB), arena.allocate(8 * MIB)]

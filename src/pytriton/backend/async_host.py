@@ -58,6 +58,8 @@ class AsyncInstanceHost(InstanceHost):
     def _on_message(self, received: Received) -> None:
         if isinstance(received.frame, Execute):
             self._tasks.start(self._answer_async(received, received.frame))
+        else:
+            self.on_other(received.frame)
 
     async def _answer_async(self, received: Received, execute: Execute) -> None:
         set_request_ids(execute.ids or None)  # of this task

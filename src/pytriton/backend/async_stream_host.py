@@ -54,6 +54,8 @@ class AsyncStreamHost(AsyncInstanceHost):
             stream = self._streams[frame.batch]
             stream.batch.credit(frame.position, frame.count)
             stream.changed.set()
+        else:
+            self.on_other(frame)
 
     def _cancel(self, stream: _AsyncStream, position: int) -> None:
         item = stream.batch.cancel(position)

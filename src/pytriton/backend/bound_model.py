@@ -7,11 +7,11 @@ import copy
 import dataclasses
 import functools
 import logging
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytriton.backend.bound_config import bound_config, call_tensors, check_name_and_tensors
 from pytriton.backend.host_kinds import host_for, stream_host_for
 from pytriton.backend.model_call import ModelCall
 from pytriton.backend.output_validation import OutputValidator
@@ -19,16 +19,10 @@ from pytriton.backend.signatures import signature_problem
 from pytriton.backend.warmup import call_to_completion, warm_up
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.model_config.common import DeviceKind
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.sequence_message import initial_states
-from pytriton.model_config.tensor import Tensor, triton_datatype
-from pytriton.model_config.triton_model_config import (
-    ResponseCache,
-    TensorSpec,
-    TritonModelConfig,
-)
+from pytriton.model_config.tensor import triton_datatype
 from pytriton.transport.arena import Arena
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
@@ -38,16 +32,18 @@ if TYPE_CHECKING:
 
     from pytriton.backend.host import InstanceHost
     from pytriton.decorators.context import TritonContext
+    from pytriton.model_config.tensor import Tensor
+    from pytriton.transport.control import RayInstances
 
 InferFunc = Callable[..., Any]
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
 
 class BoundModel:
     """A bound model. The constructor only checks arguments; `open_instances` starts instances."""
+
+    start_timeout_s = 0.0  # nothing has to be waited for
 
     def __init__(
         self,
@@ -60,13 +56,11 @@ class BoundModel:
         *,
         strict: bool = False,
     ) -> None:
-        _check_name(model_name)
-        _check_tensors("inputs", inputs)
-        _check_tensors("outputs", outputs)
+        check_name_and_tensors(model_name, inputs, outputs)
         self.name = model_name
         self.version = model_version
         self.infer_funcs = _as_callables(infer_func)
-        self.config = _make_config(
+        self.config = bound_config(
             model_name,
             model_version,
             len(self.infer_funcs),
@@ -74,7 +68,7 @@ class BoundModel:
             outputs,
             config or ModelConfig(),
         )
-        self._inputs, self._outputs = _call_tensors(self.config)
+        self._inputs, self._outputs = call_tensors(self.config)
         self._check_callables()
         self._validator = OutputValidator(
             model_name,
@@ -88,6 +82,7 @@ class BoundModel:
             ],
             decoupled=self.config.decoupled,
         )
+        self.examples: Mapping[str, Any] = {}  # values for inputs that it certainly takes
         self._hosts: list[InstanceHost] = []
 
     def _check_callables(self) -> None:
@@ -108,6 +103,11 @@ class BoundModel:
         """The unique key of the model in one server."""
         return self.name.lower(), self.version
 
+    @property
+    def ray(self) -> RayInstances | None:
+        """None: its instances are in this process."""
+        return None
+
     def message(self) -> dict[str, Any]:
         """Returns the ModelConfig message for the server, without warm-ups, which run here."""
         config = dataclasses.replace(self.config, model_warmup=None)
@@ -126,6 +126,11 @@ class BoundModel:
         for infer_func in self.infer_funcs:
             call = functools.partial(call_to_completion, infer_func)
             warm_up(self.name, warmups, call, inputs, self.config.sequence)
+
+    def leave(self, context: TritonContext) -> None:
+        """Remove the callables from the context, so that nothing keeps them alive."""
+        for infer_func in self.infer_funcs:
+            context.model_configs.pop(infer_func, None)
 
     def open_instances(
         self, on_unrecoverable: Callable[[], None]
@@ -155,12 +160,14 @@ class BoundModel:
         sock: socket.socket,
         on_unrecoverable: Callable[[], None],
     ) -> None:
-        kind = stream_host_for if self.config.decoupled else host_for
-        host = kind(infer_func)(
-            self._call(index, infer_func), MemoryChannel(sock, Arena()), on_unrecoverable
-        )
+        call = self._call(f"{self.name}_0_{index}", infer_func)
+        host = self.host_class(infer_func)(call, MemoryChannel(sock, Arena()), on_unrecoverable)
         host.start()
         self._hosts.append(host)
+
+    def host_class(self, infer_func: InferFunc) -> type[InstanceHost]:
+        """Returns the class of the host that runs an instance with this callable."""
+        return (stream_host_for if self.config.decoupled else host_for)(infer_func)
 
     def is_alive(self) -> bool:
         """Whether every instance accepts batches."""
@@ -177,35 +184,25 @@ class BoundModel:
             host.join(max(0.0, end - time.monotonic()))
         self._hosts = []
 
-    def _call(self, index: int, infer_func: InferFunc) -> ModelCall:
+    def calls(self) -> list[ModelCall]:
+        """Returns what calls each of its callables."""
+        return [
+            self._call(f"{self.name}_0_{index}", infer_func)
+            for index, infer_func in enumerate(self.infer_funcs)
+        ]
+
+    def only_call(self, instance_name: str) -> ModelCall:
+        """Returns what calls its only callable, in an instance of this name."""
+        (infer_func,) = self.infer_funcs
+        return self._call(instance_name, infer_func)
+
+    def _call(self, instance_name: str, infer_func: InferFunc) -> ModelCall:
         return ModelCall(
-            f"{self.name}_0_{index}",
+            instance_name,
             infer_func,
             {spec.name: triton_datatype(spec.dtype) for spec in self._outputs},
             self._validator,
             batching=self.config.batching,
-        )
-
-
-def _check_tensors(argument: str, tensors: Any) -> None:
-    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
-        raise PyTritonValidationError(
-            f"{argument}: expected a list of Tensor, got {type(tensors).__name__}"
-        )
-    for tensor in tensors:
-        if not all(hasattr(tensor, field) for field in ("name", "shape", "dtype", "optional")):
-            raise PyTritonValidationError(
-                f"{argument}: expected a list of Tensor, got a list with {tensor!r}"
-            )
-
-
-def _check_name(model_name: str) -> None:
-    if not model_name:
-        raise PyTritonValidationError("Model name cannot be empty")
-    if not _NAME.fullmatch(model_name):
-        raise PyTritonValidationError(
-            "Model name can only contain alphanumeric characters, dots, underscores and dashes, "
-            f"got {model_name!r}"
         )
 
 
@@ -217,66 +214,3 @@ def _as_callables(infer_func: InferFunc | Sequence[InferFunc]) -> list[InferFunc
             f"infer_func has to be a callable or a list or tuple of callables, got {infer_func!r}"
         )
     return candidates
-
-
-def _make_config(
-    name: str,
-    version: int,
-    instance_count: int,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    config: ModelConfig,
-) -> TritonModelConfig:
-    optional = [spec.name for spec in outputs if spec.optional]
-    if optional:
-        raise PyTritonValidationError(
-            f"Output tensors cannot be optional. Outputs marked as optional: {optional}."
-        )
-    return TritonModelConfig(
-        model_name=name,
-        model_version=version,
-        max_batch_size=config.max_batch_size,
-        batching=config.batching,
-        batcher=config.batcher,
-        instance_group={DeviceKind.KIND_CPU: instance_count},
-        decoupled=config.decoupled,
-        inputs=_named(inputs, "INPUT"),
-        outputs=_named(outputs, "OUTPUT"),
-        response_cache=ResponseCache(enable=True) if config.response_cache else None,
-        model_warmup=config.model_warmup,
-        sequence=config.sequence,
-        rate_limiter=config.rate_limiter,
-    )
-
-
-def _call_tensors(config: TritonModelConfig) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Returns what callables get and return: also the controls and states of sequences."""
-    inputs, outputs = list(config.inputs or ()), list(config.outputs or ())
-    if config.sequence is None:
-        return inputs, outputs
-    inputs += [
-        TensorSpec(control.name, (1,), control.dtype) for control in config.sequence.controls
-    ]
-    for state in config.sequence.states:
-        inputs.append(TensorSpec(state.input_name, tuple(state.shape), state.dtype))
-        if all(state.output_name != spec.name for spec in outputs):
-            outputs.append(TensorSpec(state.output_name, tuple(state.shape), state.dtype))
-    names = [spec.name for spec in inputs]
-    for name in names:
-        if names.count(name) > 1:
-            raise PyTritonValidationError(
-                f"Expected inputs, controls and states with different names, got {name!r} twice"
-            )
-    return inputs, outputs
-
-
-def _named(tensors: Sequence[Tensor], prefix: str) -> list[TensorSpec]:
-    return [
-        TensorSpec(
-            name=tensor.name or f"{prefix}_{number}",
-            shape=tuple(tensor.shape),
-            dtype=tensor.dtype,
-            optional=tensor.optional,
-        )
-        for number, tensor in enumerate(tensors, 1)
-    ]

@@ -28,6 +28,10 @@ SYNC_CONCURRENCY = 1
 ASYNC_CONCURRENCY = 256
 
 
+def _ignore(frame: Frame) -> None:
+    """Do nothing: other messages only release memory."""
+
+
 class InstanceHost:
     """Runs one instance of a model in its own thread until the channel is closed."""
 
@@ -39,6 +43,8 @@ class InstanceHost:
         self._call = call
         self._channel = channel
         self._on_unrecoverable = on_unrecoverable
+        # Called with messages that are not about batches; an EOFError of it ends the instance.
+        self.on_other: Callable[[Frame], None] = _ignore
         self._thread = threading.Thread(
             target=self._run, name=f"pytriton-{call.instance_name}", daemon=True
         )
@@ -46,6 +52,15 @@ class InstanceHost:
     def start(self) -> None:
         """Start to accept batches."""
         self._thread.start()
+
+    def run(self) -> None:
+        """Accept batches on this thread, until the server has ended the instance.
+
+        Raises:
+            EOFError: The server has closed the channel, or ConnectionError, unless the callable
+                runs on an event loop: then it returns.
+        """
+        self._serve()
 
     def is_alive(self) -> bool:
         """Whether batches are accepted."""
@@ -74,6 +89,8 @@ class InstanceHost:
                 set_request_ids(received.frame.ids or None)
                 self._answer(received, received.frame)
                 set_request_ids(None)
+            else:
+                self.on_other(received.frame)
             # Release arrays that the callable did not keep before this thread waits again.
             del received
 

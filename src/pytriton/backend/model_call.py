@@ -13,18 +13,15 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pytriton import dtypes
 from pytriton.backend.output_validation import convert_output
 from pytriton.backend.request_spans import RequestSpans
 from pytriton.decorators import whole_batch_callable
-from pytriton.dtypes import BYTES, DataType
+from pytriton.dtypes import DataType
 from pytriton.errors import ErrorCode, sendable_text
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.request_ids import current_prefix
-from pytriton.transport.arena import find_unshared_remote_block
+from pytriton.transport.array_payload import add_array
 from pytriton.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -33,10 +30,9 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
-from pytriton.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -76,7 +72,7 @@ class ModelCall:
         if self._call_whole_batch is None or execute.traces:
             results = self.infer_func(self.requests(received))
             if isinstance(results, Iterator):
-                results = _only_result(results)
+                results = only_result(results)
             finished_ns = time.monotonic_ns()
             return self.responses(execute, results, started_ns, finished_ns, payload)
         inputs = {ref.name: received.array(ref) for ref in execute.inputs}
@@ -156,6 +152,31 @@ class ModelCall:
             if name in self._outputs and name in wanted
         ]
 
+    def answers(
+        self, results: Any, count: int, wanted: Mapping[int, Collection[str]]
+    ) -> list[dict[str, NDArray[Any]]]:
+        """Check a returned or yielded result; returns the outputs of each request.
+
+        Args:
+            results: the result.
+            count: the number of requests.
+            wanted: the outputs that each request wants, by its position; None for all.
+
+        Raises:
+            ValueError: The result is not allowed.
+        """
+        validated = self._validator.validate(results, count, wanted)
+        return [
+            {
+                name: convert_output(name, array, self._outputs[name])
+                if array.dtype != self._outputs[name].numpy
+                else array
+                for name, array in outputs.items()
+                if name in self._outputs and name in wanted.get(position, self._outputs)
+            }
+            for position, outputs in enumerate(validated)
+        ]
+
     def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
         """Return the error for all requests of a batch whose call raised."""
         text = self.error_text(error)
@@ -199,7 +220,7 @@ def _wanted_by_any(execute: Execute) -> set[str] | None:
     return {name for names in execute.outputs.values() for name in names}
 
 
-def _only_result(results: Iterator[Any]) -> Any:
+def only_result(results: Iterator[Any]) -> Any:
     """Returns the only response of a generator in a model that is not decoupled."""
     responses = list(itertools.islice(results, 2))
     if len(responses) != 1:
@@ -233,51 +254,6 @@ def _add_output(
     rows: list[int] | None = None,
 ) -> TensorRef:
     """Adds an output to the payload; `rows` is needed to split a whole batch of BYTES later."""
-    if dtype is BYTES:
-        return _add_bytes_output(payload, name, convert_output(name, outputs[name], dtype), rows)
-    # No variable for the array yet, because it would count as a reference.
-    if outputs[name].nbytes > INLINE_TENSOR_BYTES:
-        ref = _reference_input(payload, outputs, name, dtype)
-        if ref is not None:
-            return ref
-    array = outputs[name]
-    if array.dtype != dtype.numpy:
-        array = convert_output(name, array, dtype)
-    size = array.nbytes
-    data: bytes | memoryview
-    # Data inside a message may wait to be sent, while the model changes its array.
-    if size <= INLINE_TENSOR_BYTES or not array.flags.c_contiguous:
-        data = array.tobytes()
-    else:
-        data = array.reshape(-1).view(np.uint8).data
-    block, offset = payload.add((data,), size)
-    return TensorRef(name, dtype.number, array.shape, offset, size, block)
-
-
-def _reference_input(
-    payload: Payload, outputs: Mapping[str, NDArray[Any]], name: str, dtype: DataType
-) -> TensorRef | None:
-    """Refers to an input that the model returns and does not keep, so that it is not copied."""
-    found = find_unshared_remote_block(outputs, name)
-    array = outputs[name]
-    if found is None or array.dtype != dtype.numpy or not array.flags.c_contiguous:
-        return None
-    remote, offset = found
-    block = payload.return_block(remote)
-    return TensorRef(name, dtype.number, array.shape, offset, array.nbytes, block)
-
-
-def _add_bytes_output(
-    payload: Payload, name: str, array: NDArray[Any], rows: list[int] | None
-) -> TensorRef:
-    parts = []
-    at = 0
-    for count in rows or [len(array) if array.ndim else 1]:
-        part = array[at : at + count] if rows else array
-        parts.append(dtypes.encode_bytes(dtypes.array_to_bytes_elements(part)))
-        at += count
-    pieces = [len(part) for part in parts]
-    block, offset = payload.add(parts, sum(pieces))
-    return TensorRef(
-        name, BYTES.number, array.shape, offset, sum(pieces), block, pieces if rows else []
-    )
+    if outputs[name].dtype != dtype.numpy:
+        outputs = {name: convert_output(name, outputs[name], dtype)}
+    return add_array(payload, outputs, name, dtype, rows)

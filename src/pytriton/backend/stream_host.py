@@ -94,6 +94,8 @@ class StreamHost(InstanceHost):
                 self._outbox.flush()
         elif isinstance(frame, Credit) and frame.batch in self._streams:
             self._streams[frame.batch].batch.credit(frame.position, frame.count)
+        else:
+            self.on_other(frame)
 
     def _start_stream(self, received: Received, execute: Execute) -> None:
         batch = StreamBatch(execute)

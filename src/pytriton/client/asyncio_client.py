@@ -31,7 +31,7 @@ class AsyncioModelClient(BaseModelClient):
     The arguments are those of `BaseModelClient`. With `lazy_init=False`, `async with`
     waits for the model; if that fails, the client is closed.
 
-    Example:
+    Examples:
         >>> async with AsyncioModelClient("grpc://localhost", "AddSub") as client:
         ...     result = await client.infer_sample(a, b)
     """

@@ -29,8 +29,8 @@ class AsyncioHttpResponse:
     """A response with the few members that `tritonclient.http.aio` uses."""
 
     def __init__(self, answer: HttpAnswer) -> None:
-        self.status = answer.status_code
-        self.headers = _Headers(answer.headers)
+        self.status: int = answer.status_code
+        self.headers: _Headers = _Headers(answer.headers)
         self._body = answer.body
 
     async def read(self) -> bytes:

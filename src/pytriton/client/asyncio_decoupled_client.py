@@ -24,7 +24,7 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
     inferences may be open at the same time, each in its own stream. Errors in the arguments of a
     request are raised when its iteration starts.
 
-    Example:
+    Examples:
         >>> async with AsyncioDecoupledModelClient("grpc://localhost", "Chat") as client:
         ...     async for response in client.infer_sample(prompt):
         ...         print(response["text"])

@@ -31,7 +31,7 @@ class HttpResponse:
     """A response with the few methods that `tritonclient.http` calls."""
 
     def __init__(self, answer: HttpAnswer) -> None:
-        self.status_code = answer.status_code
+        self.status_code: int = answer.status_code
         self._headers = answer.headers
         self._body = answer.body
         self._read = 0
@@ -76,7 +76,8 @@ class HttpConnections:
     """
 
     def __init__(self, url: TritonUrl, timeout_s: float) -> None:
-        self.connection_timeout = self.network_timeout = timeout_s
+        self.connection_timeout: float = timeout_s
+        self.network_timeout: float = timeout_s
         self._url = url
         self._limits = threading.local()
         self._idle: deque[socket.socket] = deque()

@@ -32,7 +32,7 @@ class DecoupledModelClient(ModelClient):
     deleted, its request ends, and the client can be used again. An iterator that is not read at all
     is closed after that timeout.
 
-    Example:
+    Examples:
         >>> with DecoupledModelClient("grpc://localhost", "Chat") as client:
         ...     for response in client.infer_sample(prompt):
         ...         print(response["text"])

@@ -43,7 +43,7 @@ class FuturesModelClient:
         inference_timeout_s: as in `BaseModelClient`.
         access_token: as in `BaseModelClient`.
 
-    Example:
+    Examples:
         >>> with FuturesModelClient("localhost", "AddSub") as client:
         ...     futures = [client.infer_sample(a, b) for a, b in samples]
         ...     results = [future.result() for future in futures]

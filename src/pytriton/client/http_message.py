@@ -53,10 +53,10 @@ class HttpAnswer:
     """Parses one response from the received bytes."""
 
     def __init__(self) -> None:
-        self.status_code = 0
+        self.status_code: int = 0
         self.headers: dict[str, str] = {}
-        self.is_complete = False
-        self.is_last = False  # the connection cannot be used for another request
+        self.is_complete: bool = False
+        self.is_last: bool = False  # the connection cannot be used for another request
         self._has_head = False
         self._parts: list[bytes] = []
         self._buffer: bytearray | None = None

@@ -50,7 +50,7 @@ class ModelClient(BaseModelClient):
 
     After a fork, the child may use the client over HTTP; over gRPC, calls in the child are refused.
 
-    Example:
+    Examples:
         >>> with ModelClient("localhost", "AddSub") as client:
         ...     result = client.infer_sample(a, b)  # in the model's order of inputs
         ...     result = client.infer_batch(a=batch_a, b=batch_b)  # by name

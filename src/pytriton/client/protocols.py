@@ -27,7 +27,9 @@ class Http:
     """HTTP with `tritonclient.http`, over our own connections."""
 
     scheme = "http"
-    parse_errors = (ValueError,)  # raised if a response is not one of Triton
+    parse_errors: tuple[type[Exception], ...] = (
+        ValueError,
+    )  # raised if a response is not one of Triton
 
     @functools.cached_property
     def library(self) -> Any:

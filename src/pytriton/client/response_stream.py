@@ -57,7 +57,7 @@ class ResponseStream:
     """
 
     def __init__(self, call: Any, timeout_s: float, began_s: float) -> None:
-        self.is_over = False
+        self.is_over: bool = False
         self._timeout_s = timeout_s
         self._first_deadline: float | None = began_s + timeout_s  # None after the first read
         self._failure: PyTritonClientError | None = None

@@ -89,7 +89,7 @@ class Wait:
         address: str = "the server",
     ) -> None:
         check_limit("timeout_s", timeout_s)
-        self.last_problem = _NOT_READY
+        self.last_problem: str = _NOT_READY
         self._timeout_s = timeout_s
         self._clock = clock
         self._address = address

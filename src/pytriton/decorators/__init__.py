@@ -4,6 +4,7 @@
 The order from the outermost to the innermost is: decorators of request lists (`group_by_keys`,
 `fill_optionals`), one decorator that converts the list to keyword arguments (`batch`, `sample`),
 decorators of keyword arguments (`group_by_values`, `pad_batch`, `first_value`), `triton_context`.
+`model` is for annotated functions, which need none of these.
 """
 
 from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
@@ -27,6 +28,7 @@ from pytriton.decorators.context import (
     get_triton_context,
     triton_context,
 )
+from pytriton.decorators.declaration import ModelDeclaration, model
 from pytriton.decorators.grouping import ConstantPadder, group_by_values
 from pytriton.decorators.inputs import fill_optionals, first_value, pad_batch
 
@@ -39,6 +41,7 @@ __all__ = [
     "InferenceResults",
     "InputNames",
     "ModelConfigDict",
+    "ModelDeclaration",
     "TritonContext",
     "batch",
     "convert_output",
@@ -49,6 +52,7 @@ __all__ = [
     "get_triton_context",
     "group_by_keys",
     "group_by_values",
+    "model",
     "pad_batch",
     "sample",
     "triton_context",

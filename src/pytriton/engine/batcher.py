@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pytriton.engine.model_spec import BatcherSpec, ModelSpec
-from pytriton.engine.request_queue import RequestQueue, add_each
+from pytriton.engine.request_queue import RequestQueue, add_each, first_again
 from pytriton.errors import ServerError
 from pytriton.executor.inference import Inference
 
@@ -33,6 +33,9 @@ class Batcher(Protocol):
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
         """Queue requests like `add`; returns those that were refused, each with its error."""
+
+    def put_back(self, inferences: Sequence[Inference], now_ns: int) -> None:
+        """Queue requests again that an instance has lost: first of all with their priority."""
 
     def remove(self, inference: Inference) -> bool:
         """Remove a cancelled request; returns False if it is not in this queue."""
@@ -85,6 +88,12 @@ class FifoBatcher:
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
         return add_each(self.add, inferences, now_ns)
+
+    def put_back(self, inferences: Sequence[Inference], now_ns: int) -> None:
+        again = first_again(self._inferences, inferences)
+        self._inferences.update(dict.fromkeys(again))
+        for inference in again:
+            self._inferences.move_to_end(inference, last=False)
 
     def remove(self, inference: Inference) -> bool:
         if inference not in self._inferences:
@@ -199,6 +208,10 @@ class DynamicBatcher(RequestQueue):
         if self._hold_until_ns:
             return add_each(self.add, inferences, now_ns)
         return super().add_all(inferences, now_ns)
+
+    def put_back(self, inferences: Sequence[Inference], now_ns: int) -> None:
+        self._hold_until_ns = 0
+        super().put_back(inferences, now_ns)
 
     def remove(self, inference: Inference) -> bool:
         self._hold_until_ns = 0

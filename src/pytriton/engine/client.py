@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of the engine to its callers: front ends, and later other parts of the server.
+"""The interface of the engine to its callers, such as front ends.
 
 In the engine's process that is `pytriton.server.api.local_client.LocalClient`, which calls the
 engine directly; in a front end with its own process

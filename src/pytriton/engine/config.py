@@ -16,7 +16,9 @@ import orjson
 from google.protobuf import json_format, text_format
 
 from pytriton.dtypes import BY_NUMBER
+from pytriton.engine.config_hints import hint
 from pytriton.engine.config_rules import ENSEMBLE, validate_config
+from pytriton.engine.instance_rules import is_idempotent, no_instance_timeout_s
 from pytriton.engine.metric_rules import histogram_buckets
 from pytriton.engine.model_spec import (
     BatcherSpec,
@@ -26,6 +28,7 @@ from pytriton.engine.model_spec import (
     TensorSpec,
     TimeoutAction,
 )
+from pytriton.engine.openai_rules import openai_spec
 from pytriton.engine.sequence.sequence_config import sequence_spec
 from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
@@ -39,6 +42,7 @@ __all__ = [
     "validate_config",
 ]
 
+_TWO_CPU_INSTANCES = frozenset({"onnxruntime", "tensorflow"})  # backends with this default
 _DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 # Triton prints 64-bit integers as numbers, except for these three.
 _PRINTED_AS_STRINGS = frozenset(
@@ -94,15 +98,18 @@ def config_from_text(text: str, source: str) -> Any:
             # The notation of compilers; editors can jump to such a position.
             source = f"{source}:{line}:{column}"
             problem = problem.removeprefix(f"{line}:{column} : ")
-        raise InvalidArgumentError(f"failed to read text proto from {source}: {problem}") from exc
+        raise InvalidArgumentError(
+            f"failed to read text proto from {source}: {problem}{hint(problem)}"
+        ) from exc
 
 
-def normalise_config(config: Any, gpu_ids: Sequence[int] = ()) -> Any:
-    """Fill in the defaults that Triton fills in for a model of the Python backend.
+def normalise_config(config: Any, gpu_ids: Sequence[int] = (), *, prefers_gpus: bool = True) -> Any:
+    """Fill in the defaults that Triton fills in.
 
     Args:
         config: a ModelConfig message, which is not changed.
         gpu_ids: the devices that instances may be placed on.
+        prefers_gpus: whether instances are on these devices if the configuration does not say it.
 
     Returns:
         A new message with every default that clients see.
@@ -120,7 +127,7 @@ def normalise_config(config: Any, gpu_ids: Sequence[int] = ()) -> Any:
     if normal.backend == "python" and not normal.default_model_filename:
         normal.default_model_filename = "model.py"
     _normalise_scheduling(normal)
-    _normalise_instance_groups(normal, gpu_ids)
+    _normalise_instance_groups(normal, gpu_ids, prefers_gpus=prefers_gpus)
     return normal
 
 
@@ -138,15 +145,17 @@ def _normalise_scheduling(config: Any) -> None:
         batcher.preferred_batch_size.append(config.max_batch_size)
 
 
-def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int]) -> None:
+def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int], *, prefers_gpus: bool) -> None:
     kinds = model_config_pb2.ModelInstanceGroup
     if not config.instance_group:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        group.count = max(group.count, 1)
         if group.kind == kinds.KIND_AUTO:
-            group.kind = kinds.KIND_GPU if gpu_ids else kinds.KIND_CPU
+            group.kind = kinds.KIND_GPU if gpu_ids and prefers_gpus else kinds.KIND_CPU
+        if group.count < 1:
+            has_two = group.kind == kinds.KIND_CPU and config.backend in _TWO_CPU_INSTANCES
+            group.count = 2 if has_two else 1
         if group.kind == kinds.KIND_GPU and not group.gpus:
             group.gpus.extend(gpu_ids)
 
@@ -177,13 +186,14 @@ def spec_from_config(
     has_sequences = scheduler == "sequence_batching"
     batches = config.max_batch_size > 0
     inputs = _tensor_specs(config.input, batches=batches, is_input=True)
+    outputs = _tensor_specs(config.output, batches=batches, is_input=False)
     return ModelSpec(
         name=config.name,
         version=version,
         platform=config.platform or config.backend,
         max_batch_size=config.max_batch_size,
         inputs=inputs,
-        outputs=_tensor_specs(config.output, batches=batches, is_input=False),
+        outputs=outputs,
         required_inputs=frozenset(name for name, spec in inputs.items() if not spec.optional),
         batcher=_scheduling(config, scheduler),
         decoupled=config.model_transaction_policy.decoupled,
@@ -193,8 +203,11 @@ def spec_from_config(
         labels=dict(labels or {}),
         metric_tags=dict(config.metric_tags),
         histogram_buckets=histogram_buckets(config),
+        openai=openai_spec(config, inputs, outputs),
         gpu=_only_gpu(config),
         namespace=namespace,
+        is_idempotent=is_idempotent(config),
+        no_instance_timeout_s=no_instance_timeout_s(config),
     )
 
 

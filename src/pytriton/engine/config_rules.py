@@ -21,6 +21,7 @@ ENSEMBLE = "ensemble"
 _BACKEND_OF_PLATFORM = {
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
     "tensorflow_graphdef": "tensorflow",
     "tensorflow_savedmodel": "tensorflow",
     "tensorrt_plan": "tensorrt",
@@ -38,11 +39,16 @@ def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
     Raises:
         InvalidArgumentError: for the first rule that the configuration breaks.
     """
+    validate_contents(config)
+    validate_instance_groups(config, gpu_ids)
+
+
+def validate_contents(config: Any) -> None:
+    """Check a normalised configuration, except for the devices of its instances."""
     validate_model(config)
     validate_tensors(config)
     if config.HasField("sequence_batching"):
         validate_states(config)
-    validate_instance_groups(config, gpu_ids)
 
 
 def validate_model(config: Any) -> None:
@@ -90,8 +96,6 @@ def _check_platform(config: Any) -> None:
             )
         return
     if not backend:
-        if not platform:
-            raise InvalidArgumentError(f"must specify 'platform' or 'backend' for '{name}'")
         if platform not in _BACKEND_OF_PLATFORM:
             raise InvalidArgumentError(f"unexpected platform type '{platform}' for {name}")
     elif backend in _FRAMEWORK_BACKENDS and _BACKEND_OF_PLATFORM.get(platform) != backend:

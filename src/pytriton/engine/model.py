@@ -10,34 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pytriton.engine.answer_cache import AnswerCache
 from pytriton.engine.answers import Answers
 from pytriton.engine.batch_start import BatchStart
-from pytriton.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
+from pytriton.engine.delivery import deliver, dispatch_error, refuse
 from pytriton.engine.dispatch_watch import DispatchWatch
 from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.idle_wait import IdleWait
+from pytriton.engine.model_instances import ModelInstances
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
-from pytriton.engine.model_status import ModelStatus
 from pytriton.engine.recording import record_answers, record_responses, record_traces
 from pytriton.engine.response_credit import ResponseCredit
-from pytriton.engine.scheduler import make_scheduler
 from pytriton.engine.scheduling import Dispatch
 from pytriton.engine.start_policy import StartPolicy
-from pytriton.engine.stats import FailureReason, ModelStatistics
+from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec
-    from pytriton.engine.rate_limiter import InstanceLimits
-    from pytriton.engine.scheduling import Refusal
     from pytriton.engine.served_model import InstanceSupervisor
     from pytriton.engine.turns import ModelTurns
     from pytriton.executor.base import Instance
@@ -46,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 
 
-class Model(ModelStatus):
+class Model(ModelInstances):
     """A model version with a queue and instances. Used on the event loop's thread only.
 
     Args:
@@ -76,20 +72,14 @@ class Model(ModelStatus):
         supervisor: InstanceSupervisor | None = None,
         turns: ModelTurns | None = None,
     ) -> None:
-        super().__init__(supervisor, turns)
-        self.spec = spec
+        super().__init__(spec, loop, supervisor, turns)
         self.is_bound = is_bound
         self.config_json = config_json
-        self.statistics = ModelStatistics()
-        self.instances: list[Instance] = []
-        self._loop = loop
         self._body_memory = body_memory
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
-        self._scheduler = make_scheduler(spec)
         self._start_policy = StartPolicy(spec)
-        self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._credit = ResponseCredit(loop)
         self._timer = EarliestTimer(loop, self._pump)
         self._start = BatchStart(
@@ -114,27 +104,6 @@ class Model(ModelStatus):
         """The number of requests that are being executed."""
         return self._answers.running
 
-    def add_instance(
-        self, instance: Instance, limits: InstanceLimits | None = None, *, is_passive: bool = False
-    ) -> None:
-        """Start to use an instance, which may replace one that died.
-
-        Args:
-            instance: The instance.
-            limits: What the rate limiter knows of it; None if that is the same for all.
-            is_passive: Whether it gets no requests.
-        """
-        self.missing_instances = max(0, self.missing_instances - 1)
-        self.instances.append(instance)
-        if not is_passive:
-            self._scheduler.add_instance(instance)
-            if self._turns is not None:
-                self._turns.add(instance, limits, self._start_turn)
-            if instance.free_slots:  # it may have ended already, which `start` reports
-                self._free[instance] = None
-        instance.start()
-        self._start.after_iteration()
-
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no request is queued or running, at most for `timeout_s`."""
         if self.is_busy:
@@ -146,6 +115,7 @@ class Model(ModelStatus):
         self.give_up(UNLOADED)
         if self._turns is not None:
             self._turns.close()
+        self._service.stop()
         self._timer.cancel()
         self._start.stop()
 
@@ -162,8 +132,8 @@ class Model(ModelStatus):
         """Allocate memory for a request body that instances can read; see `ServedModel`."""
         return self._body_memory(size, header_bytes) if self._body_memory is not None else None
 
-    def submit(self, inference: Inference, now_ns: int) -> None:
-        """Queue a validated request; raises ServerError if it is refused."""
+    def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
+        """Queue a validated request; raises ServerError if it is refused. See `ServedModel`."""
         if self._cache is not None and (response := self._cache.answer(inference)) is not None:
             self._answers.pass_on_cached(inference, response)
             return
@@ -172,7 +142,7 @@ class Model(ModelStatus):
         if self._answers.is_ordered:
             self._answers.take_tickets((inference,))
         if self._free:
-            self._start.soon()
+            (self._start.now if is_alone else self._start.soon)()
         elif inference.deadline_ns:
             self._timer.set(inference.deadline_ns)
 
@@ -232,6 +202,9 @@ class Model(ModelStatus):
 
     # Scheduling
 
+    def _start_soon(self) -> None:
+        self._start.after_iteration()
+
     def _pump(self) -> None:
         self._start.began()
         now_ns = time.monotonic_ns()
@@ -252,6 +225,8 @@ class Model(ModelStatus):
             wake_ns = min(filter(None, (wake_ns, deadline_ns)), default=0)
         if wake_ns:
             self._timer.set(wake_ns)
+        if self._retiring:  # their sequences may have ended
+            self._loop.call_soon(self._stop_retiring)
 
     def _start_turn(self, instance: Instance) -> bool:
         """Start a batch on an instance whose turn it is; returns False if none is ready."""
@@ -290,10 +265,6 @@ class Model(ModelStatus):
             inference = inferences[outcome.position]
             self._refuse(inference, error, FailureReason.OTHER, is_pending=False)
 
-    def _refuse_all(self, refusals: Iterable[Refusal]) -> None:
-        for refusal in refusals:
-            self._refuse(refusal.inference, refusal.error, refusal.reason)
-
     def _refuse(
         self,
         inference: Inference,
@@ -327,13 +298,10 @@ class Model(ModelStatus):
         now_ns = time.monotonic_ns()
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
         if batch.is_rescheduled and len(passed_on) != len(outcomes):
-            count = len(outcomes) - len(passed_on)  # those are queued again
-            self._answers.running -= count
-            self.statistics.pending_count += count
-            self._start.after_iteration()
+            self._on_queued_again(batch, len(outcomes) - len(passed_on))
         if self._turns is not None:
             self._turns.settle(instance)
-        if instance.free_slots:
+        if instance.free_slots and (not self._retiring or self._may_go_on(instance)):
             self._free[instance] = None
             if self._start_policy.is_quick:  # its caches are still warm
                 self._free.move_to_end(instance, last=False)
@@ -345,6 +313,21 @@ class Model(ModelStatus):
             deadline_ns = self._scheduler.next_deadline_ns()
             if deadline_ns:
                 self._timer.set(deadline_ns)
+
+    def _may_go_on(self, instance: Instance) -> bool:
+        """Returns whether an instance gets more requests; looks also which ones can be stopped."""
+        self._loop.call_soon(self._stop_retiring)
+        return instance not in self._retiring or self._scheduler.holds(instance)
+
+    def _on_queued_again(self, batch: RunningBatch, count: int) -> None:
+        """Count requests of a batch that wait again, and start them as soon as possible."""
+        self._answers.running -= count
+        self.statistics.pending_count += count
+        if batch.is_lost:
+            self.statistics.requeued_requests += count
+        self._start.after_iteration()
+        if self._scheduler is not self._queue:  # it refuses all that waits
+            self._refuse_waiting()
 
     def _finish(
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
@@ -359,39 +342,6 @@ class Model(ModelStatus):
         if self._cache is not None:
             self._cache.store(batch, outcomes)
         self._check_idle()
-
-    def on_unavailable(self, instance: Instance) -> None:
-        """Send an instance no more batches; its death will be reported later."""
-        self._free.pop(instance, None)
-        self.lose(instance)
-        self._refuse_all(self._scheduler.remove_instance(instance))
-
-    def on_died(self, instance: Instance, reason: str) -> None:
-        """Forget an instance that died. Its requests have failed already."""
-        self.instances.remove(instance)
-        self.on_unavailable(instance)
-        self.forget(instance)
-        if self._supervisor is not None and self._supervisor.replaces(instance, reason):
-            self.missing_instances += 1
-            return
-        self._give_up_if_empty(f"instance {instance.name} is gone, {reason}")
-
-    def give_up(self, reason: str) -> None:
-        """Stop all instances for good and refuse the waiting requests."""
-        self.fail(reason)
-        for instance in list(self.instances):
-            instance.stop()
-        self.missing_instances = 0
-        self._give_up_if_empty(reason)
-
-    def _give_up_if_empty(self, reason: str) -> None:
-        """Refuse the waiting requests if there is no instance and none will be started."""
-        if self.instances or self.missing_instances:
-            return
-        self.fail(reason)
-        error = not_ready_error(self.spec)
-        for inference in self._scheduler.take_all():
-            self._refuse(inference, error, FailureReason.OTHER)
 
     def _check_idle(self) -> None:
         if self._idle.is_awaited and not self.is_busy:

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 
 from pytriton.dtypes import DataType
 from pytriton.messages import ParameterValue
+from pytriton.openai_routes import ChatTemplate
 
 
 class Reshape(msgspec.Struct, frozen=True):
@@ -123,6 +124,19 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     generates_ids: bool = False  # a request without a correlation id starts a new sequence
 
 
+class OpenAISpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of OpenAI's routes serve a model, and the names of the tensors that these need."""
+
+    chat: bool = False
+    completions: bool = False
+    embeddings: bool = False
+    template: ChatTemplate = ChatTemplate()  # makes a prompt of messages
+    messages: str = ""  # the input for messages as JSON; empty: it has none, as all below
+    prompt: str = ""  # the input for a text
+    text: str = ""  # the output with the text of an answer, or a part of it
+    embedding: str = ""  # the output with an embedding
+
+
 def sequence_parameters(correlation_id: int | str, flags: int) -> dict[str, ParameterValue]:
     """Returns the parameters with which the answers of ensembles repeat the sequence."""
     return {
@@ -160,8 +174,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, tuple[str, ...]] = {}  # names of classes, by output
     metric_tags: dict[str, str] = {}  # labels of its metrics, whose names get a `_` in front
     histogram_buckets: dict[str, tuple[float, ...]] = {}  # chosen ones, by metric family
+    openai: OpenAISpec | None = None  # None: OpenAI's routes do not serve it
     gpu: int | None = None  # the device of all its instances, if that is one GPU
     namespace: str = ""  # its repository, if models of several repositories may have one name
+    is_idempotent: bool = False  # requests may run again if their instance is lost unanswered
+    no_instance_timeout_s: float = 0.0  # how long requests wait without any instance; 0: no limit
     identifier: str = ""  # how the engine tells it from all others; made of the two names
 
     def __post_init__(self) -> None:

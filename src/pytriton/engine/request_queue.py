@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, takewhile
 
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
 from pytriton.errors import ServerError, UnavailableError
@@ -35,6 +35,21 @@ def add_each(
         except ServerError as error:  # noqa: PERF203  each request may be refused
             refused[inference] = error
     return refused
+
+
+def first_again(waiting: Iterable[Inference], inferences: Iterable[Inference]) -> list[Inference]:
+    """Returns requests that were put back, the last one first, for the front of a queue.
+
+    Those that were put back before and wait there are among them, so that requests of several
+    instances that are lost one after the other keep their order.
+
+    Args:
+        waiting: The queue, in its order.
+        inferences: Those that are put back now.
+    """
+    earlier = takewhile(lambda inference: inference.is_put_back, waiting)
+    again = dict.fromkeys((*earlier, *inferences))
+    return sorted(again, key=lambda each: (each.queued_ns, each.index))[::-1]
 
 
 class DeadlineHeap:
@@ -172,6 +187,25 @@ class RequestQueue:
             inference.queued_ns = now_ns
             waiting[inference] = _NO_DEADLINE
         return {}
+
+    def put_back(self, inferences: Sequence[Inference], now_ns: int) -> None:
+        """Queue requests again before all others of their level, however full that is."""
+        levels: dict[int, list[Inference]] = {}
+        for inference in inferences:
+            levels.setdefault(inference.request.priority, []).append(inference)
+        for each in levels.values():
+            self._put_first(self._level_of(each[0]), each, now_ns)
+
+    def _put_first(self, level: PriorityLevel, inferences: list[Inference], now_ns: int) -> None:
+        """Put requests to the front of a level, with a new queue timeout each."""
+        waiting = level.waiting
+        for inference in inferences:
+            timeout_us = level.timeout_us(inference)
+            inference.deadline_ns = now_ns + 1000 * timeout_us if timeout_us else 0
+            token = self._deadlines.add(inference) if timeout_us else _NO_DEADLINE
+            waiting[inference] = token
+        for inference in first_again(waiting, inferences):
+            waiting.move_to_end(inference, last=False)
 
     def remove(self, inference: Inference) -> bool:
         """Remove a waiting request; returns False if it is not in the queue."""

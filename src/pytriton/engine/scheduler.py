@@ -32,17 +32,19 @@ def make_scheduler(spec: ModelSpec) -> Scheduler:
     batcher = make_batcher(spec)
     if spec.iterative:
         return IterativeScheduler(batcher, make_iterative_inputs(spec))
-    return SharedQueue(batcher)
+    return SharedQueue(batcher, is_idempotent=spec.is_idempotent)
 
 
 class SharedQueue:
     """One queue for all instances: the first of the free instances takes the next batch.
 
-    The batcher decides on the batches.
+    The batcher decides on the batches. Requests of an idempotent model whose instance is lost are
+    put back, once.
     """
 
-    def __init__(self, batcher: Batcher) -> None:
+    def __init__(self, batcher: Batcher, *, is_idempotent: bool = False) -> None:
         self._batcher = batcher
+        self._is_idempotent = is_idempotent
         self.add = batcher.add  # a method that calls it would cost 0.1 us more per request
         self.add_all = batcher.add_all
         self.next_deadline_ns = batcher.next_deadline_ns
@@ -50,6 +52,13 @@ class SharedQueue:
 
     def add_instance(self, instance: Instance) -> None:
         """Nothing to do: every instance executes any request."""
+
+    def retire_instance(self, instance: Instance) -> None:
+        """Nothing to do: it is not free any more."""
+
+    def holds(self, instance: Instance) -> bool:
+        """Returns False: every instance executes any request."""
+        return False
 
     def remove_instance(self, instance: Instance) -> list[Refusal]:
         """Nothing to do: other instances execute the waiting requests."""
@@ -75,6 +84,8 @@ class SharedQueue:
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
         """Replace demands for another execution by errors: this model is not iterative."""
+        if batch.is_lost and self._is_idempotent:
+            return self._put_back(batch, outcomes, now_ns)
         if not batch.is_rescheduled:
             return outcomes
         return [
@@ -83,6 +94,24 @@ class SharedQueue:
             else outcome
             for outcome in outcomes
         ]
+
+    def _put_back(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
+        """Queue the unanswered requests of a lost instance again; returns what ends the others."""
+        again: list[Inference] = []
+        passed_on = []
+        for outcome in outcomes:
+            inference = batch.inferences[outcome.position]
+            if inference.is_cancelled:
+                passed_on.append(Outcome(outcome.position, None, CancelledError("")))
+            elif inference.is_put_back or inference.response_count:
+                passed_on.append(outcome)
+            else:
+                inference.is_put_back = True
+                inference.instance = None
+                again.append(inference)
+        batch.is_rescheduled = bool(again)
+        self._batcher.put_back(again, now_ns)
+        return passed_on
 
     def __len__(self) -> int:
         return len(self._batcher)
@@ -104,6 +133,8 @@ class IterativeScheduler:
         self._queue = SharedQueue(batcher)
         self._sequence_ids = itertools.count(1)  # for requests without a correlation id
         self.add_instance = self._queue.add_instance
+        self.retire_instance = self._queue.retire_instance
+        self.holds = self._queue.holds
         self.remove_instance = self._queue.remove_instance
         self.remove = self._queue.remove
         self.expire = self._queue.expire

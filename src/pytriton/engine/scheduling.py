@@ -7,7 +7,7 @@ asks for decisions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -46,11 +46,24 @@ class Refusal(msgspec.Struct, gc=False):
     reason: FailureReason
 
 
+def refuse_each(
+    inferences: Iterable[Inference], error: ServerError, reason: FailureReason
+) -> list[Refusal]:
+    """Returns refusals of requests, with the same error for all."""
+    return [Refusal(inference, error, reason) for inference in inferences]
+
+
 class Scheduler(Protocol):
     """The queue of a model, and the rule by which its requests go to instances."""
 
     def add_instance(self, instance: Instance) -> None:
         """Begin to use an instance."""
+
+    def retire_instance(self, instance: Instance) -> None:
+        """Give an instance nothing new; it may be among the free ones while it `holds` anything."""
+
+    def holds(self, instance: Instance) -> bool:
+        """Returns whether requests may come that no other instance can execute."""
 
     def remove_instance(self, instance: Instance) -> list[Refusal]:
         """Forget an instance that ends; returns the waiting requests that no other may execute.

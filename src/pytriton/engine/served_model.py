@@ -100,8 +100,14 @@ class ServedModel(InferenceOwner, Protocol):
         such memory.
         """
 
-    def submit(self, inference: Inference, now_ns: int) -> None:
-        """Accept a validated request; raises ServerError if it is refused."""
+    def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
+        """Accept a validated request; raises ServerError if it is refused.
+
+        Args:
+            inference: The request.
+            now_ns: The time.
+            is_alone: Whether no more requests come in this iteration of the event loop.
+        """
 
     @property
     def takes_columns(self) -> bool:
@@ -154,3 +160,6 @@ class InstanceSupervisor(Protocol):
 
     def replaces(self, instance: Instance, reason: str) -> bool:
         """Returns whether an instance that died will be replaced."""
+
+    def on_retired(self, instance: Instance) -> None:
+        """Called when an instance has ended that was to be ended."""

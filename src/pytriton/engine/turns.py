@@ -121,9 +121,11 @@ class ModelTurns:
         """The resources that its instances need."""
         return frozenset(pool for seat in self._seats for pool in seat.contender.needs)
 
-    def add_seat(self, limits: InstanceLimits) -> None:
+    def add_seat(self, limits: InstanceLimits) -> _Seat:
         """Add an instance that will be started, and started again when it dies."""
-        self._seats.append(_Seat(self._limiter.add(self, limits)))
+        seat = _Seat(self._limiter.add(self, limits))
+        self._seats.append(seat)
+        return seat
 
     def add(
         self, instance: Instance, limits: InstanceLimits | None, start: Callable[[Instance], bool]
@@ -132,14 +134,16 @@ class ModelTurns:
 
         Args:
             instance: The instance.
-            limits: Those of one of the seats; None: all are the same.
+            limits: Those of one of the seats; None: all are the same. If no seat is free, another
+                one is added.
             start: Starts a batch on the instance; returns False if none is ready.
         """
-        seat = next(
+        free = (
             seat
             for seat in self._seats
             if seat.instance is None and limits in (None, seat.contender.limits)
         )
+        seat = next(free, None) or self.add_seat(limits or InstanceLimits())
         seat.instance = instance
         self._taken[instance] = seat
         self._turns.enable(
@@ -178,15 +182,20 @@ class ModelTurns:
         if has_changed:
             self._turns.run_soon()
 
-    def remove(self, instance: Instance) -> None:
-        """Give back all resources of an instance that died."""
+    def remove(self, instance: Instance, *, with_seat: bool = False) -> None:
+        """Give back all resources of an instance that died.
+
+        Args:
+            instance: The instance.
+            with_seat: Whether no other instance will take its place.
+        """
         seat = self._taken.pop(instance, None)
         if seat is None:
             return
         seat.instance = None
         self._turns.disable(instance)
         self._give_back(seat, 0)
-        if self._is_closed:
+        if self._is_closed or with_seat:
             self._drop(seat)
 
     def close(self) -> None:

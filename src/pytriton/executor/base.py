@@ -33,6 +33,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     rows: int = 0  # of all its requests, if there are runs
     runs: Sequence[Run] = ()  # those of its requests that are members of chunks
     has_others: bool = True  # at least one of the requests is no member
+    is_lost: bool = False  # its instance was lost: its last outcomes are errors that say so
     null_rows: int = 0  # of the answers to null requests, which no client has sent
     answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then
 
@@ -83,6 +84,10 @@ class Instance(Protocol):
         """Whether no batch is executing."""
 
     @property
+    def has_requests(self) -> bool:
+        """Whether it has requests that are not answered to their end."""
+
+    @property
     def executing_batches(self) -> Collection[int]:
         """The ids of the batches that occupy slots."""
 
@@ -105,8 +110,20 @@ class Instance(Protocol):
 class WorkerInstance(Instance, Protocol):
     """An instance with a process of its own, which may crash and be replaced."""
 
+    @property
+    def node(self) -> str:
+        """The node of a cluster that it runs on; "" on this machine."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
     has_ready_check: bool  # the model has an `is_ready` method
     ended: asyncio.Future[None]  # done when the process has ended
+
+    @property
+    def concurrency(self) -> int:
+        """The number of batches that it executes at the same time."""
 
     @property
     def is_to_blame(self) -> bool:

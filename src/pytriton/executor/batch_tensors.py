@@ -10,6 +10,7 @@ from pytriton.dtypes import BY_NUMBER, BYTES
 from pytriton.executor.columns import LARGE_ROW_BYTES, OutputColumn
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.transport.frames import RequestDetails, TensorRef
+from pytriton.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +157,9 @@ def output_columns(
                 return None
             shape = shape[1:]
             row_bytes //= rows
-        if dtype is BYTES or (ref.block and row_bytes > LARGE_ROW_BYTES):
+        # Without shared memory, large tensors are in a message of their own memory.
+        is_large = ref.block or ref.size > INLINE_TENSOR_BYTES
+        if dtype is BYTES or (is_large and row_bytes > LARGE_ROW_BYTES):
             return None
         columns.append(OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref)))
     return columns

@@ -68,6 +68,15 @@ class BatchTracker:
         self._next_batch = 1
         self._end: ServerError | None = None  # set when the instance has ended
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a batch is executed, or has responses to come."""
+        return bool(self.running or self.executing)
+
+    def expect_no_return(self) -> None:
+        """Let batches occupy their slots until they are answered; none may run yet."""
+        self.executing = self.running
+
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """Returns the requests of a batch; none if it is not running any more."""
         batch = self.executing.get(batch_id) or self.running.get(batch_id)
@@ -112,6 +121,11 @@ class BatchTracker:
                     return Cancel(batch.id, run.position + index - run.first)
         return None
 
+    def open_cancel_frames(self) -> list[Cancel]:
+        """Returns the frames that cancel all open requests."""
+        batches = self.running.values()
+        return [Cancel(each.id, position) for each in batches for position in each.open_positions]
+
     def credit_frame(self, inference: Inference, count: int) -> Credit | None:
         """Returns the frame that grants more responses; None if the batch was answered."""
         if inference.batch_id not in self.running:
@@ -121,6 +135,8 @@ class BatchTracker:
     def _make_frame(self, batch: RunningBatch, payload: Payload) -> Execute:
         labels = self._labels
         inferences = batch.inferences
+        if labels.keeps_inputs:
+            payload.lends = False
         runs = find_runs(inferences)
         if runs:
             rows = self._add_runs(batch, runs)
@@ -231,13 +247,14 @@ class BatchTracker:
             return False
         return True
 
-    def fail_all(self, error: ServerError) -> None:
-        """Fail all open requests because the instance ends; later answers are ignored."""
+    def fail_all(self, error: ServerError, *, is_lost: bool = False) -> None:
+        """Fail all open requests because the instance ends; `is_lost`: nobody has stopped it."""
         self._end = error
         running = list(self.running.values())
         self.running.clear()
         self.executing.clear()
         for batch in running:
+            batch.is_lost = is_lost
             self._fail(batch, error, (batch.started_ns, batch.started_ns))
 
     def _handle_result(self, received: Received, frame: BatchResult) -> None:
@@ -249,17 +266,25 @@ class BatchTracker:
         if (error := self._reshape(frame.outputs)) is not None:
             self._fail(batch, error, (frame.started_ns, frame.finished_ns))
             return
-        if batch.runs and self._answer_runs(received, frame, batch):
-            outcomes = self._split_others(received, frame, batch) if batch.has_others else []
-        elif len(batch.inferences) == 1:
-            # There is nothing to split; skipping that saves 4 microseconds for a single request.
-            outputs = [make_tensor(received, ref) for ref in frame.outputs]
-            outcomes = [Outcome(0, self._response(batch.inferences[0].request, outputs))]
-        else:
-            outcomes = self._split(received, frame, batch)
+        try:
+            outcomes = self._outcomes(received, frame, batch)
+        except Exception:
+            self.running[frame.batch] = batch  # `fail_all` answers it, as this message cannot
+            raise
         batch.open_positions.clear()
         times_ns = (frame.started_ns, frame.finished_ns)
         self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
+
+    def _outcomes(
+        self, received: Received, frame: BatchResult, batch: RunningBatch
+    ) -> list[Outcome]:
+        if batch.runs and self._answer_runs(received, frame, batch):
+            return self._split_others(received, frame, batch) if batch.has_others else []
+        if len(batch.inferences) == 1:
+            # There is nothing to split; skipping that saves 4 microseconds for a single request.
+            outputs = [make_tensor(received, ref) for ref in frame.outputs]
+            return [Outcome(0, self._response(batch.inferences[0].request, outputs))]
+        return self._split(received, frame, batch)
 
     def _reshape(self, outputs: list[TensorRef]) -> ServerError | None:
         reshapes = self._labels.output_reshapes

@@ -8,6 +8,7 @@ has made a call.
 from __future__ import annotations
 
 import logging
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InternalError, ServerError, sendable_text
@@ -34,11 +35,19 @@ logger = logging.getLogger(__name__)
 
 
 class CallServer:
-    """Passes a worker's calls to the services of the server, and sends back the replies."""
+    """Passes a worker's calls to the services of the server, and sends back the replies.
 
-    def __init__(self, channel: LoopChannel, services: WorkerServices) -> None:
+    Args:
+        channel: The channel to the worker.
+        services: Executes the calls.
+        origin: Says in the log where lines of this worker come from, such as `Add_0_1@node-7`; ""
+            for a worker on this machine, whose lines name a file only.
+    """
+
+    def __init__(self, channel: LoopChannel, services: WorkerServices, origin: str = "") -> None:
         self._channel = channel
         self._services = services
+        self._origin = origin
         self._calls: dict[int, _InferenceCall] = {}
         self._is_open = True
 
@@ -56,6 +65,8 @@ class CallServer:
         elif isinstance(frame, ServiceCall):
             self._serve(frame)
         elif isinstance(frame, LogLine):
+            if self._origin:
+                frame.file = _origin_of(frame, self._origin)
             self._services.log(frame)
 
     def close(self) -> None:
@@ -125,6 +136,11 @@ class CallServer:
     def remove(self, number: int) -> None:
         """Remove a call that is over."""
         self._calls.pop(number, None)
+
+
+def _origin_of(line: LogLine, origin: str) -> str:
+    """Returns what a line has in place of its file; one that was printed has no number."""
+    return f"{origin} {PurePosixPath(line.file).name}" if line.line else origin
 
 
 class _InferenceCall:

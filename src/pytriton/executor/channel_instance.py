@@ -58,6 +58,11 @@ class ChannelInstance:
         return not self._batches.executing
 
     @property
+    def has_requests(self) -> bool:
+        """Whether it has requests that are not answered to their end."""
+        return self._batches.has_requests
+
+    @property
     def executing_batches(self) -> Collection[int]:
         """The ids of the batches that occupy slots."""
         return self._batches.executing.keys()
@@ -98,7 +103,7 @@ class ChannelInstance:
 
     def stop(self) -> None:
         """Stop the instance and fail its open requests."""
-        self._end("the model was unloaded")
+        self._end("the model was unloaded", is_lost=False)
 
     def __repr__(self) -> str:
         running = len(self._batches.running)
@@ -107,7 +112,7 @@ class ChannelInstance:
     def _on_message(self, received: Received) -> None:
         self._batches.handle(received)  # other messages only release memory
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, is_lost: bool = True) -> None:
         if not self._channel.is_open:
             return
         self._channel.close()
@@ -115,5 +120,5 @@ class ChannelInstance:
             f"Failed to process the request(s) for model instance '{self.name}', "
             f"message: the instance is gone, {reason}"
         )
-        self._batches.fail_all(error)
+        self._batches.fail_all(error, is_lost=is_lost)
         self._batches.events.on_died(self, reason)

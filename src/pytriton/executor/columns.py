@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-# Rows of an output that are larger and lie in shared memory are worth a response for each request,
-# which passes them on by reference.
+# Rows of an output that are larger and lie in shared memory, or in a large message, are worth a
+# response for each request, which passes them on by reference.
 LARGE_ROW_BYTES = 4 << 10
 
 

@@ -43,12 +43,16 @@ class EnvironmentStore:
         self._archive_locks: dict[str, threading.Lock] = {}
         self._digests: dict[tuple[str, int, int], str] = {}
 
-    def resolve(self, setting: str, model_directory: str) -> PythonEnvironment:
+    def resolve(
+        self, setting: str, model_directory: str, *, unpacks: bool = True
+    ) -> PythonEnvironment:
         """Returns the environment that a model's parameter names.
 
         Args:
             setting: The path of an archive, a folder or an interpreter.
             model_directory: Replaces `$$TRITON_MODEL_DIRECTORY` in the path.
+            unpacks: Whether an archive is unpacked; the processes of other machines would not see
+                what is unpacked here, so they need a folder.
 
         Raises:
             InternalError: The path does not exist, or has no usable environment.
@@ -60,6 +64,11 @@ class EnvironmentStore:
             if not path.exists():
                 raise InternalError(f"The {PARAMETER} '{path}' does not exist.")
             if is_archive(path):
+                if not unpacks:
+                    raise InternalError(
+                        f"The {PARAMETER} '{path}' is an archive. For a model that runs on Ray, "
+                        "unpack it in a folder that all nodes share, and name that folder."
+                    )
                 return _describe_folder(self._unpacked(path))
         except OSError as error:
             raise InternalError(f"The {PARAMETER} '{path}' cannot be read: {error}") from error

@@ -58,6 +58,7 @@ class Inference(msgspec.Struct, eq=False):
     ticket: int = 0  # its number in the order of arrival, if the model preserves order
     is_over: bool = False
     is_cancelled: bool = False
+    is_put_back: bool = False  # an instance was lost with it, and it was queued again: once only
     instance: Instance | None = None  # the instance that runs it
     batch_id: int = 0
     position: int = 0  # of this request in that batch

@@ -4,21 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.python_process import fallback_paths, start_worker
-from pytriton.executor.worker import Worker, WorkerSpec, watch_exit
+from pytriton.executor.python_process import fallback_paths, start_worker, start_zygote
+from pytriton.executor.recovery import Recovery
+from pytriton.executor.worker import LocalWorker, WorkerSpec, watch_exit
 from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import is_portable_forced
 
 if TYPE_CHECKING:
+    import socket
+    import subprocess
     from collections.abc import Sequence
 
-__all__ = ["START_SETTING", "Worker", "WorkerLauncher", "WorkerSpec"]
+__all__ = ["START_SETTING", "LocalWorker", "WorkerLauncher", "WorkerSpec"]
 
 START_SETTING = "PYTRITON_WORKER_START"  # "spawn": never use the zygote
 _FORK_ATTEMPTS = 2
@@ -34,16 +38,17 @@ def _can_fork() -> bool:
 
 
 class WorkerLauncher:
-    """A zygote forks workers of this interpreter; workers of other interpreters are spawned."""
+    """Zygotes fork workers of this interpreter; workers of other interpreters are spawned."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.recovery = Recovery()  # a machine does not come back while its server runs
         self._loop = loop
-        self._zygote: Zygote | None = None
-        self._spawned: set[Worker] = set()
+        self._zygotes: dict[tuple[str, ...], Zygote] = {}  # by the modules that they preload
+        self._spawned: set[LocalWorker] = set()
         self._fallback_paths: dict[str, Sequence[str]] = {sys.executable: ()}
         self._is_closed = False
 
-    async def launch(self, spec: WorkerSpec) -> Worker:
+    async def launch(self, spec: WorkerSpec) -> LocalWorker:
         """Start a process. Cancelling the task stops the wait.
 
         Raises:
@@ -61,20 +66,22 @@ class WorkerLauncher:
             worker.kill()
         if self._spawned:
             await asyncio.wait([worker.exited for worker in self._spawned])
-        if self._zygote is not None:
-            await self._zygote.close()
+        for zygote in self._zygotes.values():
+            await zygote.close()
 
     def __repr__(self) -> str:
-        return f"<WorkerLauncher zygote={self._zygote} spawned={len(self._spawned)}>"
+        return f"<WorkerLauncher zygotes={self._zygotes} spawned={len(self._spawned)}>"
 
-    async def _fork(self, spec: WorkerSpec) -> Worker:
+    async def _fork(self, spec: WorkerSpec) -> LocalWorker:
         for _ in range(_FORK_ATTEMPTS):
             self._require_open()
-            if self._zygote is None or not self._zygote.is_open:
-                self._zygote = Zygote(self._loop)
-                self._zygote.start()
+            zygote = self._zygotes.get(spec.preload)
+            if zygote is None or not zygote.is_open:
+                start = functools.partial(start_zygote, preload=spec.preload)
+                zygote = self._zygotes[spec.preload] = Zygote(self._loop, start)
+                zygote.start()
             try:
-                return await self._zygote.fork(spec)
+                return await zygote.fork(spec)
             except ZygoteGoneError:
                 continue
         raise InternalError(
@@ -82,7 +89,7 @@ class WorkerLauncher:
             f"ended {_FORK_ATTEMPTS} times"
         )
 
-    async def _spawn(self, spec: WorkerSpec) -> Worker:
+    async def _spawn(self, spec: WorkerSpec) -> LocalWorker:
         interpreter = spec.interpreter or sys.executable
         if interpreter not in self._fallback_paths:
             found = await asyncio.to_thread(fallback_paths, interpreter)
@@ -90,26 +97,46 @@ class WorkerLauncher:
         self._require_open()
         channel, worker_channel = socket_pair()
         fork_socket, worker_fork_socket = socket_pair()
-        with worker_channel, worker_fork_socket:
-            try:
-                process = start_worker(
-                    interpreter,
-                    spec.title,
-                    (worker_channel, worker_fork_socket),
-                    spec.environment,
-                    self._fallback_paths[interpreter],
-                )
-            except OSError as error:
-                channel.close()
-                fork_socket.close()
-                raise InternalError(f"'{interpreter}' cannot be started: {error}") from error
+        try:
+            with worker_channel, worker_fork_socket:
+                process = await self._start(interpreter, spec, (worker_channel, worker_fork_socket))
+        except BaseException:
+            channel.close()
+            fork_socket.close()
+            raise
         exited = watch_exit(process, self._loop, with_group=True)
-        worker = Worker(
+        worker = LocalWorker(
             spec.instance_name, process.pid, (channel, fork_socket), process.kill, exited
         )
         self._spawned.add(worker)
         exited.add_done_callback(lambda _: self._spawned.discard(worker))
         return worker
+
+    async def _start(
+        self, interpreter: str, spec: WorkerSpec, sockets: tuple[socket.socket, socket.socket]
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in a thread that is there as long as the loop's executor.
+
+        The kernel kills such a process when the thread that has started it ends. The thread that
+        runs the loop may be one of a program, and end soon.
+        """
+        paths = self._fallback_paths[interpreter]
+        starting = asyncio.ensure_future(
+            asyncio.to_thread(
+                start_worker, interpreter, spec.title, sockets, spec.environment, paths
+            )
+        )
+        try:
+            process = await asyncio.shield(starting)
+            self._require_open()
+        except OSError as error:
+            raise InternalError(f"'{interpreter}' cannot be started: {error}") from error
+        except BaseException:
+            process = await starting  # until then, its sockets must not be closed
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            raise
+        return process
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -26,11 +26,13 @@ class ModelLabels:
         output_reshapes: The same for outputs.
         ragged_inputs: The inputs whose shapes may differ in a batch.
         in_sequences: Whether requests belong to sequences; then members of chunks may have ids.
+        keeps_inputs: Whether requests may be executed again, so that no instance may change their
+            inputs.
     """
 
     __slots__ = (
-        "batching", "in_sequences", "input_names", "input_reshapes", "is_model_file", "name",
-        "output_reshapes", "ragged_inputs", "state_outputs", "version",
+        "batching", "in_sequences", "input_names", "input_reshapes", "is_model_file",
+        "keeps_inputs", "name", "output_reshapes", "ragged_inputs", "state_outputs", "version",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +48,7 @@ class ModelLabels:
         output_reshapes: Mapping[str, Reshape] | None = None,
         ragged_inputs: Collection[str] = (),
         in_sequences: bool = False,
+        keeps_inputs: bool = False,
     ) -> None:
         self.name = name
         self.version = version
@@ -57,6 +60,7 @@ class ModelLabels:
         self.output_reshapes = output_reshapes
         self.ragged_inputs = ragged_inputs
         self.in_sequences = in_sequences
+        self.keeps_inputs = keeps_inputs
 
     def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the outputs that an instance returns to a request whose client wants these."""

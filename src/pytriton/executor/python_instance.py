@@ -7,21 +7,24 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
-from pytriton.errors import InternalError
+from pytriton.errors import ErrorCode, InternalError, ServerError, UnavailableError, error_from_code
 from pytriton.executor.batch_tracker import BatchTracker
 from pytriton.executor.call_server import CallServer
 from pytriton.executor.fork_listener import ForkListener
 from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.worker import PROCESS_ENDED, ForkingProcessEndedError, describe_loss
+from pytriton.executor.worker import (
+    PROCESS_ENDED,
+    ForkingProcessEndedError,
+    InstanceUnavailableError,
+    describe_loss,
+)
 from pytriton.transport.log_frames import LogChange
 from pytriton.transport.loop_channel import LoopChannel
-from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import (
     CheckReady,
     Finalize,
+    Finalized,
     Initialize,
     Initialized,
     ReadyReport,
@@ -30,10 +33,10 @@ from pytriton.transport.worker_frames import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pytriton.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
+    from pytriton.executor.base import InstanceEvents
     from pytriton.executor.inference import Inference
-    from pytriton.executor.launcher import Worker, WorkerLauncher, WorkerSpec
     from pytriton.executor.log_feed import LogFeed
+    from pytriton.executor.worker import Launcher, Worker, WorkerSpec
     from pytriton.executor.worker_services import WorkerServices
     from pytriton.log_switches import LogSwitches
     from pytriton.transport.channel import Received
@@ -43,8 +46,6 @@ logger = logging.getLogger(__name__)
 FINALIZE_GRACE_S = 30.0  # time for `finalize` before the process is killed
 READY_TIMEOUT_S = 5.0  # how long a readiness check waits for `is_ready`
 ASYNC_CONCURRENCY = 256  # concurrent batches if `execute` is a coroutine function
-# After the connection is lost, how long to wait for the exit status, the reason to be reported.
-_EXIT_TIMEOUT_S = 0.05
 
 
 class PythonInstance:
@@ -74,15 +75,19 @@ class PythonInstance:
         self._concurrency = 1
         self._batches = BatchTracker(self, labels, events, reports_return=True)
         self._channel = LoopChannel(
-            MemoryChannel(worker.channel, memory.arena),
+            worker.open_channel(memory.arena),
             loop,
             memory,
             f"instance {self.name}",
             on_message=self._on_message,
             on_lost=self._on_lost,
         )
-        self._call_server = CallServer(self._channel, services)
-        self._fork_listener = ForkListener(worker.fork_socket, memory, loop, services)
+        origin = f"{self.name}@{worker.node}" if worker.node else ""
+        self._call_server = CallServer(self._channel, services, origin)
+        self._group = worker.open_group(memory, loop, services, self._on_rank_lost)
+        self._fork_listener: ForkListener | None = None
+        if worker.fork_socket is not None:
+            self._fork_listener = ForkListener(worker.fork_socket, memory, loop, services)
         self._initialized: asyncio.Future[Initialized] = loop.create_future()
         self._has_started = False
         self._is_stopping = False
@@ -95,7 +100,7 @@ class PythonInstance:
     @classmethod
     async def launch(
         cls,
-        launcher: WorkerLauncher,
+        launcher: Launcher,
         spec: WorkerSpec,
         initialize: Initialize,
         labels: ModelLabels,
@@ -110,7 +115,7 @@ class PythonInstance:
         """Start a worker and initialize its model. Cancelling the task stops the wait.
 
         Raises:
-            InternalError: The model could not be initialized, or the process ended.
+            ServerError: The model could not be initialized, or the process ended.
         """
         worker = await launcher.launch(spec)
         instance = cls(worker, labels, memory, loop, events, services, grace_s)
@@ -119,6 +124,11 @@ class PythonInstance:
             initialize.log = log.switches  # they may have changed while the worker was started
         await instance.initialize(initialize)
         return instance
+
+    @property
+    def node(self) -> str:
+        """The node of a cluster that the worker runs on; "" on this machine."""
+        return self._worker.node
 
     @property
     def pid(self) -> int:
@@ -143,6 +153,11 @@ class PythonInstance:
         return self._concurrency - len(self._batches.executing)
 
     @property
+    def has_requests(self) -> bool:
+        """Whether it has requests that are not answered to their end."""
+        return self._batches.has_requests
+
+    @property
     def executing_batches(self) -> Collection[int]:
         """The ids of the batches for which `execute` has not returned."""
         return self._batches.executing.keys()
@@ -158,21 +173,28 @@ class PythonInstance:
         """Initialize the model in the worker, and start to read the worker's messages."""
         self._channel.reads_ahead = frame.is_decoupled
         self._channel.start()
-        self._fork_listener.open()
+        if self._fork_listener is not None:
+            self._fork_listener.open()
         self._worker.exited.add_done_callback(self._on_exit)
-        self._channel.send(frame)
+        group = self._group
+        self._channel.send(frame if group is None else group.begin(frame))
         try:
-            report = await self._initialized
+            report = await (self._initialized if group is None else group.gather(self._initialized))
         except BaseException:  # the process ended, or the caller was cancelled
             self._abandon()
             raise
-        if report.error:
+        if report.is_failure:
             self._abandon()
-            raise InternalError(report.error)
+            code = report.error_code if report.error_code >= 0 else ErrorCode.INTERNAL
+            raise error_from_code(code, report.error)
         self.has_ready_check = report.has_ready_check
         if report.is_async:
             self._concurrency = ASYNC_CONCURRENCY
             self._channel.reads_ahead = True
+        if report.concurrency:
+            self._concurrency = report.concurrency
+            self._channel.reads_ahead = report.concurrency > 1
+            self._batches.expect_no_return()
         return report
 
     def follow(self, log: LogFeed) -> None:
@@ -195,7 +217,12 @@ class PythonInstance:
         if self._is_stopping or self._is_lost:
             return
         self._is_stopping = True
+        # Nobody takes their answers any more: a model must not wait for that in `finalize`.
+        for frame in self._batches.open_cancel_frames():
+            self._channel.send(frame)
         self._channel.send(Finalize())
+        if self._group is not None:
+            self._group.stop()
         self._kill_timer = self._loop.call_later(self._grace_s, self._on_grace_over)
         reason = "the model was unloaded"
         self._batches.fail_all(
@@ -266,11 +293,16 @@ class PythonInstance:
             return
         frame = received.frame
         if isinstance(frame, Initialized):
+            if frame.is_failure and self.node:
+                frame.error = f"On node '{self.node}': {frame.error}"
             if not self._initialized.done():
                 self._initialized.set_result(frame)
         elif isinstance(frame, ReadyReport):
             if frame.call == self._ready_number:
                 self._answer_ready(is_ready=frame.is_ready)
+        elif isinstance(frame, Finalized):
+            if self._group is not None:
+                self._group.on_first_finalized(self._worker.kill)
         else:
             self._call_server.handle(received)
 
@@ -296,18 +328,26 @@ class PythonInstance:
 
     def _on_lost(self, error: Exception) -> None:
         self._is_lost = True
-        self._batches.events.on_unavailable(self)
+        if not self._is_stopping:  # otherwise its death was reported already
+            self._batches.events.on_unavailable(self)
         reason = describe_loss(error)
         if reason == PROCESS_ENDED:
             self._channel.read_to_end()
+        self._worker.on_lost()
         if self._is_stopping:
             return  # it has until the end of the grace period
-        self._loop.call_later(_EXIT_TIMEOUT_S, self._on_exit_timeout, reason)
+        self._loop.call_later(self._worker.exit_timeout_s, self._on_exit_timeout, reason)
+
+    def _on_rank_lost(self, reason: str) -> None:
+        if not self._is_stopping:
+            self._worker.on_lost()
+            self._worker.kill()
+            self._end(reason)
 
     def _on_exit_timeout(self, reason: str) -> None:
         if self._channel.is_open:
             self._worker.kill()
-            self._end(reason if reason != PROCESS_ENDED else "it closed its connection")
+            self._end(reason if reason != PROCESS_ENDED else self._worker.loss)
 
     def _on_grace_over(self) -> None:
         logger.warning(
@@ -322,17 +362,25 @@ class PythonInstance:
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._channel.close()
-        self._fork_listener.close()
+        if self._group is not None:
+            self._group.close()
+        if self._fork_listener is not None:
+            self._fork_listener.close()
         self._call_server.close()
         self._services.close()
         self._answer_ready(is_ready=False)
-        kind = InternalError if self.is_to_blame else ForkingProcessEndedError
+        kind = self._error_kind()
         error = kind(f"Stub process '{self.name}' is not healthy. {_sentence(reason)}")
         if not self._initialized.done():
             self._initialized.set_exception(error)
-        self._batches.fail_all(error)
+        self._batches.fail_all(error, is_lost=not self._is_stopping)
         if not self._is_stopping:
             self._report_death(reason)
+
+    def _error_kind(self) -> type[ServerError]:
+        if self.node:
+            return UnavailableError if self.is_to_blame else InstanceUnavailableError
+        return InternalError if self.is_to_blame else ForkingProcessEndedError
 
     def _report_death(self, reason: str) -> None:
         if self._has_started:
@@ -343,42 +391,3 @@ class PythonInstance:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-class _IgnoredEvents:
-    """Receives the events of an instance that never runs a batch."""
-
-    def on_outcomes(
-        self,
-        instance: Instance,
-        batch: RunningBatch,
-        outcomes: list[Outcome],
-        times_ns: tuple[int, int],
-    ) -> None:
-        raise AssertionError(f"{instance.name} answered a batch that it was not given")
-
-    def on_unavailable(self, instance: Instance) -> None:
-        """Do nothing: `on_died` follows."""
-
-    def on_died(self, instance: Instance, reason: str) -> None:
-        logger.debug("%s ended: %s", instance.name, reason)
-
-
-async def complete_config(
-    launcher: WorkerLauncher,
-    spec: WorkerSpec,
-    initialize: Initialize,
-    loop: asyncio.AbstractEventLoop,
-    services: WorkerServices,
-) -> str:
-    """Call `auto_complete_config` in a new worker; returns the configuration as JSON text.
-
-    Raises:
-        InternalError: `auto_complete_config` raised, or the process ended.
-    """
-    labels = ModelLabels("", "", (), batching=False)
-    worker = await launcher.launch(spec)
-    instance = PythonInstance(worker, labels, MemoryTrimmer(loop), loop, _IgnoredEvents(), services)
-    report = await instance.initialize(structs.replace(initialize, completes_config=True))
-    instance.stop()
-    return report.config

@@ -7,7 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pytriton.errors import InternalError
 from pytriton.transport.link import stream_pair
@@ -19,35 +19,50 @@ if TYPE_CHECKING:
     from pytriton.executor.worker import ChildProcess
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
-_WORKER_SCRIPT = str(_PACKAGE / "python_backend" / "__main__.py")
+WORKER_SCRIPT = str(_PACKAGE / "worker_process" / "__main__.py")
 # The parent folder of this package replaces the working directory as the first entry of sys.path,
-# so that no file of the user is imported in place of a module of ours.
+# so that no file of the user is imported in place of a module of ours. Modules are no garbage:
+# looking for some while and after they are imported takes a tenth of a start.
 _ZYGOTE_BOOTSTRAP = (
-    "import importlib, sys; sys.path[0] = sys.argv.pop(1); "
-    "importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:])"
+    "import gc, importlib, sys; sys.path[0] = sys.argv.pop(1); gc.disable(); "
+    "module = importlib.import_module(sys.argv.pop(1)); gc.freeze(); gc.enable(); "
+    "module.main(sys.argv[1:])"
 )
 _ASK_VERSION = "import sys; print(*sys.version_info[:2])"
 _VERSION_TIMEOUT_S = 60.0
 
 
 class StartedZygote(NamedTuple):
-    """A process that forks others, and the socket for its fork requests."""
+    """A process that forks others, the socket for its fork requests, and what it prints."""
 
     process: ChildProcess
     socket: socket.socket
+    output: IO[bytes] | None = None  # None: it prints where this process does
 
 
-def start_zygote(module: str = "pytriton.python_backend.zygote") -> StartedZygote:
-    """Start the zygote whose `main` is in `module`."""
+def start_zygote(
+    module: str = "pytriton.worker_process.zygote",
+    preload: Sequence[str] = (),
+    *,
+    takes_output: bool = False,
+) -> StartedZygote:
+    """Start the zygote whose `main` is in `module`; it imports `preload` for its workers."""
     ours, theirs = stream_pair()
     with theirs:
         command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, str(_PACKAGE.parent), module]
         process = subprocess.Popen(
-            [*command, "--control-fd", str(theirs.fileno())],
+            [
+                *command,
+                "--control-fd",
+                str(theirs.fileno()),
+                *(f"--preload={name}" for name in preload),
+            ],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if takes_output else None,
+            stderr=subprocess.STDOUT if takes_output else None,
             pass_fds=[theirs.fileno()],
         )
-    return StartedZygote(process, ours)
+    return StartedZygote(process, ours, process.stdout)
 
 
 def start_worker(
@@ -66,7 +81,7 @@ def start_worker(
     if interpreter != sys.executable:
         environment.pop("PYTHONHOME", None)  # it is for the server's own Python
     return subprocess.Popen(
-        [interpreter, _WORKER_SCRIPT, *arguments],
+        [interpreter, WORKER_SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=[channel, fork_socket],
         env=environment,

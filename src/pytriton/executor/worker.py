@@ -12,16 +12,32 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from pytriton.errors import InternalError
+from pytriton.errors import InternalError, UnavailableError
+from pytriton.executor.remote.placement import Placement
 from pytriton.transport.memory import is_portable_forced
+from pytriton.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from pytriton.executor.recovery import Recovery
+    from pytriton.executor.remote.rank_group import RankGroup
+    from pytriton.executor.worker_services import WorkerServices
+    from pytriton.transport.arena import Arena
+    from pytriton.transport.channel import Channel
+    from pytriton.transport.memory_trimmer import MemoryTrimmer
+
 
 class ForkingProcessEndedError(InternalError):
     """A worker ended because the process that forked it ended; its model is not the cause."""
+
+
+class InstanceUnavailableError(UnavailableError):
+    """A process elsewhere could not be placed in time, or was lost with its machine or connection.
+
+    Its model is not the cause: such a start is repeated, and is no crash.
+    """
 
 
 class ChildProcess(Protocol):
@@ -47,10 +63,76 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     title: str  # shown in process lists
     environment: dict[str, str] = {}  # variables in addition to the server's
     interpreter: str | None = None  # None: that of the server
+    # Modules that take long to import. Workers with the same ones are forked by a process that has
+    # imported them, unless they have an interpreter of their own.
+    preload: tuple[str, ...] = ()
+    placement: Placement | None = None  # None: on this machine
+    # The model that it is an instance of, for people who look at a cluster.
+    model: str = ""
+    version: int = 0
+    namespace: str = ""
 
 
-class Worker:
-    """A running process. Its instance owns the sockets."""
+class Worker(Protocol):
+    """A running process. Its instance owns its connection."""
+
+    instance_name: str
+    node: str  # where it runs, for people; "" on this machine
+    pid: int
+    exited: asyncio.Future[str]  # its result is the reason as text
+    is_to_blame: bool  # False if it ended because another process ended
+    loss: str  # says that its connection ended, if nothing else is known about its end
+    exit_timeout_s: float  # how long to wait after that for `exited`, which says more
+
+    @property
+    def fork_socket(self) -> socket.socket | None:
+        """Brings the channels of processes that it forks; None if these can have none."""
+
+    def open_channel(self, arena: Arena) -> Channel:
+        """Returns the channel to it, with the server's arena for large tensors; call it once."""
+
+    def open_group(
+        self,
+        memory: MemoryTrimmer,
+        loop: asyncio.AbstractEventLoop,
+        services: WorkerServices,
+        on_lost: Callable[[str], None],
+    ) -> RankGroup | None:
+        """Returns the other processes of an instance that is made of several; call it once."""
+
+    def on_lost(self) -> None:
+        """Note that its connection has ended."""
+
+    def kill(self) -> None:
+        """Kill the process, unless it has ended."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of instances.
+
+    Attributes:
+        recovery: Tells when a start that failed should be tried again at once.
+    """
+
+    recovery: Recovery
+
+    async def launch(self, spec: WorkerSpec) -> Worker:
+        """Start a process. Cancelling the task stops the wait.
+
+        Raises:
+            ServerError: No process could be started.
+        """
+
+    async def close(self) -> None:
+        """End all processes that were started, and wait until they have ended."""
+
+
+class LocalWorker:
+    """A process of this machine; see `Worker`."""
+
+    node: str = ""
+    loss: str = "it closed its connection"
+    exit_timeout_s: float = 0.05
 
     def __init__(
         self,
@@ -63,17 +145,28 @@ class Worker:
         self.instance_name = instance_name
         self.pid = pid
         self.channel, self.fork_socket = sockets
-        self.exited = exited  # its result is the reason as text
-        self.is_to_blame = True  # False if it ended because another process ended
+        self.exited = exited
+        self.is_to_blame = True
         self._kill = kill
 
+    def open_channel(self, arena: Arena) -> Channel:
+        """See `Worker`."""
+        return MemoryChannel(self.channel, arena)
+
+    def open_group(self, *_: object) -> RankGroup | None:
+        """See `Worker`."""
+        return None
+
+    def on_lost(self) -> None:
+        """See `Worker`."""
+
     def kill(self) -> None:
-        """Kill the process, unless it has ended."""
+        """See `Worker`."""
         if not self.exited.done():
             self._kill()
 
     def __repr__(self) -> str:
-        return f"<Worker {self.instance_name} pid={self.pid} exited={self.exited.done()}>"
+        return f"<LocalWorker {self.instance_name} pid={self.pid} exited={self.exited.done()}>"
 
 
 PROCESS_ENDED = "its process ended"
@@ -81,7 +174,7 @@ PROCESS_ENDED = "its process ended"
 
 def describe_loss(error: Exception) -> str:
     """Returns as text why the channel of a process was lost; see `LoopChannel`."""
-    if isinstance(error, EOFError | ConnectionError):
+    if isinstance(error, EOFError | ConnectionError | TimeoutError):
         return PROCESS_ENDED
     if isinstance(error, OSError):
         return f"nothing can be sent to it: {error}"

@@ -15,7 +15,7 @@ import msgspec
 
 from pytriton.errors import InternalError
 from pytriton.executor.python_process import start_zygote
-from pytriton.executor.worker import Worker, WorkerSpec, describe_exit, open_pidfd, watch_exit
+from pytriton.executor.worker import LocalWorker, WorkerSpec, describe_exit, open_pidfd, watch_exit
 from pytriton.transport.link import socket_pair
 from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
@@ -40,7 +40,7 @@ class _Pending(msgspec.Struct, eq=False):
     spec: WorkerSpec
     ours: _Sockets
     theirs: _Sockets
-    answer: asyncio.Future[Worker]
+    answer: asyncio.Future[LocalWorker]
 
 
 class Zygote:
@@ -52,13 +52,14 @@ class Zygote:
         start_process: Callable[[], StartedZygote] = start_zygote,
     ) -> None:
         self._loop = loop
-        self._process, self._socket = start_process()
+        started = start_process()
+        self._process, self._socket = started.process, started.socket
         self._socket.setblocking(False)
         self._link = ZygoteLink(self._socket)
         self._exited: asyncio.Future[str] | None = None
         self._next_call = 1
         self._pending: dict[int, _Pending] = {}
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, LocalWorker] = {}
         self._is_open = True
 
     @property
@@ -72,7 +73,7 @@ class Zygote:
         self._exited.add_done_callback(lambda _: self._on_exited())
         self._loop.add_reader(self._link.fileno(), self._on_readable)
 
-    async def fork(self, spec: WorkerSpec) -> Worker:
+    async def fork(self, spec: WorkerSpec) -> LocalWorker:
         """Fork a worker of this interpreter.
 
         Raises:
@@ -98,7 +99,13 @@ class Zygote:
             self._flush()
         except OSError:
             self._on_gone()
-        return await pending.answer
+        try:
+            return await pending.answer
+        except asyncio.CancelledError:
+            answer = pending.answer
+            if not answer.cancelled() and answer.exception() is None:  # both in the same turn
+                _end_unwanted(answer.result())
+            raise
 
     async def close(self) -> None:
         """End the zygote and all workers that it forked."""
@@ -150,12 +157,11 @@ class Zygote:
         worker = self._make_worker(pending.spec, message.pid, pending.ours)
         self._workers[message.pid] = worker
         if pending.answer.done():  # the caller was cancelled
-            worker.kill()
-            _close(pending.ours)
+            _end_unwanted(worker)
         else:
             pending.answer.set_result(worker)
 
-    def _make_worker(self, spec: WorkerSpec, pid: int, sockets: _Sockets) -> Worker:
+    def _make_worker(self, spec: WorkerSpec, pid: int, sockets: _Sockets) -> LocalWorker:
         exited: asyncio.Future[str] = self._loop.create_future()
         descriptor = open_pidfd(pid)
 
@@ -168,7 +174,7 @@ class Zygote:
 
         if descriptor is not None:
             exited.add_done_callback(lambda _: os.close(descriptor))
-        return Worker(spec.instance_name, pid, sockets, kill, exited)
+        return LocalWorker(spec.instance_name, pid, sockets, kill, exited)
 
     def _on_worker_exited(self, message: Exited) -> None:
         worker = self._workers.pop(message.pid, None)
@@ -199,6 +205,12 @@ class Zygote:
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.exited.set_result("killed, as the process that had forked it ended")
+
+
+def _end_unwanted(worker: LocalWorker) -> None:
+    """End a worker whose caller was cancelled."""
+    worker.kill()
+    _close((worker.channel, worker.fork_socket))
 
 
 def _close(sockets: tuple[socket.socket, ...]) -> None:

@@ -4,6 +4,7 @@
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, QueuePolicy, TimeoutAction
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.rate_limiter import RateLimiter, RateLimiterResource
+from pytriton.model_config.ray_instances import Ray
 from pytriton.model_config.sequence_batcher import (
     ControlKind,
     DirectStrategy,
@@ -13,17 +14,21 @@ from pytriton.model_config.sequence_batcher import (
     SequenceState,
 )
 from pytriton.model_config.tensor import Tensor
+from pytriton.openai_routes import ChatTemplate, OpenAI
 
 __all__ = [
+    "ChatTemplate",
     "ControlKind",
     "DeviceKind",
     "DirectStrategy",
     "DynamicBatcher",
     "ModelConfig",
     "OldestStrategy",
+    "OpenAI",
     "QueuePolicy",
     "RateLimiter",
     "RateLimiterResource",
+    "Ray",
     "SequenceBatcher",
     "SequenceControl",
     "SequenceState",

@@ -17,6 +17,7 @@ from pytriton.model_config.rate_limiter import rate_limiter_message
 from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+from pytriton.openai_routes import openai_parameters
 
 
 class ModelConfigGenerator:
@@ -41,10 +42,9 @@ class ModelConfigGenerator:
         config = self._config
         message: dict[str, Any] = {"name": config.model_name, "backend": config.backend}
         message["max_batch_size"] = self._max_batch_size()
-        parameters = config.backend_parameters
+        parameters = self._parameters()
         if config.sequence is not None:
             message["sequence_batching"] = sequence_message(config.sequence)
-            parameters = {**parameters, **sequence_parameters(config.sequence)}
         elif config.batching and config.batcher is not None:
             message["dynamic_batching"] = _dynamic_batching(config.batcher)
         if config.inputs:
@@ -89,6 +89,15 @@ class ModelConfigGenerator:
         if self._config.max_batch_size < 1:
             raise PyTritonBadParameterError("The `max_batch_size` must be greater or equal to 1.")
         return self._config.max_batch_size
+
+    def _parameters(self) -> dict[str, str]:
+        config = self._config
+        parameters = dict(config.backend_parameters)
+        if config.sequence is not None:
+            parameters |= sequence_parameters(config.sequence)
+        if config.openai is not None:
+            parameters |= openai_parameters(config.openai)
+        return parameters
 
     def _instance_groups(self) -> list[dict[str, Any]]:
         limiter = self._config.rate_limiter

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from pytriton.model_config.checks import check_type
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup
 from pytriton.model_config.rate_limiter import RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
+from pytriton.openai_routes import OpenAI, as_openai
+from pytriton.utils.checks import check_type
 
 
 @dataclasses.dataclass
@@ -26,6 +27,8 @@ class ModelConfig:
         sequence: how requests belong to sequences; replaces `batcher`. None for requests that do
             not depend on earlier ones.
         rate_limiter: what each instance needs to run; the server's rate limiter must be on, too.
+        openai: which of OpenAI's routes serve the model, as an `OpenAI` or by their names, such as
+            "chat" or "chat,completions". None: they do not know it.
     """
 
     batching: bool = True
@@ -36,7 +39,9 @@ class ModelConfig:
     model_warmup: list[ModelWarmup] | None = None
     sequence: SequenceBatcher | None = None
     rate_limiter: RateLimiter | None = None
+    openai: OpenAI | str | None = None
 
     def __post_init__(self) -> None:
         check_type(self.sequence, "sequence", SequenceBatcher, type(None))
         check_type(self.rate_limiter, "rate_limiter", RateLimiter, type(None))
+        self.openai = as_openai(self.openai)

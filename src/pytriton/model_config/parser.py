@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytriton import dtypes
-from pytriton.exceptions import PyTritonModelConfigError
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonModelConfigError
 from pytriton.model_config import text_format
 from pytriton.model_config.common import (
     DeviceKind,
@@ -26,6 +26,12 @@ from pytriton.model_config.triton_model_config import (
     ResponseCache,
     TensorSpec,
     TritonModelConfig,
+)
+from pytriton.openai_routes import (
+    ROUTES_PARAMETER,
+    TEMPLATE_PARAMETER,
+    OpenAI,
+    read_openai_parameters,
 )
 
 
@@ -54,6 +60,7 @@ class ModelConfigParser:
         parameters, sequence = _parameters(message.get("parameters", {})), None
         if (sequences := message.get("sequence_batching")) is not None:
             sequence = sequence_batcher(sequences, parameters)
+        openai = _openai(parameters)
         return TritonModelConfig(
             model_name=message["name"],
             max_batch_size=max_batch_size,
@@ -68,6 +75,7 @@ class ModelConfigParser:
             model_warmup=[_warmup(item) for item in message.get("model_warmup", ())] or None,
             sequence=sequence,
             rate_limiter=_rate_limiter(message.get("instance_group", ())),
+            openai=openai,
         )
 
     @classmethod
@@ -147,6 +155,18 @@ def _instance_group(groups: Sequence[Mapping[str, Any]]) -> dict[DeviceKind, int
         kind = DeviceKind(group.get("kind", DeviceKind.KIND_AUTO.value))
         counts[kind] = None if count is None else int(count)
     return counts
+
+
+def _openai(parameters: dict[str, str]) -> OpenAI | None:
+    """Takes OpenAI's routes out of the parameters; another server may mean others by the name."""
+    try:
+        openai = read_openai_parameters(parameters)
+    except PyTritonBadParameterError:
+        return None
+    if openai is not None:
+        for key in (ROUTES_PARAMETER, TEMPLATE_PARAMETER):
+            parameters.pop(key, None)
+    return openai
 
 
 def _rate_limiter(groups: Sequence[Mapping[str, Any]]) -> RateLimiter | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.model_config.checks import check_type
+from pytriton.utils.checks import check_type
 
 
 @dataclasses.dataclass

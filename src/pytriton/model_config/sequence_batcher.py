@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.model_config.checks import check_type
+from pytriton.utils.checks import check_type
 
 
 class ControlKind(enum.Enum):

@@ -10,6 +10,7 @@ from typing import Any
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, ModelWarmup
 from pytriton.model_config.rate_limiter import RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
+from pytriton.openai_routes import OpenAI
 
 __all__ = [
     "DeviceKind",
@@ -69,6 +70,7 @@ class TritonModelConfig:
         model_warmup: requests that the model gets before it is ready.
         sequence: how requests belong to sequences; replaces `batcher`.
         rate_limiter: what each instance needs to run, in every instance group.
+        openai: which of OpenAI's routes serve the model; None: they do not know it.
     """
 
     model_name: str
@@ -85,6 +87,7 @@ class TritonModelConfig:
     model_warmup: list[ModelWarmup] | None = None
     sequence: SequenceBatcher | None = None
     rate_limiter: RateLimiter | None = None
+    openai: OpenAI | None = None
 
     @property
     def backend(self) -> str:

@@ -8,7 +8,18 @@ from pytriton.pb_utils import arguments
 
 
 class TritonModelException(Exception):  # noqa: N818  the name that models catch
-    """An operation of `triton_python_backend_utils` failed; models may raise it as well."""
+    """An operation of `triton_python_backend_utils` failed; models may raise it as well.
+
+    Args:
+        arguments: The error message.
+        code: One of `TritonError`'s constants. If a model that is being loaded raises the exception
+            with a code, the load fails with that code and exactly this message. This argument is an
+            extension of ours.
+    """
+
+    def __init__(self, *arguments: object, code: ErrorCode | None = None) -> None:
+        super().__init__(*arguments)
+        self.code = code
 
 
 class TritonError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions to load and unload other models, and to check their readiness."""
+"""Functions to load and unload other models, to check their readiness, and to know one's place."""
 
 from __future__ import annotations
 
@@ -78,12 +78,24 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def get_model_dir() -> str:
-    """Returns the directory of the model's file, which is that of its version.
+    """Returns the directory of the model's version, where its files are.
 
     Raises:
         TritonModelException: No server runs the model.
     """
     return require_runtime("know the model's directory").model_directory
+
+
+def get_backend_config() -> dict[str, str]:
+    """Returns the server's settings of the model's backend: those of `--backend-config`.
+
+    They are the settings of all backends and, instead of those of the same name, those of this one.
+    `default-max-batch-size` is always there. This function is an extension of ours.
+
+    Raises:
+        TritonModelException: No server runs the model.
+    """
+    return dict(require_runtime("know the backend's settings").backend_config)
 
 
 def _checked_files(files: Any, model_name: str) -> dict[str, bytes]:

@@ -70,22 +70,22 @@ class InferenceRequest:
     ) -> None:
         self._request_id = text(request_id, "request_id")
         self._correlation_id = _checked_correlation_id(correlation_id)
-        self.model_name = text(model_name, "model_name")  # type: ignore[arg-type]  # None raises
+        self.model_name: str = text(model_name, "model_name")  # type: ignore[arg-type]  # None raises
         self._inputs = _checked_inputs(inputs, self._request_id, self.model_name)
-        self.output_names = _checked_names(
+        self.output_names: Sequence[str] = _checked_names(
             requested_output_names, self._request_id, self.model_name
         )
-        self.model_version = integer(model_version, "model_version")
+        self.model_version: int = integer(model_version, "model_version")
         self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
         self._timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
         _check_type(preferred_memory, PreferredMemory, "preferred_memory")
         _check_type(trace, InferenceTrace, "trace")
-        self.trace_context = None if trace is None else trace.context
-        self.parameter_values = checked_parameters(parameters)
+        self.trace_context: TraceContext | None = None if trace is None else trace.context
+        self.parameter_values: dict[str, ParameterValue] | None = checked_parameters(parameters)
         self._context: RequestContext | None = None
         self._is_decoupled = False
         self.sender: InferenceResponseSender | None = None
-        self.release_flags = RELEASE_ALL
+        self.release_flags: int = RELEASE_ALL
 
     @classmethod
     def received(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pytriton.messages import ParameterValue
 from pytriton.pb_utils.arguments import sequence
@@ -44,8 +45,8 @@ class InferenceResponse:
                 _refuse_output(tensor)
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"error must be a TritonError or None, got {type(error)}")
-        self.tensors = tensors
-        self.failure = error
+        self.tensors: list[Tensor] = tensors
+        self.failure: TritonError | None = error
         self.parameter_values: dict[str, ParameterValue] | None = (
             None if parameters is None else checked_parameters(parameters)
         )
@@ -72,7 +73,8 @@ class InferenceResponse:
         """Returns whether the request failed."""
         return self.failure is not None
 
-    def error(self) -> TritonError | None:
+    # `Any` stands for None, so that code that asks `has_error` first passes type checkers.
+    def error(self) -> TritonError | Any:
         """Returns the error of the request; None if there is none."""
         return self.failure
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pytriton.pb_utils.failures import TritonModelException
@@ -49,6 +49,7 @@ class Runtime(Protocol):
 
     instance_name: str
     model_directory: str
+    backend_config: Mapping[str, str]
 
     def infer(
         self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False

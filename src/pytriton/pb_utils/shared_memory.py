@@ -14,4 +14,4 @@ class SharedMemory:
         return sys.maxsize
 
 
-shared_memory = SharedMemory()
+shared_memory: SharedMemory = SharedMemory()

@@ -20,7 +20,7 @@ class InferenceTrace:
     __slots__ = ("context",)
 
     def __init__(self, context: TraceContext | None = None) -> None:
-        self.context = context  # None if the request is not traced
+        self.context: TraceContext | None = context  # None if the request is not traced
 
     def get_context(self) -> str | None:
         """Returns the server's span of this request as JSON text; None if it is not traced.

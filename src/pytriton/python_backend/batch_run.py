@@ -13,38 +13,20 @@ from typing import TYPE_CHECKING
 
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.python_backend.answers import SENDER_CLOSED, make_item
-from pytriton.python_backend.mailbox import Waiter
-from pytriton.transport.credit import CreditWindow
+from pytriton.python_backend.response_window import OpenBatches, ResponseWindows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from pytriton.pb_utils.response import InferenceResponse
     from pytriton.python_backend.mailbox import Mailbox
-    from pytriton.transport.channel import Payload, Received
-    from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem
+    from pytriton.python_backend.response_window import ResponseWindow
+    from pytriton.transport.channel import Payload
+    from pytriton.transport.frames import Execute, ResponseItem
     from pytriton.transport.response_outbox import ResponseOutbox
 
 
-class ResponseWindow(CreditWindow, Waiter):
-    """The flow control window of one request, for which senders wait."""
-
-    __slots__ = ("_is_cancelled",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_cancelled = False
-
-    def is_satisfied(self) -> bool:
-        """Returns whether another response may be sent."""
-        return self._is_cancelled or self.is_open
-
-    def cancel(self) -> None:
-        """Let senders continue: the request was cancelled, so there is no client to wait for."""
-        self._is_cancelled = True
-
-
-class BatchRegistry:
+class BatchRegistry(OpenBatches["BatchRun"]):
     """The open batches of an instance, and what they have in common."""
 
     def __init__(
@@ -56,12 +38,12 @@ class BatchRegistry:
         is_decoupled: bool,
         is_batching: bool,
     ) -> None:
+        super().__init__()
         self.outbox = outbox
         self.mailbox = mailbox
         self.output_names = output_names
         self.is_decoupled = is_decoupled
         self.is_batching = is_batching
-        self.open: dict[int, BatchRun] = {}
         self.loop_thread = 0  # runs coroutines and must not wait for a client
         self.is_model_process = True  # False in processes that the model forked
 
@@ -73,34 +55,18 @@ class BatchRegistry:
         """Mark this as a process that the model forked: only its parent may respond."""
         self.is_model_process = False
 
-    def on_cancel(self, received: Received) -> Waiter | None:
-        """Mark a request as cancelled."""
-        frame: Cancel = received.frame  # type: ignore[assignment]  # registered for these only
-        run = self.open.get(frame.batch)
-        return None if run is None else run.cancel(frame.position)
 
-    def on_credit(self, received: Received) -> Waiter | None:
-        """Add credit for the responses that a client has consumed."""
-        frame: Credit = received.frame  # type: ignore[assignment]  # registered for these only
-        run = self.open.get(frame.batch)
-        return None if run is None else run.credit(frame.position, frame.count)
-
-
-class BatchRun:
+class BatchRun(ResponseWindows):
     """One batch, from its arrival to the last response to its requests."""
 
-    __slots__ = (
-        "_cancelled", "_closed", "_is_ended", "_is_returned", "_runs", "_windows", "execute",
-        "started_ns",
-    )  # fmt: skip
+    __slots__ = ("_closed", "_is_ended", "_is_returned", "_runs", "execute", "started_ns")
 
     def __init__(self, runs: BatchRegistry, execute: Execute, started_ns: int) -> None:
+        super().__init__()
         self.execute = execute
         self.started_ns = started_ns
         self._runs = runs
-        self._cancelled: set[int] = set()
         self._closed: set[int] = set()
-        self._windows: dict[int, ResponseWindow] = {}
         self._is_returned = False
         self._is_ended = False
         runs.open[execute.batch] = self
@@ -166,30 +132,6 @@ class BatchRun:
         if self._runs.is_model_process:
             self._runs.mailbox.read_available()
         return position in self._cancelled
-
-    def cancel(self, position: int) -> Waiter | None:
-        """Mark a request as cancelled; returns its window, for which senders may wait."""
-        self._cancelled.add(position)
-        window = self._windows.get(position)
-        if window is not None:
-            window.cancel()
-        return window
-
-    def credit(self, position: int, count: int) -> Waiter | None:
-        """Add credit to a request; returns its window, for which senders may wait."""
-        window = self._windows.get(position)
-        if window is not None:
-            window.add(count)
-        return window
-
-    def _window(self, position: int) -> ResponseWindow:
-        window = self._windows.get(position)
-        if window is None:
-            window = ResponseWindow()
-            self._windows[position] = window
-            if position in self._cancelled:  # checked last: another thread may cancel meanwhile
-                window.cancel()
-        return window
 
     def _wait_for_client(self, window: ResponseWindow) -> None:
         self._runs.outbox.flush()

@@ -15,20 +15,27 @@ from pytriton.pb_utils.failures import TritonModelException
 from pytriton.python_backend.loop_reader import LoopReader
 from pytriton.python_backend.mailbox import Handler, Inbox, Mailbox, Waiter
 from pytriton.transport.arena import Arena
+from pytriton.transport.frames import Execute
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.response_outbox import ResponseOutbox
-from pytriton.transport.worker_frames import InferReply, ServiceCall, ServiceReply
+from pytriton.transport.worker_frames import (
+    Finalize,
+    InferReply,
+    Initialize,
+    ServiceCall,
+    ServiceReply,
+)
 
 if TYPE_CHECKING:
-    from pytriton.transport.channel import Received
+    from pytriton.transport.channel import Channel, Received
 
 
 class Connection:
     """A channel with a mailbox, an outbox and the calls that wait for replies."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.outbox = ResponseOutbox(MemoryChannel(sock, Arena()))
+    def __init__(self, channel: Channel) -> None:
+        self.outbox = ResponseOutbox(channel)
         self.handlers: dict[type, Handler] = {
             InferReply: self._on_reply,
             ServiceReply: self._on_reply,
@@ -39,12 +46,26 @@ class Connection:
         self._inboxes: dict[int, Inbox] = {}
 
     @classmethod
+    def of_worker(cls, channel: Channel) -> Connection:
+        """Create the connection of a worker, which gets jobs: its model, then batches."""
+        connection = cls(channel)
+        for kind in (Initialize, Execute, Finalize):
+            connection.handlers[kind] = connection.mailbox.jobs.put
+        return connection
+
+    @classmethod
     def of_forked_process(cls, fork_socket: socket.socket) -> Connection:
         """Create a connection; its other end is sent to the server over the fork socket."""
         ours, theirs = socket_pair()
         socket.send_fds(fork_socket, [b"\0"], [theirs.fileno()])
         theirs.close()
-        return cls(ours)
+        return cls(MemoryChannel(ours, Arena()))
+
+    def next_job(self) -> Received:
+        """Wait for the next job of a worker; raises EOFError if the server has ended."""
+        jobs = self.mailbox.jobs
+        self.mailbox.wait(jobs)
+        return jobs.messages.popleft()
 
     def open_call(self, inbox: Inbox) -> int:
         """Register a call whose replies go to `inbox`; returns its number."""

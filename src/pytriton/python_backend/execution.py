@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,7 @@ class Execution:
         if not hasattr(model, "execute"):
             raise RuleError(f"Python model {model_path} does not implement `execute` method.")
         self._execute = model.execute
+        self.is_async = inspect.iscoroutinefunction(model.execute)
         self._runs = runs
         self._outbox = runs.outbox
         self._runtime = runtime

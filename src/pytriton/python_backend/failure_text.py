@@ -13,6 +13,7 @@ from pytriton.errors import sendable_text
 if TYPE_CHECKING:
     from types import TracebackType
 
+_TRACEBACK = "Traceback (most recent call last):\n"
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _IMPORTING = "<frozen importlib"
 
@@ -41,8 +42,7 @@ def describe_fully(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and _is_hidden(trace):
         trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace)
-    text = f"{type(error).__name__}: {_message(error)}\n{''.join(lines)}"
+    text = f"{type(error).__name__}: {_message(error)}\n{_traceback(error, trace)}"
     return sendable_text(text.rstrip("\n"))
 
 
@@ -50,7 +50,19 @@ def raised_at(error: BaseException) -> tuple[str, int]:
     """Returns the file and line of the model that raised an error; "" and 0 if unknown."""
     for file, line, _ in _frames(error.__traceback__):
         return file, line
+    if isinstance(error, SyntaxError):  # the file was not run, so it has no frame
+        return error.filename or "", error.lineno or 0
     return "", 0
+
+
+def _traceback(error: BaseException, trace: TracebackType | None) -> str:
+    """Returns a traceback with its first line, by which the log knows it; "" if it says nothing."""
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    if text.startswith(_TRACEBACK):
+        return text
+    # Without a frame there is no first line, and seldom more than the message.
+    says_more = isinstance(error, SyntaxError) or error.__cause__ or error.__context__
+    return _TRACEBACK + text if says_more else ""
 
 
 def _message(error: BaseException) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytriton.python_backend.failure_text import RuleError
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
 CLASS_NAME = "TritonPythonModel"
 # The folder that contains `triton_python_backend_utils`.
@@ -62,11 +62,24 @@ def _import_package(name: str, parent: str) -> None:
         spec.loader.exec_module(module)
 
 
+class _ModelFile(SourceFileLoader):
+    """Compiles a file whenever it is loaded, and leaves no compiled file beside it.
+
+    Python takes a compiled file for that of any source with the same size and the same second of
+    change. So a model that is written and loaded twice in a second could run as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _import_file(name: str, path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = _ModelFile(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.idle_reader import IdleReader
+from pytriton.transport.loop_spinner import MessagePoller
 
 if TYPE_CHECKING:
     from pytriton.transport.channel import Received
@@ -98,6 +99,10 @@ class Mailbox:
     def message_count(self) -> int:
         """The number of messages read so far."""
         return self._message_count
+
+    def poll_for_jobs(self, cores: int) -> None:
+        """Let the model's thread poll before it sleeps, in a process that may use these cores."""
+        self._idle_reader.poller = MessagePoller.of_socket(self._channel.fileno(), cores)
 
     def wait(self, waiter: Waiter) -> None:
         """Return once the waiter is satisfied; raises EOFError if the connection has ended."""

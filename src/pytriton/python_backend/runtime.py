@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -47,14 +48,16 @@ class WorkerRuntime:
     def __init__(
         self,
         connection: Connection,
-        fork_socket: socket.socket,
+        fork_socket: socket.socket | None,
         *,
         instance_name: str,
         model_directory: str,
+        backend_config: Mapping[str, str] | None = None,
         switches: LogSwitches | None = None,
     ) -> None:
         self.instance_name = instance_name
         self.model_directory = model_directory
+        self.backend_config = backend_config or {}
         self._use(_ALL if switches is None else switches)
         self.can_infer = False  # True from the end of `initialize` to the start of `finalize`
         self._model_thread = threading.get_ident()
@@ -67,6 +70,11 @@ class WorkerRuntime:
         """Set the batch that this thread, and tasks that it starts, work for; 0: none."""
         _batch.set(batch)
         set_request_ids(ids)
+
+    @property
+    def current_batch(self) -> int:
+        """The batch that this thread works for; 0: none, or unknown."""
+        return _batch.get()
 
     def infer(
         self, request: InferenceRequest, *, decoupled: bool, is_awaited: bool = False
@@ -92,6 +100,11 @@ class WorkerRuntime:
                 return CallOrigin(blocked_batch=batch, blocks_loop=True)
         return CallOrigin(batch)
 
+    @property
+    def connection(self) -> Connection:
+        """The connection of this process to the server."""
+        return self._connect()
+
     def call(self, action: str, **arguments: Any) -> Any:
         """See `Runtime.call`."""
         return self._connect().call_service(action, arguments)
@@ -102,9 +115,13 @@ class WorkerRuntime:
         if connection is not None:  # a forked child without connection has nothing to release
             connection.outbox.post(ServiceCall(0, action, arguments))
 
+    def logs_level(self, level: str) -> bool:
+        """Returns whether the log has lines of a level."""
+        return self.switches.wants(_LEVELS.get(level, logging.INFO))
+
     def log(self, level: str, message: str, file: str, line: int) -> None:
         """See `Runtime.log`."""
-        if not self._switches.wants(_LEVELS.get(level, logging.INFO)):
+        if not self.logs_level(level):
             return
         line_frame = LogLine(
             level,
@@ -113,6 +130,9 @@ class WorkerRuntime:
             line,
             request_ids=current_request_ids(),
         )
+        if self._connection is None and self._fork_socket is None:
+            sys.stderr.write(f"{level}: {message}\n")  # the best that such a process can do
+            return
         self._connect().outbox.post(line_frame)
 
     def on_log_change(self, received: Received) -> None:
@@ -121,19 +141,27 @@ class WorkerRuntime:
         self._use(frame.switches)
 
     def _use(self, switches: LogSwitches) -> None:
-        self._switches = switches
+        self.switches = switches
         LabelledStream.is_json = switches.format == JSON_FORMAT
 
     def _connect(self) -> Connection:
         if self._connection is None:
             with self._connecting:
                 if self._connection is None:
-                    self._connection = Connection.of_forked_process(self._fork_socket)
+                    self._connection = self._connect_fork()
         return self._connection
+
+    def _connect_fork(self) -> Connection:
+        if self._fork_socket is None:
+            raise TritonModelException(
+                f"A process that '{self.instance_name}' forked cannot use the server: it runs on "
+                "another machine, where only the process of the instance itself has a connection."
+            )
+        return Connection.of_forked_process(self._fork_socket)
 
     def _on_fork(self) -> None:
         self._connection = None
         self._connecting = threading.Lock()
         self._model_thread = 0
         _batch.set(0)  # the batch does not wait for this process
-        self._switches = _ALL  # nobody tells this process of changes; the server drops lines
+        self.switches = _ALL  # nobody tells this process of changes; the server drops lines

@@ -7,23 +7,27 @@ The main thread both reads the channel and calls the model.
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytriton.errors import ErrorCode, ServerError, sendable_text
+from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.pb_utils.runtime import set_runtime
+from pytriton.python_backend.batch_execution import BatchExecution
 from pytriton.python_backend.batch_run import BatchRegistry
-from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.coroutines import CoroutineThread
 from pytriton.python_backend.execution import Execution
 from pytriton.python_backend.failure_text import RuleError, describe, describe_fully, raised_at
+from pytriton.python_backend.group_member import GroupMember
 from pytriton.python_backend.loader import load_class
+from pytriton.python_backend.node_files import find_files
 from pytriton.python_backend.readiness import ReadyCheck
 from pytriton.python_backend.runtime import WorkerRuntime
-from pytriton.transport.frames import Cancel, Credit, Execute
+from pytriton.python_backend.whole_batches import declared_outputs, takes_whole_batches
+from pytriton.transport.frames import Cancel, Credit
 from pytriton.transport.log_frames import LogChange
 from pytriton.transport.worker_frames import (
     CheckReady,
@@ -36,69 +40,80 @@ from pytriton.transport.worker_frames import (
 if TYPE_CHECKING:
     import socket
 
+    from pytriton.python_backend.connection import Connection
     from pytriton.transport.channel import Received
 
-_SERVER_GONE = 1  # exit status
+
+_RANK_FAILED = 1  # exit status
 
 
 class Worker:
-    """Runs a model over a channel until the server ends it or the connection is lost."""
+    """Runs a model over a connection until the server ends it."""
 
-    def __init__(self, channel: socket.socket, fork_socket: socket.socket) -> None:
-        self._connection = Connection(channel)
+    def __init__(self, connection: Connection, fork_socket: socket.socket | None) -> None:
+        self._connection = connection
         self._fork_socket = fork_socket
         self._model: Any = None
-        jobs = self._connection.mailbox.jobs
-        for kind in (Initialize, Execute, Finalize):
-            self._connection.handlers[kind] = jobs.put
 
-    def run(self) -> None:
-        """Run the model; returns after `finalize`."""
-        try:
-            self._serve()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            # Without a server the model's work is of no use, so the process ends at once.
-            os._exit(_SERVER_GONE)
-        self._connection.close()
-        self._fork_socket.close()
+    def run(self, frame: Initialize) -> None:
+        """Run the model; returns after `finalize`.
 
-    def _next(self) -> Received:
-        mailbox = self._connection.mailbox
-        mailbox.wait(mailbox.jobs)
-        return mailbox.jobs.messages.popleft()
-
-    def _serve(self) -> None:
-        frame = self._next().frame
-        assert isinstance(frame, Initialize), f"expected Initialize first, got {frame}"
+        Raises:
+            EOFError: The server has ended, or ConnectionError.
+        """
         self._runtime = self._make_runtime(frame)
         try:
             report = self._initialize(frame)
         except BaseException as error:  # noqa: BLE001  all that a model raises is reported
-            self._log_raised(error, "could not be loaded")
-            report = Initialized(error=describe(error))
+            report = self._load_failure(frame, error)
         self._connection.outbox.send(lambda _: report)
-        if report.error or frame.completes_config:
+        if report.is_failure or frame.completes_config:
             return
-        self._runtime.can_infer = True
+        member = GroupMember(frame.arguments, self._connection)
+        if member.is_follower:
+            self._follow(member)
+        else:
+            self._runtime.can_infer = True
+            self._run_batches()
+        self._finalize()
+        member.leave()
+
+    def _run_batches(self) -> None:
         while True:
-            received = self._next()
+            received = self._connection.next_job()
             if isinstance(received.frame, Finalize):
-                break
+                return
             self._execution.run(received)
             # Free arrays that the model does not keep now, before this thread waits again.
             del received
-        self._finalize()
+
+    def _follow(self, member: GroupMember) -> None:
+        """Do what the model does on a process that gets no batches, until the server ends it."""
+        if hasattr(self._model, "run_rank"):
+            try:
+                self._model.run_rank()
+            except BaseException as error:  # noqa: BLE001  the process ends
+                self._log_raised(error, f"raised in run_rank of rank {member.rank}")
+                self._connection.outbox.flush()
+                os._exit(_RANK_FAILED)  # which ends the group
+        member.wait_for_end()
+
+    def _load_failure(self, frame: Initialize, error: BaseException) -> Initialized:
+        """Returns the report of a model that cannot be loaded; a foreseen error is not logged."""
+        code = error.code if isinstance(error, ServerError | TritonModelException) else None
+        if isinstance(code, ErrorCode):  # a model may have written anything
+            return Initialized(error=sendable_text(str(error)), error_code=int(code))
+        self._log_raised(error, "could not be loaded", frame.model_path)
+        return Initialized(error=describe(error))
 
     def _make_runtime(self, frame: Initialize) -> WorkerRuntime:
         arguments = frame.arguments
-        directory = Path(frame.model_path).parent
-        if not frame.package:  # the code of a backend, which is not in the model's own folder
-            directory = Path(arguments["model_repository"], arguments["model_version"])
         runtime = WorkerRuntime(
             self._connection,
             self._fork_socket,
             instance_name=arguments.get("model_instance_name") or arguments["model_name"],
-            model_directory=str(directory),
+            model_directory=frame.model_directory or str(Path(frame.model_path).parent),
+            backend_config=frame.backend_config,
             switches=frame.log,
         )
         set_runtime(runtime)
@@ -106,6 +121,7 @@ class Worker:
         return runtime
 
     def _initialize(self, frame: Initialize) -> Initialized:
+        find_files(frame)
         model_class = load_class(frame.model_path, frame.package)
         if frame.completes_config:
             return Initialized(config=_complete_config(model_class, frame.arguments))
@@ -114,11 +130,20 @@ class Worker:
         self._coroutines = CoroutineThread(functools.partial(self._on_loop_thread, runs))
         if hasattr(model, "initialize"):
             model.initialize(frame.arguments)
-        self._execution = Execution(model, frame.model_path, runs, self._runtime, self._coroutines)
+        self._execution = self._make_execution(frame, runs)
         return Initialized(
             has_ready_check=self._prepare_ready_check(),
-            is_async=inspect.iscoroutinefunction(model.execute),
+            is_async=self._execution.is_async,
         )
+
+    def _make_execution(self, frame: Initialize, runs: BatchRegistry) -> BatchExecution | Execution:
+        model = self._model
+        if takes_whole_batches(
+            model, is_backend=not frame.package, is_decoupled=frame.is_decoupled
+        ):
+            declared = declared_outputs(frame.arguments["model_config"], frame.output_names)
+            return BatchExecution(model, runs, self._runtime, declared)
+        return Execution(model, frame.model_path, runs, self._runtime, self._coroutines)
 
     def _on_loop_thread(self, runs: BatchRegistry, thread: int) -> None:
         runs.set_loop_thread(thread)
@@ -168,11 +193,10 @@ class Worker:
                 self._log_raised(error, "raised in finalize")
         self._connection.outbox.flush()
 
-    def _log_raised(self, error: BaseException, what: str) -> None:
-        name = self._runtime.instance_name
-        self._runtime.log(
-            "ERROR", f"Model '{name}' {what}: {describe_fully(error)}", *raised_at(error)
-        )
+    def _log_raised(self, error: BaseException, what: str, default_file: str = "") -> None:
+        name, (file, line) = self._runtime.instance_name, raised_at(error)
+        text = f"Model '{name}' {what}: {describe_fully(error)}"
+        self._runtime.log("ERROR", text, file or default_file, line)
 
 
 def _complete_config(model_class: type[Any], arguments: dict[str, str]) -> str:

@@ -229,9 +229,7 @@ class ModelLifecycle:
             raise InternalError(_REFUSAL.format(name))
         try:
             if override is not None and override.files:
-                return await asyncio.to_thread(
-                    read_uploaded_source, name, override, settings, self._namespace
-                )
+                return await read_uploaded_source(name, override, settings, self._namespace)
             return await self._read_places(places, override)
         except Exception as error:
             reason = failure_text(error)
@@ -305,9 +303,10 @@ class ModelLifecycle:
         placeholders = {
             each: self._add_placeholder(each) for each in versions if not self._serves(each)
         }
+        is_reload = any(self._serves(each) for each in self._loaded)
         loads = {
             each: asyncio.ensure_future(
-                self._loads.load_version(source, each, is_limited=is_limited)
+                self._loads.load_version(source, each, is_limited=is_limited, is_reload=is_reload)
             )
             for each in versions
         }

@@ -131,14 +131,9 @@ class ModelSet:
                 return
             try:
                 self._check_wanted(name, unload_counts[name])
-                await self.lifecycle(name).load(
-                    places.get(name, ()), overrides.get(name), is_limited=is_limited
+                await self._load_one(
+                    name, places.get(name, ()), overrides.get(name), is_limited=is_limited
                 )
-            except ServerError:  # it was logged
-                raise
-            except Exception:
-                logger.exception("model '%s' could not be loaded", name)
-                raise
             finally:
                 finished += 1
                 on_progress(finished, len(loaded))
@@ -150,6 +145,22 @@ class ModelSet:
         await self._refresh_all(dependents(loaded, self.steps()) - order.keys())
         return outcomes
 
+    async def _load_one(
+        self,
+        name: str,
+        places: Sequence[ModelPlace],
+        override: Override | None,
+        *,
+        is_limited: bool,
+    ) -> None:
+        try:
+            await self.lifecycle(name).load(places, override, is_limited=is_limited)
+        except ServerError:  # it was logged
+            raise
+        except Exception:
+            logger.exception("model '%s' could not be loaded", name)
+            raise
+
     def _check_wanted(self, name: str, unload_count: int) -> None:
         """Give a load up if the model was unloaded while the load waited for others."""
         if self._unload_counts[name] != unload_count:
@@ -157,17 +168,18 @@ class ModelSet:
 
     async def unload(self, names: Collection[str]) -> None:
         """Unload models; ensembles on top of them leave the service first."""
-        known = [name for name in names if name in self.lifecycles]
-        self._unload_counts.update(known)
+        # Kept here, because somebody else may drop the records of one that is unloaded meanwhile.
+        known = {name: self.lifecycles[name] for name in names if name in self.lifecycles}
+        self._unload_counts.update(known.keys())
         steps = self.steps()
         above = dependents(known, steps).difference(known)
-        for name in known:
-            self.lifecycles[name].forget()
+        for lifecycle in known.values():
+            lifecycle.forget()
         await self._refresh_all(above)
         for name in reversed(bottom_up(steps.keys() & known, steps)):
-            await self.lifecycles[name].unload()
-        others = [name for name in known if name not in steps]
-        await asyncio.gather(*(self.lifecycles[name].unload() for name in others))
+            await known[name].unload()
+        others = [lifecycle for name, lifecycle in known.items() if name not in steps]
+        await asyncio.gather(*(lifecycle.unload() for lifecycle in others))
         await self._refresh_all(above)  # one that was loaded again meanwhile
 
     async def forget(self, names: Iterable[str]) -> None:

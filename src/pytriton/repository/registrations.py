@@ -92,6 +92,7 @@ class Registrations:
         self._control = control
         self._found: dict[str, Registration] = {}
         self._pending: dict[str, str] = {}  # folders of those that are being added
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # those that are being removed
 
     def listed(self) -> dict[str, str]:
         """Returns the folders of all models that were added, by name."""
@@ -158,7 +159,19 @@ class Registrations:
         await self._remove(found)
 
     async def _remove(self, found: Registration) -> None:
-        """Unload a model; its name is free when nothing is left of it."""
+        """Unload a model, once for all who ask for it at the same time.
+
+        Its name is free when nothing is left of it. Whoever asked later must not remove the next
+        model of this name.
+        """
+        leaving = self._leaving.get(found.name)
+        if leaving is None:
+            leaving = asyncio.ensure_future(self._unload(found))
+            self._leaving[found.name] = leaving
+            leaving.add_done_callback(lambda _: self._leaving.pop(found.name))
+        await asyncio.shield(leaving)
+
+    async def _unload(self, found: Registration) -> None:
         await self._control.unload(found.name, unload_dependents=True)
         await self._control.forget([*found.places])
-        self._found.pop(found.name, None)
+        del self._found[found.name]

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from pytriton.ray_options import DEFAULT_START_TIMEOUT_S
+from pytriton.repository.reading.backend_choice import BackendFolders
+from pytriton.repository.reading.executor_choice import Executor
+
 
 class ControlMode(enum.Enum):
     """How it is decided which models are loaded; the values are those of the command line."""
@@ -33,7 +37,10 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_s: float = 15.0
     allows_outside_links: bool = False  # models may be links out of the repositories
     awaits_bound_models: bool = False  # an ensemble without a model may wait for its binding
+    backend_folders: BackendFolders = BackendFolders()
     agent_directory: str = "/opt/tritonserver/repoagents"  # where Triton has its agents
     gpu_ids: tuple[int, ...] = ()
     visible_devices: str | None = None  # the server's CUDA_VISIBLE_DEVICES
+    executor: Executor = "local"  # of models that do not choose it
+    ray_start_timeout_s: float = DEFAULT_START_TIMEOUT_S  # of an instance on Ray
     drain_timeout_s: float | None = None  # of a version that is unloaded; None: no limit

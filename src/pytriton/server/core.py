@@ -8,7 +8,9 @@ starts a `Core`, calls `core.engine`, and stops it.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 from pytriton.engine.cache import ResponseCache
@@ -25,14 +27,28 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from pytriton.engine.control import ModelControl, ModelRegistrations
+    from pytriton.executor.remote.cluster_executor import ClusterExecutor
+    from pytriton.executor.remote.cluster_status import ClusterStatus
+    from pytriton.executor.worker import Launcher
+    from pytriton.ray_options import RayOptions
+    from pytriton.server.binding.binder import SupervisedModel
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.transport.control import Bind
 
 logger = logging.getLogger(__name__)
 
 _STALL_CHECK_INTERVAL_S = 10.0
 _EXPORT_S = 2.0  # to send the last spans, if a receiver takes them
 _LEAST_EXPORT_S = 0.2  # the same if the exit timeout is over
+_LEAST_FINALIZE_S = 1.0  # for functions on the cluster, if the exit timeout is over
+
+
+def _make_ray(options: RayOptions, loop: asyncio.AbstractEventLoop) -> ClusterExecutor:
+    # Most servers have no cluster, so they do not import what it needs.
+    module = importlib.import_module("pytriton.cluster.executor")
+    executor: ClusterExecutor = module.RayExecutor(options, loop)
+    return executor
 
 
 class Core:
@@ -56,8 +72,11 @@ class Core:
             self.turns = Turns(RateLimiter(options.repository.rate_limit_resources), loop)
         self.bound_models = BoundControl(self.engine, loop)
         self._loop = loop
+        self._functions: weakref.WeakSet[SupervisedModel] = weakref.WeakSet()  # on the cluster
         self._stalls = StallWatch()
         self._timer: asyncio.TimerHandle | None = None
+        self.make_ray = _make_ray
+        self._ray: ClusterExecutor | None = None
 
     def start(self) -> None:
         """Start to check for models that make no progress, which are logged."""
@@ -83,9 +102,44 @@ class Core:
         """What has to be awaited before the index is read, if that needs time."""
         return None
 
+    async def load_function(self, message: Bind) -> SupervisedModel:
+        """Load a bound function whose instances run on the cluster.
+
+        Raises:
+            ServerError: Its configuration is wrong, or its instances cannot be started.
+        """
+        # Imported only here, as most servers have no such function.
+        loading = importlib.import_module("pytriton.server.binding.function_loader")
+        loader = loading.FunctionLoader(
+            self.cluster_launcher,
+            self._loop,
+            self.cache,
+            turns=self.turns,
+            log=self.log.feed,
+            exit_timeout_s=self.options.exit_timeout_s,
+        )
+        supervised: SupervisedModel = await loader.load(message)
+        self._functions.add(supervised)
+        return supervised
+
     def custom_metrics(self) -> Iterable[Family]:
         """Returns the custom metrics of models."""
         return ()
+
+    def cluster_status(self) -> ClusterStatus | None:
+        """Returns what is known of the cluster that instances run on; None: they do not."""
+        return None if self._ray is None else self._ray.status()
+
+    @property
+    def ray(self) -> ClusterExecutor:
+        """The Ray cluster of the settings; it is connected when its launcher is first needed."""
+        if self._ray is None:
+            self._ray = self.make_ray(self.options.ray, self._loop)
+        return self._ray
+
+    async def cluster_launcher(self) -> Launcher:
+        """Returns what starts processes on the Ray cluster; see `ClusterExecutor`."""
+        return await self.ray.launcher()
 
     async def stop(self, timeout_s: float) -> None:
         """Refuse new requests, wait at most `timeout_s` for those in flight, stop everything."""
@@ -109,5 +163,10 @@ class Core:
         """Release the rest, after all models were stopped and all connections were closed."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._functions:  # they may finish their work, as the cluster would kill them
+            ends = [asyncio.ensure_future(each.drain_and_stop(0.0)) for each in self._functions]
+            await asyncio.wait(ends, timeout=max(_LEAST_FINALIZE_S, timeout_s))
+        if self._ray is not None:
+            await self._ray.close()
         if self.tracing is not None:
             await self.tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, timeout_s)))

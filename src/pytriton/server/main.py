@@ -23,6 +23,7 @@ from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.process.log_output import open_missing_streams
+from pytriton.server.process.log_ring import keep_lines
 from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.process_watch import ProcessWatch
 from pytriton.server.server import Server, authorizations, prepare_front_ends
@@ -70,7 +71,7 @@ class BoundServing:
         self.server = Server(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(
-            core.engine, core.cache, authorizations(options), loop, core.turns
+            core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function
         )
 
     async def start(self) -> None:
@@ -125,6 +126,8 @@ def main(
     try:
         settings = ServerOptions.from_triton_config(start.config, surroundings=surroundings())
         set_up_logging(settings.log)
+        if settings.has_page:
+            keep_lines(settings.log.switches)
     except (PyTritonError, OSError) as error:
         link.send(_failure(error))
         return
@@ -159,7 +162,9 @@ async def _serve(
     )
     log_ports(open_ports, options)
     core = serving.core
-    session = BinderSession(link, core.engine, loop, core.cache, end, core.turns)
+    session = BinderSession(
+        link, core.engine, loop, core.cache, end, core.turns, core.load_function
+    )
     session.start(ports)
     freeze_memory()
     if await ended:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.executor.launcher import WorkerLauncher
+from pytriton.repository.loading.backends import WORKERS
 from pytriton.repository.loading.ensemble_loader import ensemble_maker
 from pytriton.repository.loading.python_loader import PythonLoader
 from pytriton.repository.model_repositories import ModelRepositories
 from pytriton.repository.place_finder import PlaceFinder
+from pytriton.repository.reading.backend_choice import BackendFolders, user_backend_folder
 from pytriton.repository.reading.instances import visible_gpu_ids
 from pytriton.repository.remote.finder import open_finder
 from pytriton.repository.remote.location import is_remote
@@ -35,12 +37,15 @@ if TYPE_CHECKING:
     from pytriton.repository.loading.plans import BackendLoader
     from pytriton.repository.model_repositories import Report
     from pytriton.server.metrics.exposition import Family
-    from pytriton.server.options.repository_options import RepositoryOptions
     from pytriton.server.options.server_options import ServerOptions
 
 
 async def make_core(
-    options: ServerOptions, loop: asyncio.AbstractEventLoop, *, awaits_bound_models: bool = False
+    options: ServerOptions,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    awaits_bound_models: bool = False,
+    wrap_finder: Callable[[PlaceFinder], PlaceFinder] | None = None,
 ) -> RepositoryCore:
     """Make a core; nothing is loaded yet.
 
@@ -49,9 +54,10 @@ async def make_core(
         loop: The event loop.
         awaits_bound_models: Whether an ensemble of the repositories may wait until a process has
             bound the models of its steps; else it cannot be loaded without them.
+        wrap_finder: Returns a finder in place of that of the repositories, if it should be another.
     """
     gpu_ids = await asyncio.to_thread(visible_gpu_ids)
-    settings = repository_settings(options.repository, gpu_ids)
+    settings = repository_settings(options, gpu_ids)
     finder = await asyncio.to_thread(
         open_finder,
         options.repository.paths,
@@ -60,6 +66,8 @@ async def make_core(
         retry_count=settings.retry_count,
         namespacing=options.repository.namespacing,
     )
+    if wrap_finder is not None:
+        finder = wrap_finder(finder)
     if awaits_bound_models:
         settings = msgspec.structs.replace(settings, awaits_bound_models=True)
     return RepositoryCore(options, loop, settings, finder)
@@ -85,11 +93,13 @@ class RepositoryCore(Core):
             loop,
             self.cache,
             completes_config=options.repository.auto_complete,
+            backend_settings=options.repository.backend_settings,
             exit_timeout_s=options.exit_timeout_s,
             turns=self.turns,
             log=self.log.feed,
+            cluster=self.cluster_launcher,
         )
-        self.loaders: Mapping[str, BackendLoader] = {"python": python}  # by backend name
+        self.loaders: Mapping[str, BackendLoader] = {WORKERS: python}
         begin_trace = None if self.tracing is None else self.tracing.begin_call
         self.repositories = ModelRepositories(
             settings,
@@ -164,8 +174,9 @@ class RepositoryCore(Core):
         await asyncio.to_thread(self._finder.close)
 
 
-def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> RepositorySettings:
+def repository_settings(server: ServerOptions, gpu_ids: Sequence[int]) -> RepositorySettings:
     """Returns the settings of model repositories that follow from the server's options."""
+    options = server.repository
     return RepositorySettings(
         repositories=tuple(Path(path) for path in options.paths if not is_remote(path)),
         namespaces=options.paths if options.namespacing else (),
@@ -178,7 +189,13 @@ def repository_settings(options: RepositoryOptions, gpu_ids: Sequence[int]) -> R
         load_timeout_s=options.load_timeout_s,
         poll_interval_s=options.repository_poll_s,
         allows_outside_links=options.allow_links,
+        backend_folders=BackendFolders(
+            triton=Path(options.backend_directory).expanduser(),
+            user=user_backend_folder(os.environ),
+        ),
         agent_directory=options.agent_directory,
         gpu_ids=tuple(gpu_ids),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        executor=options.executor,
+        ray_start_timeout_s=server.ray.start_timeout_s,
     )

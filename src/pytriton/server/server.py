@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import socket
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.errors import UnavailableError
+from pytriton.server.access_log.opening import check_destination
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.api.services import Service
@@ -20,6 +22,7 @@ from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.pool import FrontEndPool
 from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.metrics.api import MetricsApi
+from pytriton.server.page.opening import UnopenedPage
 from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.process.client_opener import ClientOpener
 from pytriton.transport.control import Started
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pytriton.server.core import Core
     from pytriton.server.options.endpoints import Endpoint
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.page.api import PageApi
     from pytriton.server.process.acceptor import ClientTaker
 
 logger = logging.getLogger(__name__)
@@ -74,9 +78,14 @@ class Server:
             self._front_end = front_end = FrontEnd(client, options, loop, core.tracing)
             front_end.set_verbose(core.log.feed.switches.verbose)
             core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
-        self._metrics = MetricsApi(core.engine, options, loop, core.custom_metrics)
+        self._metrics = MetricsApi(
+            core.engine, options, loop, core.custom_metrics, core.cluster_status
+        )
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
+        self._page = UnopenedPage(functools.partial(self._make_page, client))
+        if options.has_page:
+            self._metrics.other_paths = self._page
         self._acceptors: list[Acceptor] = []
         self._ports: dict[Service, int] = {}
         self.metrics_port = 0
@@ -91,6 +100,10 @@ class Server:
             )
             options = msgspec.structs.replace(options, vertex_ai_options=vertex_ai_options)
             self._front_end.set_options(options)
+        try:
+            check_destination(options.access_log)
+        except OSError as error:
+            raise UnavailableError(f"failed to open the access log: {error}") from error
         await self._front_end.start()
         for service, endpoint in options.services().items():
             if endpoint.allow:
@@ -100,6 +113,7 @@ class Server:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
             self.metrics_port = self._listen(options.metrics, opener, "Metrics")
             self._metrics.start()
+            self._page.ports = self.ports
 
     @property
     def connection_counts(self) -> tuple[int, int]:
@@ -126,6 +140,10 @@ class Server:
         """The ports for clients; 0: the protocol is not served."""
         return Started(self.http_port, self.grpc_port, self.metrics_port)
 
+    def let_clients_leave(self) -> None:
+        """Serve on, but ask all clients to use other connections, which lead to other servers."""
+        self._front_end.let_clients_leave()
+
     def refuse_requests(self) -> None:
         """Refuse new connections and new requests; running requests continue."""
         self.core.engine.refuse()
@@ -141,6 +159,23 @@ class Server:
         scrapes = [connection.end() for connection in list(self._metrics.connections)]
         if scrapes:
             await asyncio.wait(scrapes, timeout=_FLUSH_S)
+        self._page.close()
+
+    def _make_page(
+        self, client: LocalClient, kind: type[PageApi], ports: Started, started_s: float
+    ) -> PageApi:
+        return kind(
+            self.core.engine,
+            self.core.control,
+            client,
+            self.options,
+            self._loop,
+            self._metrics.machine,
+            self.core.cluster_status,
+            self.core.tracing,
+            ports,
+            started_s,
+        )
 
     def _listen(
         self,

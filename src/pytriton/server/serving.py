@@ -55,7 +55,7 @@ class RepositoryServing:
         self.server = Server(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(
-            core.engine, core.cache, authorizations(options), loop, core.turns
+            core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function
         )
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
@@ -79,12 +79,16 @@ class RepositoryServing:
 
     def backends(self) -> Sequence[Backend]:
         """Returns the backends."""
-        loaders = self.core.loaders
-        return [Backend(name, loader.directory) for name, loader in loaders.items()]
+        loaders = self.core.loaders.values()
+        return [Backend(*each) for loader in loaders for each in sorted(loader.backends.items())]
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""
         self.core.engine.begin_exit()
+
+    def let_clients_leave(self) -> None:
+        """Serve on, but ask all clients to use other connections."""
+        self.server.let_clients_leave()
 
     def remaining(self) -> Remaining:
         """Returns the connections and models that have not ended yet."""

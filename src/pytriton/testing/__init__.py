@@ -4,7 +4,18 @@
 from __future__ import annotations
 
 from pytriton.python_backend.failure_text import RuleError
+from pytriton.testing.functions import FunctionHarness
 from pytriton.testing.harness import ModelHarness
 from pytriton.testing.records import LogLine, Request, Response
+from pytriton.testing.server import RunningServer, StartServer
 
-__all__ = ["LogLine", "ModelHarness", "Request", "Response", "RuleError"]
+__all__ = [
+    "FunctionHarness",
+    "LogLine",
+    "ModelHarness",
+    "Request",
+    "Response",
+    "RuleError",
+    "RunningServer",
+    "StartServer",
+]

@@ -19,6 +19,7 @@ from pytriton.pb_utils.runtime import current_runtime, set_runtime
 from pytriton.python_backend import answers
 from pytriton.python_backend.coroutines import CoroutineThread
 from pytriton.python_backend.failure_text import RuleError
+from pytriton.python_backend.whole_batches import takes_whole_batches
 from pytriton.repository.reading.config_files import read_initial_states
 from pytriton.repository.reading.layout import ModelPlace
 from pytriton.testing.exchange import Exchange
@@ -28,6 +29,7 @@ from pytriton.testing.runtime import HarnessRuntime
 from pytriton.testing.sequences import HarnessSequences
 from pytriton.testing.source import ModelSource
 from pytriton.testing.targets import Target
+from pytriton.testing.whole_batches import BatchCaller
 
 
 class ModelHarness:
@@ -38,13 +40,16 @@ class ModelHarness:
     one calls the other.
 
     Args:
-        model: the model's file, or its class.
+        model: the model's file, the file of its backend, or a class.
         config: its configuration, as a file or as a dict in its JSON form; by default the
             `config.pbtxt` of the model's folder, if there is one. `auto_complete_config` completes
             it. If no inputs or outputs are declared, requests are not checked.
         models: functions that replace the models that this one calls: from a dict of arrays to a
             dict of arrays or to a `TritonError`; functions for decoupled models are generators.
         timeout_s: time limit for responses that are sent after `execute` returned.
+        model_directory: the model's folder in its repository, if `model` is the code of a backend.
+            The model's highest version is used.
+        backend_config: what `get_backend_config` returns: the settings of `--backend-config`.
     """
 
     def __init__(
@@ -54,8 +59,12 @@ class ModelHarness:
         *,
         models: Mapping[str, Target] | None = None,
         timeout_s: float = 10.0,
+        model_directory: str | Path | None = None,
+        backend_config: Mapping[str, str] | None = None,
     ) -> None:
         self._origin = model
+        self._backend_config = backend_config or {}
+        self._model_directory = model_directory
         self._given_config = config
         self._models = models or {}
         self._timeout_s = timeout_s
@@ -63,9 +72,17 @@ class ModelHarness:
 
     def __enter__(self) -> ModelHarness:  # noqa: PYI034  typing.Self needs Python 3.11
         with ExitStack() as undo:
-            self._source = ModelSource.find(self._origin)
+            self._source = ModelSource.find(self._origin, self._model_directory)
             undo.callback(self._source.undo_import)
+            self._runtime = HarnessRuntime(
+                self._source.model_directory.name,
+                str(self._source.version_directory),
+                self._models,
+                {"default-max-batch-size": "4", **self._backend_config},
+            )
+            undo.enter_context(self._runtime_set())
             config = self._source.read_config(self._given_config)
+            self._runtime.instance_name = f"{config.instance_group[0].name}_0"
             self._config = config_to_json(config)
             directory = self._source.model_directory
             states = read_initial_states(ModelPlace(directory.parent, directory), config)
@@ -73,15 +90,10 @@ class ModelHarness:
             self._spec = spec_from_config(config, version, initial_states=states)
             has_sequences = self._spec.sequence is not None
             self._sequences = HarnessSequences(self._spec) if has_sequences else None
-            self._runtime = HarnessRuntime(
-                f"{config.instance_group[0].name}_0",
-                str(self._source.version_directory),
-                self._models,
-            )
-            undo.enter_context(self._runtime_set())
-            self.model = self._source.model_class()
+            self.model: Any = self._source.model_class()
             if hasattr(self.model, "initialize"):
                 self.model.initialize(self._arguments())
+            self._batch_caller = self._make_batch_caller()
             self._runtime.can_infer = True
             self._undo = undo.pop_all()
         return self
@@ -148,7 +160,7 @@ class ModelHarness:
         return self.execute_batch([Request(inputs, **details)])[0]
 
     def execute_batch(self, requests: Sequence[Request]) -> list[list[Response]]:
-        """Send several requests in one call of `execute`.
+        """Send several requests in one call of `execute`, or of a backend's `execute_batch`.
 
         Args:
             requests: in the order in which the model gets them.
@@ -193,6 +205,17 @@ class ModelHarness:
             "model_version": self._source.version,
             "model_name": self._spec.name,
         }
+
+    def _make_batch_caller(self) -> BatchCaller | None:
+        """Returns what calls `execute_batch`; None if the model is called with single requests."""
+        if not takes_whole_batches(
+            self.model,
+            is_backend=self._source.is_backend,
+            is_decoupled=self._spec.decoupled,
+        ):
+            return None
+        states = state_output_names(self._spec)
+        return BatchCaller(self.model, self._spec, self._config.decode(), states)
 
     @contextmanager
     def _runtime_set(self) -> Iterator[None]:
@@ -255,6 +278,8 @@ class ModelHarness:
     def _responses(
         self, requests: Sequence[InferenceRequest]
     ) -> Sequence[InferenceResponse | None]:
+        if self._batch_caller is not None:
+            return self._batch_caller.call(requests)
         result = self._run_if_coroutine(self.model.execute(requests))
         if not self._spec.decoupled:
             return answers.returned_responses(result, requests)

@@ -61,6 +61,8 @@ class Response:
         """
         if self.error is not None:
             raise KeyError(f"{name}: the response is the error '{self.error.message()}'")
+        if name not in self.outputs:
+            raise KeyError(f"{name}: the outputs of the response are {', '.join(self.outputs)}")
         return self.outputs[name]
 
 

@@ -18,10 +18,15 @@ class HarnessRuntime:
     """The runtime of a model in a test, which records the model's calls."""
 
     def __init__(
-        self, instance_name: str, model_directory: str, models: Mapping[str, Target]
+        self,
+        instance_name: str,
+        model_directory: str,
+        models: Mapping[str, Target],
+        backend_config: Mapping[str, str],
     ) -> None:
         self.instance_name = instance_name
         self.model_directory = model_directory
+        self.backend_config = backend_config
         self.can_infer = False  # True between `initialize` and `finalize`
         self.logs: list[LogLine] = []
         self.calls: list[InferenceRequest] = []

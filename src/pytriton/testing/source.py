@@ -23,6 +23,7 @@ from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.python_backend.failure_text import RuleError
 from pytriton.python_backend.loader import load_class
 from pytriton.repository.reading.auto_complete import FUNCTION, completed_config
+from pytriton.repository.reading.backend_choice import fill_backend
 
 _CONFIG_NAME = "config.pbtxt"
 
@@ -35,24 +36,38 @@ class ModelSource:
     version_directory: Path
     model_directory: Path
     version: str = "1"
+    is_backend: bool = False  # the file is the code of a backend, outside of the model's folder
+    _code_directory: Path = Path()
     _modules_before: frozenset[str] = frozenset()
     _path_before: list[str] = field(default_factory=list)
 
     @classmethod
-    def find(cls, model: str | Path | type[Any]) -> ModelSource:
+    def find(
+        cls, model: str | Path | type[Any], model_directory: str | Path | None = None
+    ) -> ModelSource:
         """Import a model's file as a server does, or use its class.
+
+        Args:
+            model: the model's file, the file of its backend, or its class.
+            model_directory: the model's folder, if it is not the one of the file.
 
         Raises:
             RuleError: there is no such file, or it is not a Python file.
             AttributeError: the file has no class `TritonPythonModel`.
         """
         if isinstance(model, type):
-            try:
-                directory = Path(inspect.getfile(model)).resolve().parent
-            except (OSError, TypeError):  # it was defined in a prompt or a notebook
-                directory = Path.cwd()
-            return cls(model, directory, directory)
-        path = Path(model).resolve()
+            source = cls(model, _folder_of(model), _folder_of(model))
+        else:
+            source = cls._imported(Path(model).resolve())
+        if model_directory is not None:
+            source.model_directory = Path(model_directory).resolve()
+            source.version = _last_version(source.model_directory)
+            source.version_directory = source.model_directory / source.version
+            source.is_backend = True
+        return source
+
+    @classmethod
+    def _imported(cls, path: Path) -> ModelSource:
         directory = path.parent
         modules, places = frozenset(sys.modules), list(sys.path)
         is_version = directory.name.isdecimal()
@@ -62,8 +77,18 @@ class ModelSource:
             sys.path[:] = places
             raise
         if is_version:
-            return cls(model_class, directory, directory.parent, directory.name, modules, places)
-        return cls(model_class, directory, directory, "1", modules, places)
+            version, model_directory = directory.name, directory.parent
+        else:
+            version, model_directory = "1", directory
+        return cls(
+            model_class,
+            directory,
+            model_directory,
+            version,
+            _code_directory=model_directory,
+            _modules_before=modules,
+            _path_before=places,
+        )
 
     def undo_import(self) -> None:
         """Undo the import, so that the next model imports its own files."""
@@ -73,7 +98,7 @@ class ModelSource:
         for name in set(sys.modules) - self._modules_before:
             file = getattr(sys.modules[name], "__file__", None)
             if name == self.version or (
-                file is not None and Path(file).is_relative_to(self.model_directory)
+                file is not None and Path(file).is_relative_to(self._code_directory)
             ):
                 del sys.modules[name]
 
@@ -92,6 +117,8 @@ class ModelSource:
         else:
             message = config_from_dict({})
         message.name = message.name or self.model_directory.name
+        if message.backend:
+            fill_backend(message, {})
         message.backend = message.backend or "python"
         completed = self._complete(normalise_config(message))
         if len(completed.input) or len(completed.output):
@@ -109,3 +136,16 @@ class ModelSource:
                 f" object, got {type(answer)}"
             )
         return completed_config(config, orjson.dumps(answer.as_dict()).decode())
+
+
+def _folder_of(model_class: type[Any]) -> Path:
+    try:
+        return Path(inspect.getfile(model_class)).resolve().parent
+    except (OSError, TypeError):  # it was defined in a prompt or a notebook
+        return Path.cwd()
+
+
+def _last_version(directory: Path) -> str:
+    """Returns the highest version in a model's folder; "1" if there is none."""
+    numbers = [each.name for each in directory.glob("[0-9]*") if each.name.isdecimal()]
+    return max(numbers, key=int, default="1")

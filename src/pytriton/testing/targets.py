@@ -34,7 +34,7 @@ class TargetCall:
     def __init__(
         self, request: InferenceRequest, target: Target | None, *, decoupled: bool
     ) -> None:
-        self.is_over = False
+        self.is_over: bool = False
         self._name = request.model_name
         self._output_names = request.output_names
         self._responses = self._run(request, target, decoupled=decoupled)

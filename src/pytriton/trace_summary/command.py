@@ -15,8 +15,6 @@ from pytriton.trace_summary.text import summary_text, timeline_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-NAME = "trace"
-HELP = "summarise files of traces; see pytriton trace --help"
 _CUT = (
     "{} is incomplete: the server still writes it, or it was cut. Its last request may lack some "
     "of its times."

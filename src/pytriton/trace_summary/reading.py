@@ -26,7 +26,6 @@ class TracedRequest:
     request_id: str = ""
     parent: int = 0  # the number of the request that made this call; 0: it is of a client
     stamps: list[tuple[str, int]] = field(default_factory=list)  # names and ns, in order
-    tensor_count: int = 0
 
 
 @dataclass
@@ -107,8 +106,6 @@ def _add(request: TracedRequest, each: dict[str, Any], name: str) -> None:
             request.version = int(each.get("model_version", 0))
             request.request_id = str(each.get("request_id", ""))
             request.parent = int(each.get("parent_id", 0))
-        if "tensor" in each:
-            request.tensor_count += 1
     except (KeyError, TypeError, ValueError) as error:
         raise TraceFileError(
             f"{name} is not a file of traces: {json.dumps(each)[:80]} cannot be read ({error!r})"

@@ -15,8 +15,9 @@ import ctypes
 import itertools
 import sys
 import time
+import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from pytriton.errors import UnavailableError
 from pytriton.transport.memory import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -175,19 +176,33 @@ def give_up(data: Any) -> None:
 def find_unshared_remote_block(
     arrays: Mapping[str, NDArray[Any]], name: str
 ) -> tuple[RemoteBlock, int] | None:
-    """Returns the peer's block that contains `arrays[name]`, and the offset of the array in it.
+    """Like `find_unshared_block`, but only for blocks of the peer."""
+    if (found := find_unshared_block(arrays, name)) is not None:
+        block, offset = found
+        if isinstance(block, RemoteBlock):
+            return block, offset
+    return None
+
+
+def find_unshared_block(
+    arrays: Mapping[str, NDArray[Any]], name: str
+) -> tuple[Block | RemoteBlock, int] | None:
+    """Returns the block that contains `arrays[name]`, and the offset of the array in it.
 
     None if anything else refers to the array or the block. Only `arrays` may refer to the array,
-    and only the received message to the block: code with another reference could change the bytes
-    while they are sent.
+    and only the received message to a block of the peer: code with another reference could change
+    the bytes while they are sent.
     """
     if not COUNTS_REFERENCES:
         return None
     root = _root(arrays[name])
     block: Any = root.base
-    if not isinstance(block, RemoteBlock):
+    if not isinstance(block, _BLOCKS):
         return None
-    if sys.getrefcount(root) > _SOLE_ROOT or _reference_count(arrays, name) > _SOLE_REFERENCE:
+    others = 0 if isinstance(block, RemoteBlock) else 1  # no message refers to an own block
+    if sys.getrefcount(root) > _SOLE_ROOT - others:
+        return None
+    if _reference_count(arrays, name) > _SOLE_REFERENCE:
         return None
     return block, _address(arrays[name]) - block.segment.address - block.offset
 
@@ -266,6 +281,13 @@ class _SegmentAllocator:
             self.idle_since = time.monotonic()
 
 
+class BlockSender(Protocol):
+    """Sends blocks of an arena to a peer, which maps their segments."""
+
+    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
+        """Queue a request to the peer to unmap segments, of those that it has mapped."""
+
+
 class Arena:
     """Allocates blocks in segments that are created as needed and dropped when idle.
 
@@ -274,6 +296,9 @@ class Arena:
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
+        # The channels that send its blocks. They tell their peers what `allocate` has dropped: a
+        # peer that does not unmap a segment keeps its memory.
+        self.senders: weakref.WeakSet[BlockSender] = weakref.WeakSet()
         self._allocators: dict[int, _SegmentAllocator] = {}
 
     def allocate(self, size: int) -> Block:
@@ -324,7 +349,9 @@ class Arena:
     def _grow(self, size: int) -> _SegmentAllocator:
         segment_size = max(SEGMENT_BYTES, size)
         if self.reserved_bytes + segment_size > self.limit_bytes:
-            self.trim(idle_seconds=0.0)
+            dropped = self.trim(idle_seconds=0.0)
+            for sender in self.senders:
+                sender.queue_dropped_segments(dropped)
         if self.reserved_bytes + segment_size > self.limit_bytes:
             message = (
                 f"no room for a tensor of {size} bytes: {self.reserved_bytes} of at most "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of the connection between instances and their hosts.
 
-`MemoryChannel` connects two processes of one machine, which share memory. A channel between
-machines would send all payloads inside the message and have no updates about memory.
+`MemoryChannel` connects two processes of one machine, which share memory. `StreamChannel` connects
+machines: it sends all payloads inside the message and has no updates about memory.
 """
 
 from __future__ import annotations

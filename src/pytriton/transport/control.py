@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.transport.link import StreamLink
+from pytriton.transport.worker_frames import FunctionSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,35 @@ class Join(msgspec.Struct, tag="join", array_like=True):
     token: str  # the value that the header for a restricted model repository must have
 
 
+class RayInstances(msgspec.Struct, array_like=True):
+    """The instances of a model whose function runs on a cluster, and what each of them needs."""
+
+    function: FunctionSource
+    minimum: int
+    maximum: int
+    num_cpus: float
+    num_gpus: float
+    resources: dict[str, float]
+    group_size: int
+    is_spread: bool
+    start_timeout_s: float
+    target: float
+    up_after_s: float
+    down_after_s: float
+
+
 class Bind(msgspec.Struct, tag="bind", array_like=True):
-    """Binder to server: serve this model. The message comes with one socket per instance."""
+    """Binder to server: serve this model.
+
+    The message comes with one socket per instance, unless the instances run on a cluster.
+    """
 
     call: int
     config: dict[str, Any]  # Triton's ModelConfig
     version: int
     concurrency: list[int]  # of each instance: batches that it runs at the same time
     initial_states: dict[str, bytes] = {}  # of its sequences, by the state's input
+    ray: RayInstances | None = None  # None: its instances are in the binding process
 
 
 class Unbind(msgspec.Struct, tag="unbind", array_like=True):

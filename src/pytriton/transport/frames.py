@@ -22,6 +22,7 @@ from pytriton.transport.worker_frames import (
     CancelCall,
     CheckReady,
     Finalize,
+    Finalized,
     InferCall,
     InferReply,
     Initialize,
@@ -56,7 +57,9 @@ __all__ = [
     "Spill",
     "TensorRef",
     "decode_frame",
+    "decode_record",
     "encode_frame",
+    "encode_record",
 ]
 
 INLINE_ALIGNMENT = 16
@@ -173,6 +176,7 @@ Frame = (
     | Initialize
     | Initialized
     | Finalize
+    | Finalized
     | CheckReady
     | ReadyReport
     | InferCall
@@ -188,6 +192,17 @@ Frame = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
+
+
+def encode_record(frame: Frame) -> bytes:
+    """Returns the record of a frame in MessagePack."""
+    return _encoder.encode(frame)
+
+
+def decode_record(record: Buffer) -> Frame:
+    """Returns the frame of a record."""
+    frame: Frame = _decoder.decode(record)
+    return frame
 
 
 def encode_frame(frame: Frame, inline: Sequence[Buffer] = ()) -> bytes:

@@ -248,6 +248,12 @@ class Connections(msgspec.Struct, tag="connections", array_like=True):
     memory: MemoryUpdate | None = None
 
 
+class LetClientsLeave(msgspec.Struct, tag="let_clients_leave", array_like=True):
+    """Core to front end: serve on, but ask all clients to use other connections."""
+
+    memory: MemoryUpdate | None = None
+
+
 class EndConnections(msgspec.Struct, tag="end_connections", array_like=True):
     """Core to front end: close all connections, each after its client has its responses."""
 
@@ -290,6 +296,7 @@ FrontEndFrame = (
     | Question
     | QuestionReply
     | Connections
+    | LetClientsLeave
     | EndConnections
     | ConnectionsEnded
     | LogEntry

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.transport.channel import Channel, Received
+    from pytriton.transport.loop_spinner import MessagePoller
 
 
 class IdleReader:
@@ -23,6 +24,9 @@ class IdleReader:
         channel: A channel with a blocking socket.
         uses_memory: Returns whether `trim` has memory to give back, now or later.
         trim: Gives back memory that was unused for `IDLE_SECONDS`, and tells the peer.
+
+    Attributes:
+        poller: Polls for a while before the thread sleeps; None: it sleeps at once.
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class IdleReader:
         self._channel = channel
         self._uses_memory = uses_memory
         self._trim = trim
+        self.poller: MessagePoller | None = None
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
 
@@ -38,6 +43,8 @@ class IdleReader:
         """Returns the next message; raises EOFError if the peer closed the connection."""
         channel = self._channel
         channel.releases_at_once = True
+        if self.poller is not None and not channel.has_message:
+            self.poller.poll()
         try:
             while channel.has_memory_update or self._uses_memory():
                 if channel.has_message or self._poll.poll(IDLE_SECONDS * 1000):

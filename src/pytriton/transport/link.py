@@ -45,6 +45,11 @@ def _close_sockets() -> None:
 os.register_at_fork(after_in_child=_close_sockets)
 
 
+def close_in_forked_children(sock: socket.socket) -> None:
+    """Close a socket in processes that this one forks."""
+    _sockets.add(sock)
+
+
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Returns two connected sockets of the best available kind; forked children close them."""
     if hasattr(socket, "SOCK_SEQPACKET") and not is_portable_forced():
@@ -75,7 +80,7 @@ class Link:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        _sockets.add(sock)
+        close_in_forked_children(sock)
         self.socket = sock
         self._scratch = bytearray(MAX_MESSAGE_BYTES + 4)
         self._scratch_view = memoryview(self._scratch)

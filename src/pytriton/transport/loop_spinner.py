@@ -21,18 +21,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SPIN_NS = 120_000  # a small bound function answers after 60 us, a small model.py after 100 us
+MESSAGE_SPIN_NS = 200_000  # a caller needs 90 us, and its program some, until its next request
 _SHORT_NS = 4_000
 _GAP_NS = 25_000  # a step takes 2 us; if one takes this long, another process got the core
 _MIN_PAUSE_NS = 1_000_000
 _MAX_PAUSE_NS = 1_000_000_000
 
 _allowed_cores = 1  # of this process; with one core, somebody always waits for it
+_allowed_cores_of_workers = 0
 
 
-def allow_spinning(cores: int) -> None:
-    """Allow the event loops of this process to poll, as one that may use this many cores."""
-    global _allowed_cores  # noqa: PLW0603  a property of the process
+def allow_spinning(cores: int, *, also_workers: bool = False) -> None:
+    """Allow the event loops of this process to poll, as one that may use this many cores.
+
+    Args:
+        cores: The cores.
+        also_workers: Whether its workers may poll, too: nobody but this process waits for them.
+    """
+    global _allowed_cores, _allowed_cores_of_workers  # noqa: PLW0603  properties of the process
     _allowed_cores = cores
+    _allowed_cores_of_workers = cores if also_workers else 0
+
+
+def allowed_cores_of_workers() -> int:
+    """Returns how many cores the workers of this process may use and poll; 0: they must not."""
+    return _allowed_cores_of_workers
 
 
 class Machine(Protocol):
@@ -106,20 +119,26 @@ class LoopSpinner:
     def _spin(self) -> None:
         policy, self._policy = self._policy, None
         assert policy is not None, "it is set before this is called"
-        machine = self._machine
-        now_ns = began_ns = machine.now_ns()
-        is_success = False
-        # This thread and the one that it waits for have a core each, and nobody waits for one.
-        if machine.running_count() <= self._cores:
-            end_ns = began_ns + SPIN_NS
-            while now_ns < end_ns:
-                if machine.has_event():
-                    is_success = now_ns - began_ns >= self._short_ns
-                    break
-                last_ns, now_ns = now_ns, machine.now_ns()
-                if now_ns - last_ns > _GAP_NS:
-                    break
-        policy.record(now_ns, is_success=is_success)
+        spin(self._machine, policy, self._cores, self._short_ns)
+
+
+def spin(
+    machine: Machine, policy: SpinPolicy, cores: int, short_ns: int, spin_ns: int = SPIN_NS
+) -> None:
+    """Poll until there is an event, or it does not pay any more; the policy takes note of it."""
+    now_ns = began_ns = machine.now_ns()
+    is_success = False
+    # This thread and the one that it waits for have a core each, and nobody waits for one.
+    if machine.running_count() <= cores:
+        end_ns = began_ns + spin_ns
+        while now_ns < end_ns:
+            if machine.has_event():
+                is_success = now_ns - began_ns >= short_ns
+                break
+            last_ns, now_ns = now_ns, machine.now_ns()
+            if now_ns - last_ns > _GAP_NS:
+                break
+    policy.record(now_ns, is_success=is_success)
 
 
 class LinuxMachine:
@@ -143,6 +162,33 @@ class LinuxMachine:
         os.close(self._load_fd)
 
 
+class MessagePoller:
+    """Polls a socket for its next message, for a thread that would block.
+
+    Args:
+        machine: The machine.
+        cores: The number of cores that this process may use.
+    """
+
+    def __init__(self, machine: Machine, cores: int) -> None:
+        self._machine = machine
+        self._cores = cores
+        self._policy = SpinPolicy()
+
+    @classmethod
+    def of_socket(cls, fd: int, cores: int) -> MessagePoller | None:
+        """Returns None where polling is not possible."""
+        with contextlib.suppress(OSError):  # not on Linux
+            load_fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+            return cls(LinuxMachine(fd, load_fd), cores)
+        return None
+
+    def poll(self) -> None:
+        """Poll for a while, if that probably pays."""
+        if self._policy.is_due(self._machine.now_ns()):
+            spin(self._machine, self._policy, self._cores, _SHORT_NS, MESSAGE_SPIN_NS)
+
+
 def make_spinner(loop: asyncio.AbstractEventLoop, short_ns: int = _SHORT_NS) -> LoopSpinner | None:
     """Returns a spinner for a loop; None where polling is not possible or not allowed."""
     machine = _machine_of(loop) if _allowed_cores > 1 else None
@@ -154,6 +200,11 @@ def make_spinner(loop: asyncio.AbstractEventLoop, short_ns: int = _SHORT_NS) -> 
 # All channels of a loop share one: it has a file descriptor.
 _machines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LinuxMachine]
 _machines = weakref.WeakKeyDictionary()
+
+
+def use_machine(loop: asyncio.AbstractEventLoop, machine: LinuxMachine) -> None:
+    """Let the spinners of a loop ask this object; for loops other than uvloop's."""
+    _machines[loop] = machine
 
 
 def _machine_of(loop: asyncio.AbstractEventLoop) -> LinuxMachine | None:

@@ -50,6 +50,7 @@ class MemoryChannel:
         self.link = make_link(sock)
         self.arena = arena
         self.tracker = BlockTracker(self._on_release, peer_gives_up_blocks=to_front_end)
+        arena.senders.add(self.tracker)
         self._forwards = to_front_end
         self.releases_at_once = False
         self._send_lock = threading.Lock()

@@ -34,22 +34,28 @@ class Payload(msgspec.Struct, eq=False):
         arena: The arena for large tensors; None if all tensors are sent inside the message.
         forwards: Whether tensors in blocks of other processes are forwarded instead of copied,
             because the receiver only reads them.
+        lends: Whether tensors in blocks may be sent by reference at all. Not if they are read again
+            later: the receiver may write to them.
         inline: The bytes of the tensors inside the message.
         inline_size: Their number.
         blocks: The blocks that the message refers to.
         returned_blocks: The same, of blocks of the receiver.
         lent_ids: The ids of those in `blocks` that were not allocated for this message.
         descriptors: File descriptors to pass to the receiver, beside those of memory.
+        has_views: Whether `inline` has views of large tensors, which their owner may change after
+            the message was sent. So such a message must not be held back.
     """
 
     arena: Arena | None
     forwards: bool = False
+    lends: bool = True
     inline: list[Buffer] = []
     inline_size: int = 0
     blocks: list[Block | RemoteBlock] = []
     returned_blocks: list[RemoteBlock] = []
     lent_ids: list[int] = []
     descriptors: list[int] = []
+    has_views: bool = False
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Add `pieces` as one tensor; returns its block (0: inside the message) and offset."""
@@ -63,8 +69,10 @@ class Payload(msgspec.Struct, eq=False):
             if padding:
                 self.inline.append(_PADDING[padding])
             self.inline_size = offset + size + padding
+            if size > INLINE_TENSOR_BYTES:
+                self.has_views = True
             return 0, offset
-        if (found := _find_place(pieces)) is not None:
+        if self.lends and (found := _find_place(pieces)) is not None:
             block, offset = found
             if offset % INLINE_ALIGNMENT == 0 and self._may_lend(arena, block):
                 return self._lend(block), offset
@@ -85,7 +93,7 @@ class Payload(msgspec.Struct, eq=False):
         if it can refer to all of them as one.
         """
         arena = self.arena
-        if arena is None or _find_place(pieces) is not None:
+        if arena is None or not self.lends or _find_place(pieces) is not None:
             return None
         found = []
         for piece in pieces:
@@ -99,6 +107,11 @@ class Payload(msgspec.Struct, eq=False):
             PartRef(self._lend(block), offset, len(piece))
             for (block, offset), piece in zip(found, pieces, strict=True)
         ]
+
+    def give(self, block: Block) -> int:
+        """Refer to a block of the arena that nothing here reads or writes any more."""
+        self.blocks.append(block)
+        return block.id
 
     def return_block(self, block: RemoteBlock) -> int:
         """Refer to a block of the receiver that contains the bytes; returns its negative id."""
@@ -165,7 +178,7 @@ class Received(msgspec.Struct, eq=False):
     """
 
     frame: Frame
-    message: bytearray
+    message: bytearray | memoryview
     start: int
     blocks: Mapping[int, NDArray[np.uint8]]
 

@@ -19,6 +19,7 @@ from pytriton.errors import ErrorCode, sendable_text
 from pytriton.transport.frames import ResponseItem, Responses
 
 if TYPE_CHECKING:
+    from pytriton.transport.arena import Block
     from pytriton.transport.channel import Channel, Payload
     from pytriton.transport.frames import Frame
 
@@ -62,6 +63,16 @@ class ResponseOutbox:
             payload = self.channel.payload()
             self._send(make(payload), payload)
 
+    def allocate(self, size: int) -> Block | None:
+        """Returns memory for a tensor of a later frame; None if it will be inside its message.
+
+        Raises:
+            UnavailableError: The arena is full.
+        """
+        with self._send_lock:
+            arena = self.channel.arena
+            return None if arena is None else arena.allocate(size)
+
     def post(self, frame: Frame) -> None:
         """Send a frame without tensors. May be called by finalizers, at any point of any thread."""
         self._posted.append(frame)
@@ -89,19 +100,26 @@ class ResponseOutbox:
             self._items.append(item)
             is_due = now_ns - self._held_ns >= _HOLD_NS
             self._added_ns = now_ns
-            if at_once or is_due or len(self._items) >= MAX_HELD or self._payload.blocks:
+            payload = self._payload
+            is_large = payload.has_views or bool(payload.blocks)
+            if at_once or is_due or is_large or len(self._items) >= MAX_HELD:
                 self._flush()
             elif not self._is_helper_awake.is_set():
                 self._use_helper()
 
     def add(self, make: Callable[[Payload], list[ResponseItem]], started_ns: int) -> None:
-        """Hold responses until the next `flush`, or after `hold` for at most a millisecond."""
+        """Hold responses until the next `flush`, or after `hold` for at most a millisecond.
+
+        Large tensors that are not in shared memory are sent at once: the model may change them.
+        """
         with self._send_lock.lock:  # the same as `_send_lock`, 0.4 us less for each response
             items = make(self._payload)
             if not self._items:
                 self._started_ns = started_ns
                 self._held_ns = time.monotonic_ns()
             self._items += items
+            if self._payload.has_views:
+                self._flush()
         if self._posted:
             self.send_posted()
 

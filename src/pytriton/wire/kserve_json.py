@@ -196,7 +196,17 @@ def _description_error(
 
 def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferRequest:
     """Build a request from a body without JSON: all of it is the model's only input."""
-    prefix = request_prefix("")
+    tensor = raw_input(body, spec)
+    return InferRequest(spec.name, {tensor.name: tensor}, model_version)
+
+
+def raw_input(data: Buffer, spec: ModelSpec, request_id: str = "") -> InferTensor:
+    """Returns the only input of a model; datatype and shape are as its configuration says.
+
+    Raises:
+        InvalidArgumentError: They cannot be known.
+    """
+    prefix = request_prefix(request_id)
     if len(spec.inputs) != 1:
         raise InvalidArgumentError(
             f"{prefix}Raw request must only have 1 input (found 1) to be deduced but got "
@@ -209,7 +219,7 @@ def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferReques
             raise InvalidArgumentError(
                 f"{prefix}For BYTE datatype raw input '{name}', the model must have input shape [1]"
             )
-        body = dtypes.encode_bytes([bytes(body)])
+        data = dtypes.encode_bytes([bytes(data)])
     elif dims.count(-1) > 1:
         raise InvalidArgumentError(
             f"{prefix}The shape of the raw input '{name}' can not be deduced because there are "
@@ -217,10 +227,9 @@ def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferReques
         )
     elif -1 in dims:
         row_bytes = -prod(dims) * expected.dtype.itemsize
-        dims = tuple(len(body) // row_bytes if size == -1 else size for size in dims)
+        dims = tuple(len(data) // row_bytes if size == -1 else size for size in dims)
     shape = (1, *dims) if spec.max_batch_size else dims
-    tensor = InferTensor(name, expected.dtype, shape, body)
-    return InferRequest(spec.name, {name: tensor}, model_version)
+    return InferTensor(name, expected.dtype, shape, data)
 
 
 def request_prefix(request_id: str) -> str:

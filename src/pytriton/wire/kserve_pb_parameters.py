@@ -127,3 +127,15 @@ _CHOICE_BY_TYPE: dict[type, str] = {
     float: "double_param",
     str: "string_param",
 }
+
+
+def set_parameter(parameter: Any, value: ParameterValue) -> None:
+    """Set the member of an InferParameter that suits the value."""
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int):
+        parameter.int64_param = value
+    elif isinstance(value, float):
+        parameter.double_param = value
+    else:
+        parameter.string_param = value

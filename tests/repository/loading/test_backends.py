@@ -1,43 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the name of a backend to the loader of its models."""
+"""From a configuration to the loader of the model."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytriton.engine.config import config_from_text
-from pytriton.errors import InvalidArgumentError
-from pytriton.repository.loading.backends import find_loader
+from pytriton.repository.loading.backends import WORKERS, find_loader
 
 
 def config(text):
     return config_from_text(f'name: "m" {text}', "config.pbtxt")
 
 
-def test_loader_is_found_by_the_name_of_the_backend():
-    loaders = {"python": object(), "mine": object()}
+@pytest.mark.parametrize("backend", ["python", "onnxruntime", "mine", "ensemble"])
+def test_models_of_every_backend_run_in_workers(backend):
+    loaders = {WORKERS: object(), "ensemble": object()}
 
-    assert find_loader(loaders, config('backend: "python"')) is loaders["python"]
-    assert find_loader(loaders, config('backend: "mine"')) is loaders["mine"]
-
-
-@pytest.mark.parametrize(
-    "text, name",
-    [('backend: "onnxruntime"', "onnxruntime"), ('platform: "tensorrt_plan"', "tensorrt_plan")],
-)
-def test_backend_that_is_not_there_is_refused_with_those_that_are(text, name):
-    with pytest.raises(InvalidArgumentError) as caught:
-        find_loader({"python": object(), "mine": object()}, config(text))
-
-    assert caught.value.message == (
-        f"unable to find backend library for backend '{name}', "
-        "this server runs models of backend 'python', 'mine'"
-    )
+    assert find_loader(loaders, config(f'backend: "{backend}"')) is loaders[WORKERS]
 
 
-def test_ensemble_has_a_loader_that_is_no_backend():
-    loaders = {"python": object(), "ensemble": object()}
+def test_ensembles_have_a_loader_of_their_own():
+    loaders = {WORKERS: object(), "ensemble": object()}
 
     assert find_loader(loaders, config('platform: "ensemble"')) is loaders["ensemble"]
-    with pytest.raises(InvalidArgumentError, match=r"this server runs models of backend 'python'$"):
-        find_loader(loaders, config('backend: "ensemble"'))

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+
+import pytest
+from msgspec import structs
 
 from pytriton.engine.model import Model, ModelState
+from pytriton.executor.recovery import Recovery
+from pytriton.executor.remote.placement import Placement
+from pytriton.executor.worker import InstanceUnavailableError
+from pytriton.repository.loading.load_timeout import LoadTimeoutError
 from pytriton.repository.loading.plans import InstancePlan
 from pytriton.repository.loading.python_version import PythonVersion
-from pytriton.repository.loading.restart_policy import RestartPolicy
+from pytriton.repository.loading.restart_policy import Restart, RestartPolicy
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 DEADLINE_S = 60.0
@@ -21,6 +29,8 @@ class FakeWorker(FakeInstance):
 
     has_ready_check = False
     is_to_blame = True
+    node = "node-a"
+    pid = 7
 
     def __init__(self, name, loop):
         super().__init__(name, None)
@@ -43,11 +53,14 @@ class Rig:
         self.loop = loop
         self.workers = []
         self.gate = asyncio.Event()
+        self.start_errors = []  # raised by starts, the last one first
+        self.recovery = Recovery()
         self.version = PythonVersion(
             lambda supervisor: Model(model_spec(1), loop, supervisor=supervisor),
             self._start,
             loop,
             policy=RestartPolicy(crash_limit),
+            recovery=self.recovery,
         )
         self.model = self.version.model
 
@@ -55,6 +68,8 @@ class Rig:
         worker = FakeWorker(plan.name, self.loop)
         self.workers.append(worker)
         await self.gate.wait()
+        if self.start_errors:
+            raise self.start_errors.pop()
         return worker
 
     async def begin(self):
@@ -74,17 +89,24 @@ def plan(index):
     return InstancePlan(name=f"m_0_{index}", kind="CPU")
 
 
+def without_rig(test):
+    whole = inspect.signature(test)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
 def on_loop(test):
     """Runs a test's coroutine with a rig."""
 
     @functools.wraps(test)
-    def run():
+    def run(**arguments):
         async def main():
-            await asyncio.wait_for(test(Rig(asyncio.get_running_loop())), DEADLINE_S)
+            rig = Rig(asyncio.get_running_loop())
+            await asyncio.wait_for(test(rig, **arguments), DEADLINE_S)
 
         asyncio.run(main())
 
     del run.__wrapped__  # pytest would see the argument
+    run.__signature__ = without_rig(test)
     return run
 
 
@@ -95,7 +117,7 @@ async def turn():
 
 
 @on_loop
-async def test_request_waits_for_the_replacement_of_an_instance(rig):
+async def test_request_waits_for_the_replacement_of_an_instance(rig, caplog):
     await rig.begin()
     rig.workers[0].die()
     sink = rig.submit()
@@ -103,9 +125,11 @@ async def test_request_waits_for_the_replacement_of_an_instance(rig):
     assert rig.model.missing_instances == 1
 
     rig.gate.set()
-    await turn()
+    with caplog.at_level("INFO", "pytriton"):
+        await turn()
     rig.workers[1].finish()
 
+    assert "Stub process 'm_0_0' serves again, on node 'node-a' (process 7)" in caplog.text
     assert (sink.final_count, sink.errors) == (1, [])
     assert rig.model.is_ready
 
@@ -164,3 +188,104 @@ async def test_stop_waits_for_the_process_that_started_after_its_version_was_giv
 
     await stopping
     assert rig.model.instances == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InstanceUnavailableError("no node has a free GPU"), LoadTimeoutError("not within 3 s")],
+)
+@on_loop
+async def test_start_without_a_free_place_is_repeated_and_is_no_crash(rig, error):
+    rig = Rig(rig.loop, crash_limit=2)
+    rig.gate.set()
+    await rig.version.add(structs.replace(plan(0), placement=Placement()))
+    rig.model.become(ModelState.READY)
+    rig.start_errors = [error]
+    rig.gate.set()
+    is_ready = asyncio.Event()
+    rig.model.on_changed = lambda: is_ready.set() if rig.model.is_ready else None
+
+    rig.workers[0].die()
+    await is_ready.wait()
+
+    assert len(rig.workers) == 3
+
+
+class LatePolicy(RestartPolicy):
+    """Restarts nothing within the time of a test."""
+
+    def on_loss(self, now_s):
+        return Restart(3600.0)
+
+    def on_exit(self, now_s, cause):
+        return Restart(3600.0)
+
+
+@pytest.mark.parametrize("is_to_blame, starts", [(False, 2), (True, 1)], ids=["lost", "crashed"])
+@on_loop
+async def test_lost_instance_is_started_at_once_when_its_cluster_has_recovered(
+    rig, is_to_blame, starts
+):
+    rig.version._policy = LatePolicy()
+    await rig.begin()
+    rig.gate.set()
+    rig.workers[0].is_to_blame = is_to_blame
+    rig.workers[0].die()
+    rig.workers[0].ended.set_result(None)
+    await turn()
+    before = len(rig.workers)
+    rig.recovery.announce()
+    await turn()
+    after = len(rig.workers)
+    is_ready = rig.model.is_ready
+    for worker in rig.workers[1:]:
+        worker.ended.set_result(None)
+    await rig.version.drain_and_stop(0.0)
+
+    assert (before, after) == (1, starts)
+    assert is_ready == (starts == 2)
+
+
+@on_loop
+async def test_start_that_fails_again_after_a_recovery_waits_as_before(rig):
+    rig.version._policy = LatePolicy()
+    await rig.begin()
+    rig.gate.set()
+    rig.start_errors = [InstanceUnavailableError("no node has a free GPU")]
+    rig.workers[0].is_to_blame = False
+    rig.workers[0].die()
+    rig.workers[0].ended.set_result(None)
+    await turn()
+    rig.recovery.announce()
+    await turn()
+    attempts = len(rig.workers) - 1
+    await rig.version.drain_and_stop(0.0)
+
+    assert attempts == 1
+    assert "0 pauses" in repr(rig.recovery)
+
+
+@on_loop
+async def test_start_that_fails_as_before_is_logged_once(rig, caplog):
+    error = InstanceUnavailableError("the Ray cluster cannot be reached")
+    rig.version._policy = LatePolicy()
+    await rig.begin()
+    rig.gate.set()
+    rig.start_errors = [error] * 3
+    with caplog.at_level("WARNING", "pytriton"):
+        rig.workers[0].is_to_blame = False
+        rig.workers[0].die()
+        rig.workers[0].ended.set_result(None)
+        await turn()
+        for _ in range(4):
+            rig.recovery.announce()
+            await turn()
+        failures = caplog.text.count("is not healthy: the Ray cluster cannot be reached")
+        rig.workers[-1].is_to_blame = False
+        rig.workers[-1].die()
+    rig.workers[-1].ended.set_result(None)
+    await rig.version.drain_and_stop(0.0)
+
+    assert failures == 1
+    assert len(rig.workers) == 5
+    assert caplog.text.count("is not healthy: ") == 3

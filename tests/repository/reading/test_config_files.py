@@ -196,7 +196,7 @@ def test_broken_config_ends_with_a_reason_and_can_be_corrected(scene, repository
     assert it.rows() == [IndexEntry("m", "1", "READY")]
 
 
-RUNS_PYTHON = "this server runs models of backend 'python'"
+TRY_RUNTIME = "try specifying runtime on the model configuration."
 UNREADABLE = "Internal: failed to open text file for read {directory}/"
 NOT_THERE = ": No such file or directory"
 SAMPLE = """
@@ -212,9 +212,8 @@ def parameter(name: str, value: str) -> str:
 
 BROKEN_VERSIONS = {
     "another backend": (
-        'backend: "onnxruntime" platform: "onnxruntime_onnx"',
-        "Invalid argument: unable to find backend library for backend 'onnxruntime', "
-        + RUNS_PYTHON,
+        'backend: "tensorrt" platform: "tensorrt_plan"',
+        "Invalid argument: unable to find backend library for backend 'tensorrt', " + TRY_RUNTIME,
     ),
     "code of somebody else": (
         CONFIG + 'default_model_filename: "../n.py"',
@@ -223,10 +222,16 @@ BROKEN_VERSIONS = {
             "version directory, got '../n.py'"
         ),
     ),
+    "a file for a GPU that is somebody else's": (
+        CONFIG + 'cc_model_filenames { key: "8.0" value: "/n.py" }',
+        (
+            "Invalid argument: expected 'cc_model_filenames[8.0]' of model 'm' to stay within its "
+            "version directory, got '/n.py'"
+        ),
+    ),
     "another backend without its platform": (
-        'backend: "onnxruntime"',
-        "Invalid argument: unable to find backend library for backend 'onnxruntime', "
-        + RUNS_PYTHON,
+        'backend: "tensorrt"',
+        "Invalid argument: unable to find backend library for backend 'tensorrt', " + TRY_RUNTIME,
     ),
     "no GPU": (
         CONFIG + "instance_group [ { kind: KIND_GPU } ]",

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError
-from tests.repository.scene import CONFIG, write_code, write_model
+from pytriton.errors import InternalError, UnavailableError
+from pytriton.repository.reading import source
+from tests.repository.scene import CONFIG, DEADLINE_S, write_code, write_model
 
 JSON = '{"backend": "python", "max_batch_size": 8}'
 FILES = {"1/model.py": b"# code", "labels.txt": b"cat\n"}
@@ -136,6 +139,30 @@ def test_files_of_a_failed_load_are_removed(scene, repository, temporary, failin
 
     it.refusal("m", config, files)
 
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["unload", "stop"])
+def test_files_of_a_load_that_is_given_up_while_they_are_read_are_removed(
+    scene, repository, temporary, monkeypatch, end
+):
+    is_written, may_go_on = threading.Event(), threading.Event()
+
+    def run_agents_slowly(*_):
+        is_written.set()
+        assert may_go_on.wait(DEADLINE_S)
+
+    monkeypatch.setattr(source, "run_agents", run_agents_slowly)
+    it = scene()
+    loading = it.task(it.models.load("m", JSON, FILES))
+    it.until(is_written.is_set)
+    ending = it.task(it.models.unload("m") if end == "unload" else it.models.stop(0.0))
+    it.run(asyncio.sleep(0))
+    assert list(temporary.iterdir())
+    may_go_on.set()
+    it.run(asyncio.wait({loading, ending}))
+
+    assert isinstance(loading.exception(), UnavailableError)
     assert list(temporary.iterdir()) == []
 
 

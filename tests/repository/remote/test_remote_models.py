@@ -24,6 +24,9 @@ def poll(it) -> None:
 
 
 def folder_of(it, name="m", version=1):
+    it.until(
+        lambda: not it.engine.draining
+    )  # what was replaced may end some turns of the loop later
     (found,) = [each for each in it.loader.alive
                 if (each.plan.name, each.plan.version) == (name, version)]  # fmt: skip
     return found.plan.model_directory
@@ -60,6 +63,14 @@ def test_model_is_loaded_from_a_local_copy(polled, mount):
     assert folder.name == "m"
     assert folder.is_relative_to(mount)
     assert folder.parents[1].stat().st_mode & 0o777 == 0o700
+
+
+def test_copy_for_ray_has_to_be_in_a_folder_that_nodes_share(polled):
+    (loaded,) = polled.loader.alive
+
+    assert loaded.plan.sharing.endswith(
+        "set the variable TRITON_AWS_MOUNT_DIRECTORY to a folder that all nodes share"
+    )
 
 
 def test_every_file_is_downloaded_once(polled, objects):

@@ -105,6 +105,22 @@ def test_unknown_model_is_not_ready(world, name, version, reason):
     )
 
 
+def test_refusal_keeps_its_code_and_text_if_that_is_wanted(world):
+    world.add("add")
+
+    sink = RecordingSink()
+    world.call(None, "missing", sink, keeps_errors=True)
+    world.call(None, "add", sink, inputs={}, keeps_errors=True)
+
+    unknown, wrong = sink.refusals
+    assert (unknown.code, unknown.message) == (
+        ErrorCode.NOT_FOUND,
+        "Request for unknown model: 'missing' is not found",
+    )
+    assert wrong.code is ErrorCode.INVALID_ARG
+    assert not wrong.message.startswith("Model add")
+
+
 def test_decoupled_model_is_refused_to_those_who_take_one_response(world):
     world.add("add", decoupled=True)
 

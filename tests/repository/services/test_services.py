@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.errors import ErrorCode, InternalError, InvalidArgumentError
 from pytriton.repository.services.custom_metrics import CustomMetrics
 from pytriton.repository.services.model_services import ModelServices, SharedServices
 from pytriton.transport.refs import TensorRef
@@ -121,6 +121,13 @@ def test_unknown_service_is_refused_with_those_there_are(desk):
         desk.serve("reboot")
 
 
+def test_model_that_is_not_there_is_described_by_its_error(desk):
+    desk.serve("describe_model", name="nobody", version="")
+
+    text = "Request for unknown model: 'nobody' is not found"
+    assert desk.replies == [({"error": text, "code": int(ErrorCode.NOT_FOUND)}, None)]
+
+
 def test_model_is_loaded_with_its_files():
     desk = in_time(
         lambda desk: desk.serve("load_model", name="a", config="{}", files={"1/model.py": b"x"})
@@ -158,6 +165,37 @@ def test_failure_of_the_server_is_replied_and_logged(caplog):
 
     assert in_time(scenario).replies == [(None, "OSError: disk full")]
     assert "m_0_0: unload_model failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "action,arguments",
+    [
+        ("load_model", {"name": "a", "config": "", "files": {}}),
+        ("unload_model", {"name": "a", "unload_dependents": False}),
+    ],
+)
+def test_change_is_replied_when_all_front_ends_know_it(action, arguments):
+    async def run() -> None:
+        desk = Desk(asyncio.get_running_loop())
+        front_ends = asyncio.Event()
+
+        async def settled() -> None:
+            assert desk.control.asked, "the change comes first"
+            await front_ends.wait()
+
+        desk.world.engine.settled = settled
+        desk.serve(action, **arguments)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert desk.replies == []
+
+        front_ends.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+        assert desk.replies == [(None, None)]
+
+    asyncio.run(run())
 
 
 def test_load_goes_on_without_the_worker_that_asked():

@@ -22,7 +22,7 @@ from pytriton.engine.turns import Turns
 from pytriton.errors import ErrorCode, NotFoundError, ServerError
 from pytriton.messages import InferRequest, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.server.binding import binder
+from pytriton.server.binding import binder, bound_spec
 from pytriton.server.binding.binder import BinderSession
 from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 from pytriton.transport.link import socket_pair, stream_pair
@@ -83,15 +83,7 @@ class Binder:
         return self.answers.pop(call)
 
     def bind(self, infer_func, name="m", **config) -> BoundModel:
-        tensor = {"dtype": np.float32, "shape": (1,)}
-        model = BoundModel(
-            name,
-            infer_func,
-            [Tensor(name="x", **tensor)],
-            [Tensor(name="y", **tensor)],
-            config=ModelConfig(**config),
-        )
-        model.prepare(TritonContext())
+        model = bound_model(infer_func, name, **config)
         answer = self.answer(self.send_bind(model))
         assert answer.error == ""
         return model
@@ -118,6 +110,19 @@ class Binder:
             self.link.close()
         self.loop.run_until_complete(self.session.close())
         self.loop.close()
+
+
+def bound_model(infer_func, name, **config) -> BoundModel:
+    tensor = {"dtype": np.float32, "shape": (1,)}
+    model = BoundModel(
+        name,
+        infer_func,
+        [Tensor(name="x", **tensor)],
+        [Tensor(name="y", **tensor)],
+        config=ModelConfig(**config),
+    )
+    model.prepare(TritonContext())
+    return model
 
 
 @pytest.fixture
@@ -247,6 +252,30 @@ def test_unbound_model_finishes_what_it_has(server, gate):
     assert server.until(lambda: not model.is_alive())
 
 
+@pytest.mark.parametrize("change", ["bind", "unbind"])
+def test_change_is_answered_once_all_front_ends_know_it(server, change):
+    server.bind(answering(1))
+    known, asked = asyncio.Event(), []
+
+    async def settled():
+        asked.append([model.spec.name for model in server.engine.models()])
+        await known.wait()
+
+    server.engine.settled = settled
+    if change == "bind":
+        model = bound_model(answering(2), "another")
+        call, names = server.send_bind(model), ["another", "m"]
+    else:
+        call, names = server.call(Unbind, "m", 1), []
+    assert server.until(lambda: asked)
+    assert asked == [names]
+    assert server.link.receive() is None  # not answered yet
+
+    known.set()
+
+    assert server.answer(call).error == ""
+
+
 def test_unbinding_does_not_wait_for_ever(server, gate, monkeypatch):
     monkeypatch.setattr(binder, "UNBIND_TIMEOUT_S", 0.01)
     server.bind(gate, max_batch_size=1)
@@ -287,7 +316,7 @@ def test_bug_in_the_server_is_answered_and_the_instances_end(server, monkeypatch
     def fail(_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(binder, "validate_config", fail)
+    monkeypatch.setattr(bound_spec, "validate_config", fail)
     tensor = Tensor(name="x", dtype=np.float32, shape=(1,))
     model = BoundModel("m", answering(1), [tensor], [tensor])
     answer = server.answer(server.send_bind(model))

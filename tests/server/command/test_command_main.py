@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from pytriton.server.command.help import USAGE, help_page
-from pytriton.server.command.run import run_command
+from pytriton.server.command.run import run_command, without_secrets
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +120,15 @@ def test_warnings_are_logged_as_everything_is(capsys):
         '"--sagemaker-thread-count has no effect on this server"',
         "\"'--trace-rate' has been deprecated, please use '--trace-config=rate=5' instead\"",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments, shown",
+    [
+        (["--page-token=hush", "--id=a"], ["--page-token=...", "--id=a"]),
+        (["--page-token", "hush", "--id", "a"], ["--page-token", "...", "--id", "a"]),
+        (["--id=a"], ["--id=a"]),
+    ],
+)
+def test_title_of_the_process_has_no_token(arguments, shown):
+    assert without_secrets(arguments) == shown

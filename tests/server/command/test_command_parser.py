@@ -22,10 +22,12 @@ VALUES = {
     Takes.PATTERN: "x.*",
 }
 OWN_VALUES = {
+    "access-log-format": "json",
     "backend-config": "python,thread-pool-size=3",
     "cache-config": "local,size=5",
     "cuda-memory-pool-byte-size": "0:1024",
     "cuda-virtual-address-size": "0:1024",
+    "executor": "ray",
     "frontend-processes": "3",
     "grpc-infer-response-compression-level": "high",
     "grpc-restricted-protocol": "trace:k=v",
@@ -37,6 +39,8 @@ OWN_VALUES = {
     "model-load-gpu-limit": "0:0.5",
     "rate-limit": "execution_count",
     "rate-limit-resource": "R:1",
+    "ray-address": "auto",
+    "ray-working-dir": "/tmp",
     "sagemaker-safe-port-range": "1-3",
     "trace-config": "rate=5",
 }

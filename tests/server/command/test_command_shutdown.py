@@ -93,7 +93,7 @@ def test_server_goes_on_serving_for_the_grace_period(messages):
     serving = FakeServing()
 
     assert end(serving, options=ServerOptions(exit_grace_s=5, exit_timeout_s=1)) is Exit.CLEAN
-    assert serving.calls == ["begin_exit", "stop 0.001"]
+    assert serving.calls == ["begin_exit", "let_clients_leave", "stop 0.001"]
     assert messages()[0] == "Not ready any more, but serving for 5 seconds."
 
 

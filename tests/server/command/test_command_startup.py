@@ -42,7 +42,7 @@ def log(caplog):
 
 def serve(serving, **config):
     """Run the command with a server; one that comes up gets a signal."""
-    options = ServerOptions.from_triton_config({"model_repository": "models"} | config)
+    options = ServerOptions.from_triton_config({"model_repository": os.curdir} | config)
 
     async def scenario():
         running = asyncio.ensure_future(run(options, serving.build, ProgressLine(io.StringIO())))
@@ -92,6 +92,14 @@ def test_model_that_fails_ends_the_server(log, capsys):
     )
 
 
+def test_folder_that_is_no_repository_is_explained(log, tmp_path):
+    serving = FakeServing(load_error=InternalError("failed to load all models"))
+
+    serve(serving, model_repository=tmp_path / "none")
+
+    assert log()[-1] == f"Expected a folder of models, but {tmp_path}/none does not exist"
+
+
 def test_model_that_fails_leaves_the_server_up_where_that_is_asked_for(log):
     serving = FakeServing(load_error=InternalError("failed to load all models"))
 
@@ -105,7 +113,10 @@ def test_port_in_use_ends_the_server(log, capsys):
 
     assert serve(serving) is Exit.FAILED
     assert serving.calls == ["build", "load", "open_ports", "stop 0"]
-    assert log()[-1] == PORT_TAKEN
+    assert log()[-2:] == [
+        PORT_TAKEN,
+        "Stop the program that uses it, or choose another port with --http-port",
+    ]
     assert capsys.readouterr().err == ""
 
 

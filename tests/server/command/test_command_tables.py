@@ -108,6 +108,19 @@ def test_options_are_listed_as_triton_does():
     }
 
 
+@pytest.mark.parametrize(
+    "address, variable, expected",
+    [("a:1", "b:2", "a:1"), (None, "b:2", "b:2"), (None, None, "auto")],
+)
+def test_options_say_where_models_run(monkeypatch, address, variable, expected):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    rows = dict(cells(option_table(options_from({"executor": "ray", "ray_address": address}))))
+
+    assert (rows["executor"], rows["ray_address"]) == ("ray", expected)
+
+
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_table_keeps_to_the_width_of_a_terminal(width):
     words = [f"word{index}" for index in range(30)]

@@ -11,26 +11,33 @@ import time
 import pytest
 
 from pytriton.engine.engine import Engine
+from pytriton.engine.model import Model
 from pytriton.errors import InternalError, ServerError
 from pytriton.executor.python_process import StartedZygote
-from pytriton.executor.worker import Worker
+from pytriton.executor.worker import LocalWorker
 from pytriton.executor.zygote_launcher import ZygoteGoneError
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.api.services import Service
 from pytriton.server.frontend import pool as pool_module
+from pytriton.server.frontend import session as session_module
 from pytriton.server.frontend.client_passing import receive_clients
 from pytriton.server.frontend.pool import FrontEndPool
 from pytriton.server.frontend.remote_client import RemoteClient
+from pytriton.server.options.log_options import LogOptions
 from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.process.log_control import LogControl
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.transport.frontend_frames import (
     Configure,
     Connections,
     ConnectionsEnded,
     EndConnections,
+    LetClientsLeave,
 )
 from pytriton.transport.link import socket_pair
+from pytriton.transport.log_frames import LogChange
 from tests.contract.seam import Control
+from tests.fakes import model_spec
 from tests.server.control_fakes import SteppedLoop
 
 DEADLINE_S = 30.0
@@ -45,7 +52,7 @@ class FakeFrontEnd:
         self.clients.setblocking(False)
         self.frames = []
         self.kills = 0
-        self.worker = Worker(
+        self.worker = LocalWorker(
             spec.instance_name, pid, (channel, clients), self._kill, loop.create_future()
         )
         self.client = RemoteClient(
@@ -59,6 +66,12 @@ class FakeFrontEnd:
 
     def start(self):
         self.client.link.start()
+
+    def pause(self):
+        """Read no messages; returns the function that reads on."""
+        channel = self.client.link._channel
+        channel.stop_watching()
+        return channel.start
 
     def report(self, http=0, grpc=0, opening=0, taken=0):
         self.client.link.send(Connections(http, grpc, opening, taken))
@@ -117,13 +130,16 @@ class FakeZygote:
 class Scene:
     def __init__(self, count, monkeypatch):
         self.loop = SteppedLoop()
-        engine = Engine()
-        client = LocalClient(engine, Control(), TraceSettings.read([]))
+        self.engine = engine = Engine()
+        log = LogControl(LogOptions())
+        self.client = client = LocalClient(
+            engine, Control(), TraceSettings.read([]), change_log_settings=log.change
+        )
         options = ServerOptions(frontend_processes=count)
         ours, self._theirs = socket.socketpair()
         self._ours = ours
         started = StartedZygote(None, ours)
-        self.pool = FrontEndPool(engine, client, None, options, self.loop, started)
+        self.pool = FrontEndPool(engine, client, None, options, self.loop, started, log.feed)
         self.zygotes = [FakeZygote(self.loop)]
         self.pool._zygote = self.zygotes[0]
         monkeypatch.setattr(pool_module, "Zygote", self._new_zygote)
@@ -350,6 +366,73 @@ def test_start_fails_if_a_front_end_ends_at_once(scene):
 
     with pytest.raises(ServerError, match="front end 0 could not start: its process ended"):
         starting.result()
+
+
+def test_all_front_ends_ask_their_clients_to_leave(scene):
+    one = scene()
+    front_ends = one.start()
+    one.pool.let_clients_leave()
+    one.run()
+
+    assert [each.frames[-1] for each in front_ends] == [LetClientsLeave()] * 2
+
+
+def test_log_settings_are_changed_when_all_front_ends_use_them(scene):
+    one = scene()
+    front_ends = one.start()
+    go_on = front_ends[1].pause()
+    changing = one.loop.create_task(one.client.change_log_settings({"log_verbose_level": 1}))
+    one.until(lambda: isinstance(front_ends[0].frames[-1], LogChange))
+    for _ in range(10):
+        one.run()
+    assert not changing.done()
+
+    go_on()
+    one.until(changing.done)
+
+    assert changing.result()["log_verbose_level"] == 1
+    assert [each.frames[-1].switches.verbose for each in front_ends] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "question,ready",
+    [
+        (lambda client: client.is_model_ready("m", ""), True),
+        (lambda client: client.is_ready(), True),
+        (lambda client: client.problem(), ""),
+        (lambda client: client.index(), []),
+    ],
+)
+def test_model_is_reported_as_ready_when_all_front_ends_know_it(scene, question, ready):
+    one = scene()
+    first, second = one.start()
+    go_on = second.pause()
+    model = Model(model_spec(1), one.loop)
+    one.engine.add(model)
+    one.engine.set_ready(model)
+    asking = one.loop.create_task(question(first.client))
+    one.until(lambda: first.client.find("m") is not None)
+    for _ in range(10):
+        one.run()
+    assert not asking.done()
+
+    go_on()
+    one.until(asking.done)
+
+    assert asking.result() == ready
+    assert second.client.find("m") is not None
+
+
+def test_front_end_that_hangs_does_not_keep_the_server_from_being_ready(scene, monkeypatch):
+    monkeypatch.setattr(session_module, "_KNOWN_S", 0.01)
+    one = scene()
+    first, second = one.start()
+    second.pause()
+    one.engine.add(Model(model_spec(1), one.loop))
+    asking = one.loop.create_task(first.client.is_model_ready("m", ""))
+    one.until(asking.done)
+
+    assert asking.result() is False
 
 
 def test_all_connections_end_before_the_processes(scene):

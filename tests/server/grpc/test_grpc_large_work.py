@@ -8,7 +8,7 @@ import gzip
 import pytest
 
 from pytriton.protos import service_pb2
-from pytriton.server.api.turns import Turns
+from pytriton.server.api.loop_budget import LoopBudget
 from pytriton.server.grpc.connection import SMALL_MESSAGE_BYTES
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.wire.grpc import Status, message_prefix
@@ -169,8 +169,8 @@ def test_small_request_behind_one_with_many_elements_keeps_its_place(client, bac
     assert [inference.request.id for inference in client.engine.inferences] == ["1", "2"]
 
 
-class FullTurns(Turns):
-    """The turns of an iteration that has done enough already."""
+class FullBudget(LoopBudget):
+    """The budget of an iteration that has done enough already."""
 
     count = 0
 
@@ -186,7 +186,7 @@ class FullTurns(Turns):
 @pytest.mark.parametrize("count,turns", [(10, 0), (10_000, 1)])
 def test_request_of_medium_size_waits_for_its_turn(client, method, count, turns):
     """Many of them at once would otherwise delay everybody else by their sum."""
-    full = client.api.work.turns = FullTurns(client.loop)
+    full = client.api.work.loop_budget = FullBudget(client.loop)
     client.call(method, typed_request(count=count))
     client.run()
 
@@ -195,7 +195,7 @@ def test_request_of_medium_size_waits_for_its_turn(client, method, count, turns)
 
 
 def test_requests_of_a_stream_keep_their_order_in_turns(client):
-    client.api.work.turns = FullTurns(client.loop)
+    client.api.work.loop_budget = FullBudget(client.loop)
     stream = client.open("ModelStreamInfer")
     client.send(
         stream, typed_request("1", 10_000), typed_request("2", 10), typed_request("3", 10_000)
@@ -206,14 +206,14 @@ def test_requests_of_a_stream_keep_their_order_in_turns(client):
 
 
 def test_client_that_leaves_before_its_turn_is_forgotten(client):
-    client.api.work.turns = turns = FullTurns(client.loop)
-    turns._begin = lambda: None  # the next iteration does not come
+    client.api.work.loop_budget = budget = FullBudget(client.loop)
+    budget._begin = lambda: None  # the next iteration does not come
     stream = client.call("ModelInfer", typed_request(count=10_000))
     client.receive(rst_stream(stream))
-    turns._next()
+    budget._next()
     client.run()
 
-    assert turns.count == 1
+    assert budget.count == 1
     assert not client.engine.inferences
 
 

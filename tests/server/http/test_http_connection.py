@@ -179,6 +179,32 @@ def test_idle_connection_closes_at_once_when_the_server_stops(client):
     assert ended.is_done
 
 
+def test_client_that_is_asked_to_leave_gets_its_next_answer_first(client):
+    client.send(get(b"/a"))
+    client.handler.let_clients_leave()
+    client.loop.run()
+
+    assert not client.saw_end
+
+    client.send(get(b"/b"))
+    client.loop.run()
+
+    first, last = client.answers()
+    assert b"Connection" not in first.headers
+    assert (last.body, last.headers[b"Connection"]) == (b"GET /b ", b"close")
+    assert client.saw_end
+
+
+def test_client_that_comes_while_others_are_asked_to_leave_gets_one_answer(client):
+    client.handler.let_clients_leave()
+    newcomer = type(client)(client.handler)
+    newcomer.send(get(b"/a"))
+
+    (answer,) = newcomer.answers()
+    assert answer.headers[b"Connection"] == b"close"
+    assert newcomer.saw_end
+
+
 def test_answer_that_is_due_is_given_before_the_server_stops(client):
     client.send(get(b"/later") + get(b"/a"))
     ended = client.connection.end()

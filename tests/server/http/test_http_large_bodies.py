@@ -13,7 +13,7 @@ import pytest
 from pytriton import dtypes
 from pytriton.messages import InferTensor
 from pytriton.server.api.background import SMALL_BYTES
-from pytriton.server.api.turns import Turns
+from pytriton.server.api.loop_budget import LoopBudget
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text
@@ -250,8 +250,8 @@ def test_answer_to_a_client_that_left_is_dropped(held):
     assert client.answers() == []
 
 
-class FullTurns(Turns):
-    """The turns of an iteration that has done enough already."""
+class FullBudget(LoopBudget):
+    """The budget of an iteration that has done enough already."""
 
     def __init__(self, loop) -> None:
         super().__init__(loop)
@@ -268,7 +268,7 @@ class FullTurns(Turns):
 @pytest.fixture
 def full_service():
     service = Service(loop=SteppedLoop())
-    service.turns = service.api._bodies._turns = FullTurns(service.loop)
+    service.budget = service.api._bodies._loop_budget = FullBudget(service.loop)
     yield service
     service.loop.close()
 
@@ -281,7 +281,7 @@ def test_request_of_medium_size_waits_for_its_turn(full_service, pack, lines, le
     full_service.loop.run()
 
     assert sent(full_service) == list(range(length))
-    assert full_service.turns.count == turns
+    assert full_service.budget.count == turns
 
 
 def test_generate_request_of_medium_size_waits_for_its_turn(full_service):
@@ -290,7 +290,7 @@ def test_generate_request_of_medium_size_waits_for_its_turn(full_service):
     full_service.loop.run()
 
     assert sent(full_service) == list(range(10_000))
-    assert full_service.turns.count == 1
+    assert full_service.budget.count == 1
 
 
 def test_mistake_in_a_request_of_medium_size_is_answered(full_service):
@@ -301,7 +301,7 @@ def test_mistake_in_a_request_of_medium_size_is_answered(full_service):
 
     assert answer.status == 500
     assert "failed to parse the request JSON buffer" in error(answer)
-    assert full_service.turns.count == 1
+    assert full_service.budget.count == 1
 
 
 @pytest.mark.parametrize("length,turns", [(10, 0), (10_000, 1)])
@@ -313,7 +313,7 @@ def test_json_response_of_medium_size_waits_for_its_turn(full_service, length, t
     (answer,) = client.answers()
 
     assert json.loads(answer.body)["outputs"][0]["data"] == list(range(length))
-    assert full_service.turns.count == turns
+    assert full_service.budget.count == turns
 
 
 def test_binary_response_of_medium_size_is_sent_at_once(full_service):
@@ -323,4 +323,4 @@ def test_binary_response_of_medium_size_is_sent_at_once(full_service):
     (answer,) = client.answers()
 
     assert answer.status == 200
-    assert full_service.turns.count == 0
+    assert full_service.budget.count == 0

@@ -17,6 +17,7 @@ from pytriton.server.metrics.exposition import gauge
 from pytriton.server.metrics.gpus import GpuReading
 from pytriton.server.options.metrics_options import MetricsOptions
 from tests.fakes import model_spec
+from tests.server.cluster_fakes import actor, cluster
 from tests.server.http_fakes import Client, get, post
 from tests.server.http_models import Service
 
@@ -54,6 +55,14 @@ def test_other_methods_are_refused(client):
     assert client.answers()[0].headers[b"Allow"] == b"GET, HEAD"
 
 
+def test_body_of_gigabytes_is_not_received(client):
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
+
+    (answer,) = client.answers()
+    assert answer.status == 400
+    assert b"67108864" in answer.body
+
+
 def test_slow_scraper_is_cut_off(client):
     for at in range(15):
         client.send(get(b"/metrics")[at : at + 1])
@@ -87,6 +96,20 @@ def test_families_of_models_are_read_at_each_scrape():
     first, second = client.answers()
     assert first.body.endswith(b"\nmine 1\n")
     assert second.body.endswith(b"\nmine 2\n")
+
+
+def test_instances_of_a_cluster_are_shown_once_there_is_one():
+    service = Service()
+    statuses = iter((None, cluster(actor("double_0_1", "beta", 8))))
+    api = MetricsApi(service.engine, service.options, service.loop, cluster=lambda: next(statuses))
+    client = Client(api)
+    client.send(get(b"/metrics"))
+    client.send(get(b"/metrics"))
+
+    before, after = client.answers()
+    assert b"instance" not in before.body.replace(b"that instances work on", b"")
+    starting = b'nv_model_instance_count{model="double",node="beta",state="starting",version="1"} 1'
+    assert starting in after.body
 
 
 class FakeConnection:

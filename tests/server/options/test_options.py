@@ -11,11 +11,15 @@ import pytest
 
 from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.ray_options import RayOptions
 from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.options.access_log_options import AccessLogOptions
 from pytriton.server.options.cloud_options import VertexAiOptions
 from pytriton.server.options.endpoints import Endpoint
+from pytriton.server.options.frontends import Surroundings
 from pytriton.server.options.log_options import LogOptions
 from pytriton.server.options.metrics_options import MetricsOptions
+from pytriton.server.options.page_options import PageOptions
 from pytriton.server.options.repository_options import RepositoryOptions
 from pytriton.server.options.server_options import (
     BOUND_HTTP_MAX_INPUT_BYTES,
@@ -48,13 +52,16 @@ def test_empty_config_gives_tritons_defaults():
     assert (options.id, options.exit_timeout_s, options.strict_readiness) == ("triton", 30, True)
 
 
-def test_every_field_of_triton_config_has_its_place():
+def test_every_field_of_triton_config_has_its_place(tmp_path):
     config = TritonConfig(
         model_repository=pathlib.Path("models"),
         id="me",
         log_verbose=2,
         log_file=pathlib.Path("server.log"),
         log_format="json",
+        access_log=pathlib.Path("access.log"),
+        access_log_format="json",
+        access_log_health=False,
         exit_timeout_secs=5,
         exit_on_error=False,
         strict_readiness=False,
@@ -102,10 +109,20 @@ def test_every_field_of_triton_config_has_its_place():
         cache_config=["local,size=1048576"],
         cache_directory="caches",
         buffer_manager_thread_count=8,
+        backend_directory=pathlib.Path("backends"),
+        backend_config=["mine,a=b"],
         rate_limit="execution_count",
         rate_limit_resource=["R:4"],
+        allow_page=False,
+        page_token="hush",
         frontend_processes=9,
         allow_client_shm=True,
+        executor="ray",
+        ray_address="head:6379",
+        ray_instance_address="10.0.0.1",
+        ray_instance_port=7,
+        ray_working_dir=tmp_path,
+        ray_start_timeout=60.5,
     ).to_dict()
 
     assert None not in config.values()
@@ -134,20 +151,32 @@ def test_every_field_of_triton_config_has_its_place():
         ),
         grpc_response_compression="low",
         log=LogOptions(verbose=2, file="server.log", format="json"),
+        access_log=AccessLogOptions(file="access.log", format="json", health=False),
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),
         limits=Limits(http_max_input_bytes=16),
         repository=RepositoryOptions(
             paths=("models",),
+            backend_directory="backends",
+            backend_config={"mine": {"a": "b"}},
             rate_limit=True,
             rate_limit_resources=(RateLimitResource(name="R", count=4),),
+            executor="ray",
+        ),
+        ray=RayOptions(
+            address="head:6379",
+            instance_address="10.0.0.1",
+            instance_port=7,
+            working_dir=str(tmp_path),
+            start_timeout_s=60.5,
         ),
         exit_on_error=False,
         exit_timeout_s=5,
         strict_readiness=False,
         cache_bytes=1048576,
         trace_settings=("triton,file=t.json", "rate=7"),
+        page=PageOptions(allow=False, token="hush"),
         frontend_processes=9,
         allow_client_shared_memory=True,
     )
@@ -169,6 +198,41 @@ def test_secret_is_not_in_the_representation():
 
     assert options.http_restricted[0].value == "hush"
     assert "hush" not in repr(options)
+
+
+def test_token_of_the_page_is_not_in_the_representation():
+    options = options_from({"page_token": "hush"})
+
+    assert options.page.token == "hush"
+    assert "hush" not in repr(options)
+    assert "hush" not in repr(TritonConfig(page_token="hush"))
+
+
+@pytest.mark.parametrize(
+    "values, variables, token",
+    [
+        ({}, {}, ""),
+        ({"page_token": "flag"}, {"PYTRITON_PAGE_TOKEN": "variable"}, "flag"),
+        ({}, {"PYTRITON_PAGE_TOKEN": "variable"}, "variable"),
+        ({"http_restricted_api": "trace:Triton-Access-Token=access"}, {}, "access"),
+        ({"http_restricted_api": "trace:other=access"}, {}, ""),
+    ],
+)
+def test_token_of_the_page_is_the_first_that_is_given(values, variables, token):
+    around = Surroundings(variables=variables)
+
+    assert ServerOptions.from_triton_config(values, surroundings=around).page.token == token
+
+
+def test_token_of_the_page_must_fit_into_a_header():
+    with pytest.raises(PyTritonValidationError, match="Expected ASCII characters for --page-token"):
+        options_from({"page_token": "hüsh"})
+
+
+def test_page_needs_the_metrics_port():
+    assert options_from({}).has_page
+    assert not options_from({"allow_metrics": False}).has_page
+    assert not options_from({"allow_page": "off"}).has_page
 
 
 def test_flags_may_come_as_text():

@@ -116,6 +116,20 @@ def test_backend_hears_its_settings_in_tritons_order():
     ]
 
 
+def test_batch_size_of_a_backend_goes_before_that_of_all():
+    options = options_from(
+        backend_config=["default-max-batch-size=8", "mine,default-max-batch-size=2"]
+    )
+
+    assert list(options.backend_settings("mine").items()) == [
+        ("auto-complete-config", "true"),
+        ("backend-directory", "/opt/tritonserver/backends"),
+        ("default-max-batch-size", "2"),
+        ("min-compute-capability", "7.500000"),
+    ]
+    assert options.backend_settings("other")["default-max-batch-size"] == "8"
+
+
 @pytest.mark.parametrize(
     "config, expected",
     [

@@ -169,7 +169,7 @@ class EnsembleModel(ModelStatus):
                 return None if model is None else model.body_memory(size, header_bytes)
         return None
 
-    def submit(self, inference: Inference, now_ns: int) -> None:
+    def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
         """Start a validated request."""
         if self._cache is not None and (response := self._cache.answer(inference)) is not None:
             deliver(inference, Outcome(0, response))

@@ -12,11 +12,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pytriton.engine.request_queue import add_each
-from pytriton.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal
+from pytriton.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal, refuse_each
 from pytriton.engine.sequence.backlog import Backlog
 from pytriton.engine.sequence.live_sequence import LiveSequence, SequenceState
 from pytriton.engine.sequence.opening import SequenceOpening
-from pytriton.engine.sequence.slots import FULL
+from pytriton.engine.sequence.slots import best_slots
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.executor.base import Outcome
@@ -75,6 +75,7 @@ class SequenceScheduler:
         self._opening = SequenceOpening(spec.name, settings)
         self._idle_ns = 1000 * settings.idle_us
         self._slots: dict[Instance, InstanceSlots] = {}
+        self._open_slots: dict[Instance, InstanceSlots] = {}  # those that take new sequences
         self._open: dict[int | str, LiveSequence] = {}  # those that take more requests, by id
         self._owners: dict[Inference, LiveSequence] = {}  # of waiting and running requests
         self._backlog = Backlog()
@@ -86,10 +87,20 @@ class SequenceScheduler:
 
     def add_instance(self, instance: Instance) -> None:
         """Use the slots of another instance; `next` fills them from the backlog."""
-        self._slots[instance] = self._make_slots(instance)
+        self._slots[instance] = self._open_slots[instance] = self._make_slots(instance)
+
+    def retire_instance(self, instance: Instance) -> None:
+        """Give an instance no new sequences; those that it has go on."""
+        self._open_slots.pop(instance, None)
+
+    def holds(self, instance: Instance) -> bool:
+        """Returns whether an instance has sequences."""
+        slots = self._slots.get(instance)
+        return slots is not None and any(slots.sequences)
 
     def remove_instance(self, instance: Instance) -> list[Refusal]:
         """End the sequences of an instance; returns their waiting requests."""
+        self.retire_instance(instance)
         slots = self._slots.pop(instance, None)
         refusals: list[Refusal] = []
         for sequence in list(slots.sequences) if slots is not None else ():
@@ -97,7 +108,7 @@ class SequenceScheduler:
                 f"sequence {sequence.id} of model '{self._name}' has ended because its instance "
                 f"'{instance.name}' is gone"
             )
-            refusals += _refusals(self._abort(sequence), error, FailureReason.OTHER)
+            refusals += refuse_each(self._abort(sequence), error, FailureReason.OTHER)
         return refusals
 
     # Requests
@@ -150,7 +161,7 @@ class SequenceScheduler:
             sequence = self._owners.get(inference)
             if sequence is not None:  # not removed together with another one
                 error = UnavailableError(_EXPIRED)
-                refusals += _refusals(self._abort(sequence), error, FailureReason.REJECTED)
+                refusals += refuse_each(self._abort(sequence), error, FailureReason.REJECTED)
         return refusals
 
     def next_deadline_ns(self) -> int:
@@ -279,7 +290,7 @@ class SequenceScheduler:
         """Start the sequence of a request, in a slot or in the backlog."""
         is_generated = self._opening.admit(request, self._open)
         # The backlog is first.
-        slots = None if self._backlog else _best(self._slots.values())
+        slots = None if self._backlog else best_slots(self._open_slots.values())
         if slots is None:
             self._opening.check_backlog(request, len(self._backlog))
         state = _BACKLOG if slots is None else _IDLE
@@ -301,9 +312,13 @@ class SequenceScheduler:
 
         Other instances are busy anyway; those that are ending must not get more sequences.
         """
-        usable = [self._slots[instance] for instance in free if instance.free_slots]
+        usable = [
+            self._open_slots[instance]
+            for instance in free
+            if instance.free_slots and instance in self._open_slots
+        ]
         while self._backlog:
-            slots = _best(usable)
+            slots = best_slots(usable)
             if slots is None:
                 break
             sequence = self._backlog.pop_first()
@@ -377,23 +392,6 @@ class SequenceScheduler:
             sequence.id,
             self._name,
         )
-
-
-def _best(all_slots: Iterable[InstanceSlots]) -> InstanceSlots | None:
-    """Returns the slots with the best free one; None if all are occupied."""
-    best = None
-    best_rank = FULL
-    for slots in all_slots:
-        rank = slots.rank
-        if rank != FULL and (best is None or rank < best_rank):
-            best, best_rank = slots, rank
-    return best
-
-
-def _refusals(
-    inferences: Iterable[Inference], error: ServerError, reason: FailureReason
-) -> list[Refusal]:
-    return [Refusal(inference, error, reason) for inference in inferences]
 
 
 def _failed(outcome: Outcome, error: ServerError) -> Outcome:

@@ -50,3 +50,14 @@ class InstanceSlots(Protocol):
 
         The chosen requests are not ready any more.
         """
+
+
+def best_slots(all_slots: Iterable[InstanceSlots]) -> InstanceSlots | None:
+    """Returns the slots with the best free one; None if all are occupied."""
+    best = None
+    best_rank = FULL
+    for slots in all_slots:
+        rank = slots.rank
+        if rank != FULL and (best is None or rank < best_rank):
+            best, best_rank = slots, rank
+    return best

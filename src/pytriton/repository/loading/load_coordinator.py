@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.errors import ServerError
+from pytriton.executor.worker import InstanceUnavailableError
 from pytriton.repository.loading.backends import find_loader
 from pytriton.repository.loading.held_version import hold
 from pytriton.repository.loading.load_timeout import load_within
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from pytriton.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)
+
+_NO_ROOM = (
+    "What was loaded before serves on. A reload starts new instances before it ends the old ones, "
+    "so it needs as much room again; unload the model first if there is none"
+)
 
 
 class LoadCoordinator:
@@ -60,7 +66,7 @@ class LoadCoordinator:
         return sorted(self._loading)
 
     async def load_version(
-        self, source: ModelSource, version: int, *, is_limited: bool
+        self, source: ModelSource, version: int, *, is_limited: bool, is_reload: bool = False
     ) -> LoadedVersion | str:
         """Load a version; returns it, or why it could not be loaded.
 
@@ -69,12 +75,15 @@ class LoadCoordinator:
             version: The number of the version.
             is_limited: Whether the limit on concurrent loads applies. It must not if a model loads
                 another one: the first one counts itself, and might wait for itself to end.
+            is_reload: Whether other versions of the model are in service meanwhile.
         """
+        # On Ray, a model that waits for room must not keep others from asking for theirs.
+        is_limited = is_limited and not source.on_ray
         async with self._load_slots if is_limited else contextlib.nullcontext():
             with self._counted_as_loading(source.identifier):
                 started_ns = time.monotonic_ns()
                 for attempt in range(self.settings.retry_count + 1):
-                    outcome = await self._try_version(source, version)
+                    outcome = await self._try_version(source, version, is_reload=is_reload)
                     if not isinstance(outcome, str):
                         statistics = outcome.model.statistics
                         statistics.load_ns = time.monotonic_ns() - started_ns
@@ -89,7 +98,9 @@ class LoadCoordinator:
                     )
                 return outcome
 
-    async def _try_version(self, source: ModelSource, version: int) -> LoadedVersion | str:
+    async def _try_version(
+        self, source: ModelSource, version: int, *, is_reload: bool
+    ) -> LoadedVersion | str:
         logger.info("loading: %s:%d", source.identifier, version)
         try:
             loader = find_loader(self._loaders, source.config)
@@ -97,7 +108,10 @@ class LoadCoordinator:
             loaded = await load_within(plan.load_timeout_s, loader.load(plan))
             return hold(loaded, source.place.holder())
         except Exception as error:  # noqa: BLE001  it becomes the version's reason
-            return source.place.explain(failure_text(error))
+            text = source.place.explain(failure_text(error))
+            if is_reload and isinstance(error, InstanceUnavailableError):
+                text = f"{text.removesuffix('.')}. {_NO_ROOM}"
+            return text
 
     @contextlib.contextmanager
     def _counted_as_loading(self, name: str) -> Iterator[None]:

@@ -15,7 +15,9 @@ import msgspec
 from pytriton.engine.model_spec import identifier_of
 from pytriton.engine.rate_limiter import InstanceLimits
 from pytriton.engine.served_model import ServedModel
+from pytriton.executor.remote.placement import Placement
 from pytriton.messages import InferTensor
+from pytriton.repository.reading.backend_choice import BackendCode
 
 
 class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,12 @@ class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}  # added to the server's own
     limits: InstanceLimits = InstanceLimits()
     is_passive: bool = False  # it is started, but gets no requests
+    placement: Placement | None = None  # in a cluster; None: on this machine
+
+    def numbered(self, index: int) -> InstancePlan:
+        """Returns the plan of another instance of the same group."""
+        group, _, _ = self.name.rpartition("_")
+        return msgspec.structs.replace(self, name=f"{group}_{index}")
 
 
 class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +63,7 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     model_directory: Path  # `model_repository` of `initialize`
     version_directory: Path
+    code: BackendCode | None = None  # the file that runs it; None for an ensemble
     config: Any  # the ModelConfig message, normalised; tensors are unchecked until auto-complete
     gpu_ids: tuple[int, ...] = ()  # available devices, to normalise `config` again
     labels: dict[str, tuple[str, ...]] = {}  # names of the classes, by output
@@ -62,6 +71,8 @@ class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[InstancePlan, ...]
     warmup: tuple[WarmupSample, ...] = ()
     load_timeout_s: float = 0.0  # also for each restart of an instance; 0: no limit
+    on_ray: bool = False  # its processes run on a cluster
+    sharing: str = ""  # how its files can be on all nodes of a cluster, for people
 
     @property
     def identifier(self) -> str:
@@ -95,11 +106,11 @@ class VersionLoader(Protocol):
 
 
 class BackendLoader(VersionLoader, Protocol):
-    """Starts instances of one backend and makes a model of them."""
+    """Starts instances of backends and makes a model of them."""
 
     @property
-    def directory(self) -> str:
-        """The directory of the backend's own files."""
+    def backends(self) -> dict[str, str]:
+        """The backends that have been used, with their files."""
 
     def start(self) -> None:
         """Start background work."""

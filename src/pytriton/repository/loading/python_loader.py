@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a version of a Python backend model: starts its processes, makes the engine's model."""
+"""Loads a version whose model runs in workers: starts its processes, makes the engine's model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.engine.config import config_to_json, spec_from_config
-from pytriton.engine.config_rules import validate_config
 from pytriton.engine.model import Model
 from pytriton.engine.sequence.sequence_inputs import (
     SequenceInputs,
@@ -18,17 +17,32 @@ from pytriton.engine.sequence.sequence_inputs import (
     state_output_names,
 )
 from pytriton.engine.served_model import InstanceSupervisor
-from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.executor.config_completion import complete_config
 from pytriton.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
-from pytriton.executor.launcher import WorkerLauncher, WorkerSpec
 from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.python_instance import PythonInstance, complete_config
-from pytriton.executor.worker import ForkingProcessEndedError
+from pytriton.executor.python_instance import PythonInstance
+from pytriton.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
 from pytriton.repository.loading.python_version import PythonVersion
+from pytriton.repository.loading.ray_loading import (
+    check_completed,
+    limits_of,
+    no_cluster,
+    with_deadline,
+)
+from pytriton.repository.loading.version_code import (
+    check_code,
+    code_path,
+    may_complete_config,
+    model_directory,
+    preloaded_modules,
+)
 from pytriton.repository.loading.warmup_run import WarmupRun
-from pytriton.repository.reading.auto_complete import completed_config, may_complete
-from pytriton.repository.reading.config_files import check_python_model
+from pytriton.repository.reading.auto_complete import completed_config
+from pytriton.repository.reading.backend_choice import PYTHON, BackendCode, CodeKind
+from pytriton.repository.reading.config_files import check_model_files
+from pytriton.repository.reading.ray_settings import completion_placement
+from pytriton.transport.loop_spinner import allowed_cores_of_workers
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize
 
@@ -37,7 +51,9 @@ if TYPE_CHECKING:
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.model_spec import ModelSpec, Reshape, TensorSpec
+    from pytriton.engine.rate_limiter import InstanceLimits
     from pytriton.engine.turns import Turns
+    from pytriton.executor.remote.placement import Placement
     from pytriton.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.repository.services.model_services import ModelServices
 
@@ -46,7 +62,6 @@ _T = TypeVar("_T")
 _PARALLEL_SETTING = "TRITON_PARALLEL_INSTANCE_LOADING"
 _PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of a model; "no" starts one instance at a time
 _START_ATTEMPTS = 3
-_FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 class PythonLoader:
@@ -56,21 +71,26 @@ class PythonLoader:
 
     def __init__(
         self,
-        launcher: WorkerLauncher,
+        launcher: Launcher,
         make_services: Callable[[VersionPlan, str], ModelServices],
         loop: asyncio.AbstractEventLoop,
         cache: ResponseCache | None = None,
         *,
         completes_config: bool = True,
+        backend_settings: Callable[[str], dict[str, str]] = lambda _: {},
         exit_timeout_s: float = 30.0,
         turns: Turns | None = None,
         log: LogFeed | None = None,
+        cluster: Callable[[], Awaitable[Launcher]] = no_cluster,
     ) -> None:
         self._launcher = launcher
+        self._cluster = cluster  # returns the launcher of models that run on Ray
         self._make_services = make_services  # given the model and the name of the instance
         self._loop = loop
         self._cache = cache
         self._completes_config = completes_config
+        self._backend_settings = backend_settings  # those of the command line, by backend
+        self._backend_files = {PYTHON: self.directory}
         self._exit_timeout_s = exit_timeout_s
         self._turns = turns
         self.log = LogFeed() if log is None else log
@@ -79,20 +99,40 @@ class PythonLoader:
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
         """Load one version; if this raises an exception, none of its processes is left."""
-        check_python_model(plan.config, (plan.version_directory, plan.model_directory))
-        model_path = _model_path(plan)
+        code = plan.code
+        assert code is not None, f"{plan.name} has no code for a worker"
+        folders = (plan.version_directory, plan.model_directory, code.folder)
+        check_model_files(plan.config, dict.fromkeys(folders))
+        check_code(plan, code)
+        self._backend_files.setdefault(code.backend, str(code.path))
         environment = await self._environment(plan)
+        launcher = await self._cluster() if plan.on_ray else self._launcher
         config = plan.config
-        if self._completes_config and await asyncio.to_thread(_may_complete, model_path):
-            config = await self._complete(plan, model_path, environment)
-        validate_config(config, plan.gpu_ids)
+        if self._completes_config and await asyncio.to_thread(may_complete_config, code):
+            config = await self._complete(plan, code, environment, launcher)
+        scaling = check_completed(plan, config)
         spec = spec_from_config(
             config, plan.version, plan.labels, plan.initial_states, plan.namespace
         )
-        launch = _Launch(self, plan, spec, config_to_json(config), model_path, environment)
-        version = PythonVersion(launch.make_model, launch.start, self._loop, plan.load_timeout_s)
+        spec = with_deadline(plan, spec)
+        launch = _Launch(self, plan, spec, config_to_json(config), code, environment, launcher)
+        launch.limits = limits_of(plan, scaling)
+        version = PythonVersion(
+            launch.make_model,
+            launch.start,
+            self._loop,
+            plan.load_timeout_s,
+            recovery=launcher.recovery,
+            scaling=scaling,
+            make_plan=plan.instances[0].numbered if scaling is not None else None,
+        )
         await self._start_all(version, plan)
         return version
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The backends that have been used, with their files; `python` is always there."""
+        return dict(self._backend_files)
 
     def start(self) -> None:
         """Start to remove the files of killed servers, in the background."""
@@ -127,23 +167,40 @@ class PythonLoader:
             return None
         setting = plan.config.parameters[PARAMETER].string_value
         return await asyncio.to_thread(
-            self._environments.resolve, setting, str(plan.model_directory)
+            self._environments.resolve,
+            setting,
+            str(plan.model_directory),
+            unpacks=not plan.on_ray,
         )
 
     async def _complete(
-        self, plan: VersionPlan, model_path: str, environment: PythonEnvironment | None
+        self,
+        plan: VersionPlan,
+        code: BackendCode,
+        environment: PythonEnvironment | None,
+        launcher: Launcher,
     ) -> Any:
         """Let the model complete its configuration, in a separate process."""
         name = f"{plan.name}_auto_complete"
         arguments = {
             "model_config": config_to_json(plan.config).decode(),
+            "model_repository": str(plan.model_directory),
+            "model_version": str(plan.version),
             "model_name": plan.name,
         }
+        placement = plan.instances[0].placement if plan.on_ray else None
         text = await _retried(
             lambda: complete_config(
-                self._launcher,
-                self._worker_spec(name, {}, environment),
-                Initialize(model_path, str(plan.version), arguments, [], log=self.log.switches),
+                launcher,
+                self._worker_spec(
+                    plan,
+                    name,
+                    {},
+                    environment,
+                    preloaded_modules(code),
+                    None if placement is None else completion_placement(placement),
+                ),
+                self.initialize_frame(plan, code, arguments, []),
                 self._loop,
                 self._make_services(plan, name),
             )
@@ -151,7 +208,13 @@ class PythonLoader:
         return completed_config(plan.config, text) if text else plan.config
 
     def _worker_spec(
-        self, name: str, variables: dict[str, str], environment: PythonEnvironment | None
+        self,
+        plan: VersionPlan,
+        name: str,
+        variables: dict[str, str],
+        environment: PythonEnvironment | None,
+        preload: tuple[str, ...],
+        placement: Placement | None,
     ) -> WorkerSpec:
         if environment is not None:
             variables = {**environment.variables, **variables}
@@ -160,6 +223,29 @@ class PythonLoader:
             title=f"triton_python_backend_stub {name}",
             environment=variables,
             interpreter=environment.interpreter if environment is not None else None,
+            preload=preload,
+            placement=placement,
+            model=plan.name,
+            version=plan.version,
+            namespace=plan.namespace,
+        )
+
+    def initialize_frame(
+        self, plan: VersionPlan, code: BackendCode, arguments: dict[str, str], outputs: list[str]
+    ) -> Initialize:
+        """Returns the first message to a process of a version."""
+        is_own = code.kind is CodeKind.MODEL
+        return Initialize(
+            code_path(plan, code),
+            str(plan.version) if is_own else "",
+            arguments,
+            outputs,
+            log=self.log.switches,
+            is_library=code.kind is CodeKind.LIBRARY,
+            model_directory="" if is_own else str(model_directory(plan, code)),
+            backend_config=self._backend_settings(code.backend),
+            polling_cores=0 if plan.on_ray else allowed_cores_of_workers(),
+            sharing=plan.sharing if plan.on_ray else "",
         )
 
     async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
@@ -171,8 +257,15 @@ class PythonLoader:
         added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
         run = WarmupRun(self._loop, added)
         instance = await PythonInstance.launch(
-            self._launcher,
-            self._worker_spec(instance_plan.name, instance_plan.environment, launch.environment),
+            launch.launcher,
+            self._worker_spec(
+                launch.plan,
+                instance_plan.name,
+                instance_plan.environment,
+                launch.environment,
+                preloaded_modules(launch.code),
+                instance_plan.placement,
+            ),
             launch.initialize_frame(instance_plan),
             launch.labels,
             launch.memory,
@@ -196,7 +289,7 @@ class PythonLoader:
         """Make the engine's model of a version, without instances."""
         turns = None
         if self._turns is not None:
-            turns = self._turns.join(each.limits for each in launch.plan.instances)
+            turns = self._turns.join(launch.limits)
         return Model(
             launch.spec,
             self._loop,
@@ -217,11 +310,14 @@ class _Launch:
         plan: VersionPlan,
         spec: ModelSpec,
         config_json: bytes,
-        model_path: str,
+        code: BackendCode,
         environment: PythonEnvironment | None,
+        launcher: Launcher,
     ) -> None:
         self._loader = loader
-        self._model_path = model_path
+        self.launcher = launcher
+        self.limits: list[InstanceLimits] = []  # of all instances that it may have at a time
+        self.code = code
         self.plan = plan
         self.spec = spec
         self.config_json = config_json
@@ -238,6 +334,7 @@ class _Launch:
             input_reshapes=_reshapes(spec.inputs),
             output_reshapes=_reshapes(spec.outputs),
             ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
+            keeps_inputs=spec.is_idempotent,
         )
 
     def make_model(self, supervisor: InstanceSupervisor) -> Model:
@@ -260,15 +357,11 @@ class _Launch:
             "model_version": str(spec.version),
             "model_name": spec.name,
         }
-        return Initialize(
-            self._model_path,
-            str(spec.version),
-            arguments,
-            list(dict.fromkeys((*spec.outputs, *state_output_names(spec)))),
-            spec.decoupled,
-            spec.max_batch_size > 0,
-            log=self._loader.log.switches,
-        )
+        outputs = list(dict.fromkeys((*spec.outputs, *state_output_names(spec))))
+        frame = self._loader.initialize_frame(self.plan, self.code, arguments, outputs)
+        frame.is_decoupled = spec.decoupled
+        frame.is_batching = spec.max_batch_size > 0
+        return frame
 
 
 def _reshapes(tensors: Mapping[str, TensorSpec]) -> dict[str, Reshape]:
@@ -281,24 +374,6 @@ async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:
         with contextlib.suppress(ForkingProcessEndedError):
             return await start()
     return await start()
-
-
-def _model_path(plan: VersionPlan) -> str:
-    filename = plan.config.default_model_filename or "model.py"
-    if not filename.endswith(".py"):
-        raise InternalError(f"Model name must end with '.py'. Model name is \"{filename}\".")
-    for instance in plan.instances:
-        if _FORBIDDEN_IN_NAMES.intersection(instance.name):
-            raise InvalidArgumentError("Invalid stub name: contains invalid characters")
-    path = plan.version_directory / filename
-    if not path.is_file():
-        raise InternalError(f"Python model file not found in '{path}'")
-    return str(path)
-
-
-def _may_complete(model_path: str) -> bool:
-    with open(model_path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return may_complete(file.read())
 
 
 def _loads_in_parallel(config: Any) -> bool:

@@ -34,9 +34,8 @@ class RestartPolicy:
     without a crash the count starts from zero.
     """
 
-    def __init__(self, crash_limit: int = CRASH_LIMIT, period_s: float = CRASH_PERIOD_S) -> None:
+    def __init__(self, crash_limit: int = CRASH_LIMIT) -> None:
         self._crash_limit = crash_limit
-        self._period_s = period_s
         self._crashes_s: deque[float] = deque(maxlen=crash_limit)
         self._restarts_in_a_row = 0
         self._losses_in_a_row = 0
@@ -52,7 +51,7 @@ class RestartPolicy:
             now_s: The time of a monotonic clock.
         """
         elapsed_s = now_s - self._last_loss_s
-        if elapsed_s >= self._period_s:
+        if elapsed_s >= CRASH_PERIOD_S:
             self._losses_in_a_row = 0
         if not self._losses_in_a_row or elapsed_s >= SAME_EVENT_S:
             self._losses_in_a_row += 1
@@ -66,13 +65,13 @@ class RestartPolicy:
             now_s: The time of a monotonic clock.
             cause: Why it ended, as far as known, for the reason.
         """
-        if self._crashes_s and now_s - self._crashes_s[-1] >= self._period_s:
+        if self._crashes_s and now_s - self._crashes_s[-1] >= CRASH_PERIOD_S:
             self._crashes_s.clear()
             self._restarts_in_a_row = 0
         self._crashes_s.append(now_s)
         if len(self._crashes_s) == self._crash_limit:
             elapsed_s = now_s - self._crashes_s[0]
-            if elapsed_s < self._period_s:
+            if elapsed_s < CRASH_PERIOD_S:
                 return GiveUp(
                     f"its instances ended {self._crash_limit} times within {elapsed_s:.1f} s "
                     f"and are not started again; the last time: {cause}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,14 @@ from pytriton.engine.config_rules import ENSEMBLE, validate_model, validate_tens
 from pytriton.engine.ensemble.ensemble_rules import validate_ensemble
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.protos import model_config_pb2
+from pytriton.repository.reading.backend_choice import (
+    ENVIRONMENT,
+    BackendFolders,
+    choose_code,
+    fill_backend,
+)
+from pytriton.repository.reading.executor_choice import Executor, runs_on_ray
+from pytriton.repository.reading.gpu_support import may_use_gpus
 from pytriton.repository.reading.layout import (
     ChooseVersions,
     ModelPlace,
@@ -21,24 +30,14 @@ from pytriton.repository.reading.layout import (
     contained_file,
     is_inside,
     select_versions,
-    version_directories,
+    subdirectories,
 )
+from pytriton.repository.reading.ray_settings import choose_kinds
 
-PYTHON = "python"
 CONFIG_FILE = "config.pbtxt"
 CONFIG_DIRECTORY = "configs"
 INITIAL_STATE_DIRECTORY = "initial_state"
 
-# Backend and platform by the file that a version has, for configurations that name neither.
-_INFERRED = {
-    "model.py": (PYTHON, ""),
-    "model.onnx": ("onnxruntime", "onnxruntime_onnx"),
-    "model.pt": ("pytorch", "pytorch_libtorch"),
-    "model.plan": ("tensorrt", "tensorrt_plan"),
-    "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
-    "model.graphdef": ("tensorflow", "tensorflow_graphdef"),
-}
-_PLATFORMS = dict(reversed(_INFERRED.values()))  # by backend, if it needs a platform
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 # A compiled library that decides what is batched: a parameter with its path, or a file.
 _BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
@@ -53,6 +52,8 @@ def read_config(
     config_name: str | None = None,
     may_complete: bool = True,
     gpu_ids: Sequence[int] = (),
+    backend_folders: BackendFolders | None = None,
+    executor: Executor = "local",
 ) -> Any:
     """Read a model's configuration and fill in every default that is known before it runs.
 
@@ -63,6 +64,8 @@ def read_config(
         config_name: The configuration in `configs` to use, if the model has it.
         may_complete: Whether the model may fill in what is missing, tensors for example.
         gpu_ids: The devices that instances may be placed on.
+        backend_folders: Where backends are, if not in the default folders.
+        executor: Where the model runs if it does not say it.
 
     Returns:
         The normalised ModelConfig message.
@@ -80,8 +83,12 @@ def read_config(
             "directory name must equal model name"
         )
     config.name = name
-    _infer_backend(config, place.directory)
-    normal = normalise_config(config, gpu_ids)
+    fill_backend(config, _first_entries(place.directory))
+    if runs_on_ray(config, executor):
+        choose_kinds(config)
+        gpu_ids = ()  # those of this machine do not matter
+    prefers_gpus = bool(gpu_ids) and _prefers_gpus(config, place, backend_folders)
+    normal = normalise_config(config, gpu_ids, prefers_gpus=prefers_gpus)
     validate_model(normal)
     if normal.platform == ENSEMBLE:
         validate_ensemble(normal)
@@ -180,43 +187,50 @@ def _unreadable(path: Path, error: OSError) -> InternalError:
     return InternalError(f"failed to open text file for read {path}: {error.strerror}")
 
 
-def _infer_backend(config: Any, directory: Path) -> None:
-    """Find the backend by the model's file, or by the suffix of its name."""
-    if config.backend or config.platform:
-        config.platform = config.platform or _PLATFORMS.get(config.backend, "")
-        return
-    inferred = _INFERRED.get(config.default_model_filename)
-    if inferred is None:
-        versions = version_directories(directory).values()
-        names = (name for path in versions for name in _INFERRED if (path / name).exists())
-        inferred = _INFERRED.get(next(names, ""))
-    if inferred is None and "." in config.name.strip("."):
-        inferred = (config.name.rpartition(".")[2], "")
-    if inferred is None:
-        raise InvalidArgumentError(
-            f"Invalid model name: Could not determine backend for model '{config.name}' with no "
-            "backend in model configuration. Expected model name of the form "
-            "'model.<backend_name>'."
-        )
-    config.backend, config.platform = inferred
+def _prefers_gpus(config: Any, place: ModelPlace, folders: BackendFolders | None) -> bool:
+    """Returns whether instances without a kind are on GPUs; so they are unless that cannot work."""
+    if config.platform == ENSEMBLE or ENVIRONMENT in config.parameters:
+        return True  # what another environment has is not known here
+    try:
+        # Versions may have libraries of their own, which then use GPUs anyway.
+        directory = place.directory
+        return may_use_gpus(choose_code(config, directory, directory, folders or BackendFolders()))
+    except InvalidArgumentError:
+        return True  # loading the model reports it
 
 
-def check_python_model(config: Any, directories: Iterable[Path]) -> None:
-    """Refuse a model that the Python backend cannot run.
+def _first_entries(directory: Path) -> dict[str, bool]:
+    """Returns what the first subdirectory contains: whether it is a directory, by name."""
+    names = subdirectories(directory)
+    if not names:
+        return {}
+    try:
+        with os.scandir(directory / names[0]) as entries:
+            return {entry.name: entry.is_dir() for entry in entries}
+    except OSError as error:
+        path = directory / names[0]
+        raise InternalError(f"failed to open directory {path}: {error.strerror}") from error
+
+
+def check_model_files(config: Any, directories: Iterable[Path]) -> None:
+    """Refuse a model whose settings or files no worker can run.
 
     Args:
         config: The configuration.
-        directories: The directories of the model and of the version.
+        directories: The directories of the version, of the model and of its backend.
 
     Raises:
         UnsupportedError: It has a setting or a file that is not supported.
-        InvalidArgumentError: Its code is outside of the version's directory.
+        InvalidArgumentError: One of its files is outside of the version's directory.
     """
-    if not is_inside(config.default_model_filename):
-        raise InvalidArgumentError(
-            f"expected 'default_model_filename' of model '{config.name}' to stay within its "
-            f"version directory, got '{config.default_model_filename}'"
-        )
+    named = {"default_model_filename": config.default_model_filename}
+    named |= {f"cc_model_filenames[{key}]": name for key, name in config.cc_model_filenames.items()}
+    for field, name in named.items():
+        if name and not is_inside(name):
+            raise InvalidArgumentError(
+                f"expected '{field}' of model '{config.name}' to stay within its version "
+                f"directory, got '{name}'"
+            )
     if _FORCE_CPU in config.parameters:
         value = config.parameters[_FORCE_CPU].string_value
         if value not in ("yes", "no"):

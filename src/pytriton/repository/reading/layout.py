@@ -85,6 +85,14 @@ class ModelPlace(msgspec.Struct, frozen=True):
     def abandon(self) -> None:
         """Give up a fetched place, which was not loaded."""
 
+    @property
+    def sharing(self) -> str:
+        """How the files can be on all nodes of a cluster, for people who see that they are not."""
+        return (
+            "the files of a model that runs on Ray have to be in a folder that all nodes share, "
+            "under the same path"
+        )
+
     def explain(self, text: str) -> str:
         """Returns a text about the files of a fetched place in which users find their own."""
         return text
@@ -120,14 +128,19 @@ def find_models(
     for repository, namespace in zip(repositories, namespaces or itertools.repeat("")):  # noqa: B905  the second may be endless
         if not repository.is_dir():
             raise InternalError(f"failed to stat file {repository}")
-        for name in _directory_names(repository):
+        for name in subdirectories(repository):
             if not name.startswith("."):
                 place = ModelPlace(repository, repository / name)
                 models.setdefault(identifier_of(namespace, name), []).append(place)
     return dict(sorted(models.items()))
 
 
-def _directory_names(directory: Path) -> list[str]:
+def subdirectories(directory: Path) -> list[str]:
+    """Returns the names of the directories in a directory, in the order of strings.
+
+    Raises:
+        InternalError: The directory cannot be read.
+    """
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
@@ -160,7 +173,7 @@ def version_directories(directory: Path) -> dict[int, Path]:
     Raises:
         InternalError: The model's directory cannot be read.
     """
-    found = ((parse_version(name), name) for name in _directory_names(directory))
+    found = ((parse_version(name), name) for name in subdirectories(directory))
     return {
         version: directory / name
         for version, name in sorted((v, name) for v, name in found if v is not None)
@@ -169,7 +182,7 @@ def version_directories(directory: Path) -> dict[int, Path]:
 
 def mistaken_versions(directory: Path) -> list[str]:
     """Returns the directories that may be meant as versions: numbers with leading zeros."""
-    names = _directory_names(directory)
+    names = subdirectories(directory)
     return [name for name in names if name.isdecimal() and parse_version(name) is None]
 
 
@@ -181,8 +194,9 @@ def check_links(place: ModelPlace, repositories: Sequence[Path]) -> None:
     """
     roots = [repository.resolve() for repository in (place.repository, *repositories)]
     paths = [place.directory, place.directory / "config.pbtxt", place.directory / "configs"]
+    paths += place.directory.glob("*.so")
     for directory in version_directories(place.directory).values():
-        paths += [directory, *directory.glob("*.py")]
+        paths += [directory, *directory.glob("*.py"), *directory.glob("*.so")]
     for path in paths:
         target = path.resolve()
         if not any(target.is_relative_to(root) for root in roots):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from pytriton.errors import ServerError
 from pytriton.repository.loading.load_timeout import load_timeout_s
 from pytriton.repository.loading.plans import VersionPlan
 from pytriton.repository.reading.agents import run_agents
+from pytriton.repository.reading.backend_choice import choose_code, with_code
 from pytriton.repository.reading.config_files import read_config, read_initial_states, read_labels
+from pytriton.repository.reading.executor_choice import runs_on_ray
 from pytriton.repository.reading.instances import plan_instances
 from pytriton.repository.reading.layout import (
     ModelPlace,
@@ -28,10 +31,16 @@ from pytriton.repository.reading.layout import (
     version_directories,
 )
 from pytriton.repository.reading.overrides import Override, remove_files, write_files
+from pytriton.repository.reading.ray_settings import ineffective_parameters, plan_ray_instances
 from pytriton.repository.reading.warmup import build_warmup
 from pytriton.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)
+
+_SENT_FILES = (
+    "files that a client sends are on the machine of the server only; to run the model on Ray, put "
+    "them into a repository in a folder that all nodes share"
+)
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +53,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[int, Path]  # those that the version policy selects
     namespace: str = ""  # its repository, if models of several may have the same name
     is_temporary: bool = False  # the directory is removed after its versions are unloaded
+    on_ray: bool = False  # its instances run on a cluster
 
     @property
     def identifier(self) -> str:
@@ -110,7 +120,12 @@ def read_source(
         config_name=settings.config_name,
         may_complete=settings.may_complete,
         gpu_ids=settings.gpu_ids,
+        backend_folders=settings.backend_folders,
+        executor=settings.executor,
     )
+    on_ray = runs_on_ray(config, settings.executor)
+    for remark in ineffective_parameters(config) if on_ray else ():
+        logger.warning("%s", remark)
     run_agents(config, place, settings.agent_directory)
     available = version_directories(place.directory)
     for directory in mistaken_versions(place.directory):
@@ -133,6 +148,7 @@ def read_source(
         versions={version: available[version] for version in selected},
         namespace=namespace,
         is_temporary=is_temporary,
+        on_ray=on_ray,
     )
 
 
@@ -154,10 +170,29 @@ def read_fetched_source(
         raise
 
 
-def read_uploaded_source(
+async def read_uploaded_source(
     name: str, override: Override, settings: RepositorySettings, namespace: str = ""
 ) -> ModelSource:
-    """Like `read_source`, but for files that a client sent."""
+    """Like `read_source`, but for files that a client sent. If cancelled, it leaves no files."""
+    reading = asyncio.ensure_future(
+        asyncio.to_thread(_read_uploaded_source, name, override, settings, namespace)
+    )
+    try:
+        return await asyncio.shield(reading)
+    except asyncio.CancelledError:
+        reading.add_done_callback(_give_up)
+        await asyncio.wait({reading})  # the thread goes on, whatever happens
+        raise
+
+
+def _give_up(reading: asyncio.Future[ModelSource]) -> None:
+    if not reading.cancelled() and reading.exception() is None:
+        reading.result().give_up()
+
+
+def _read_uploaded_source(
+    name: str, override: Override, settings: RepositorySettings, namespace: str
+) -> ModelSource:
     place = write_files(override)
     try:
         return read_source(
@@ -180,19 +215,32 @@ def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -
     Raises:
         ServerError: A setting is wrong, or names a file that does not exist.
     """
-    config = source.config
-    validate_instance_groups(config, settings.gpu_ids)
+    config, code = source.config, None
+    home, directory = source.place.directory, source.versions[version]
+    if source.on_ray:  # processes there have another working directory
+        home, directory = home.absolute(), directory.absolute()
+    if not source.is_ensemble:
+        code = choose_code(config, home, directory, settings.backend_folders)
+        config = with_code(config, code)
+    if source.on_ray:
+        instances = plan_ray_instances(config, settings.ray_start_timeout_s)
+    else:
+        validate_instance_groups(config, settings.gpu_ids)
+        instances = plan_instances(config, settings.visible_devices)
     return VersionPlan(
         name=source.name,
         namespace=source.namespace,
         version=version,
-        model_directory=source.place.directory,
-        version_directory=source.versions[version],
+        model_directory=home,
+        version_directory=directory,
+        code=code,
         config=config,
         gpu_ids=settings.gpu_ids,
         labels=read_labels(source.place, config),
         initial_states=read_initial_states(source.place, config),
-        instances=plan_instances(config, settings.visible_devices),
+        instances=instances,
         warmup=build_warmup(source.place, config),
         load_timeout_s=load_timeout_s(config, settings.load_timeout_s),
+        on_ray=source.on_ray,
+        sharing=source.place.sharing if not source.is_temporary else _SENT_FILES,
     )

@@ -13,7 +13,7 @@ from pytriton.repository.place_finder import LocalFinder, PlaceFinder
 from pytriton.repository.reading.layout import ModelPlace, find_models
 from pytriton.repository.remote.copies import LocalCopies
 from pytriton.repository.remote.credentials import choose_access, read_credentials
-from pytriton.repository.remote.location import AZURE, GCS, S3, is_remote, read_location
+from pytriton.repository.remote.location import MOUNT_DIRECTORIES, is_remote, read_location
 from pytriton.repository.remote.place import remote_place
 from pytriton.repository.remote.repository import RemoteRepository
 from pytriton.repository.remote.store import OpenFileSystem, RemoteStore, open_file_system
@@ -21,12 +21,6 @@ from pytriton.repository.remote.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
-# The folders for local copies, by scheme.
-MOUNT_DIRECTORIES = {
-    S3: "TRITON_AWS_MOUNT_DIRECTORY",
-    GCS: "TRITON_GCS_MOUNT_DIRECTORY",
-    AZURE: "TRITON_AZURE_MOUNT_DIRECTORY",
-}
 _FILES_AT_ONCE = 8
 _MODELS_AT_ONCE = 4
 

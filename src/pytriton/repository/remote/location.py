@@ -10,6 +10,12 @@ import msgspec
 from pytriton.errors import InvalidArgumentError
 
 S3, GCS, AZURE = "s3", "gs", "as"
+# The variables with the folders for local copies, by scheme.
+MOUNT_DIRECTORIES = {
+    S3: "TRITON_AWS_MOUNT_DIRECTORY",
+    GCS: "TRITON_GCS_MOUNT_DIRECTORY",
+    AZURE: "TRITON_AZURE_MOUNT_DIRECTORY",
+}
 
 # A `pathlib.Path` of an address has lost a slash wherever there were two.
 _ADDRESS = re.compile(r"(?P<scheme>s3|gs|as):/{1,2}(?P<rest>.*)", re.DOTALL)

@@ -18,6 +18,7 @@ from pytriton.repository.reading.layout import (
 )
 from pytriton.repository.remote.copies import LocalCopy
 from pytriton.repository.remote.listing import snapshot_of
+from pytriton.repository.remote.location import MOUNT_DIRECTORIES
 from pytriton.repository.remote.repository import Files, RemoteRepository
 
 
@@ -34,6 +35,15 @@ class CopiedPlace(ModelPlace, frozen=True):
     def abandon(self) -> None:
         """See `ModelPlace`."""
         self.copy.abandon()
+
+    @property
+    def sharing(self) -> str:
+        """See `ModelPlace`."""
+        variable = MOUNT_DIRECTORIES[self.address.partition(":")[0]]
+        return (
+            "the server has copied the model to its own machine; to run it on Ray, set the "
+            f"variable {variable} to a folder that all nodes share"
+        )
 
     def explain(self, text: str) -> str:
         """See `ModelPlace`."""

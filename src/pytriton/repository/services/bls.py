@@ -89,7 +89,9 @@ class ModelCaller:
         A model of the caller's own namespace is preferred, as in ensembles; Triton refuses a name
         that is in several namespaces.
         """
-        running = ModelCall(self, call.model_name, sink, _wait(caller, call))
+        running = ModelCall(
+            self, call.model_name, sink, _wait(caller, call), keeps_errors=call.keeps_errors
+        )
         try:
             name = self.engine.nearest(call.model_name, namespace) if namespace else call.model_name
             model = self._find(call, name)
@@ -108,6 +110,8 @@ class ModelCaller:
         try:
             model = self.engine.lookup(name, _version(call))
         except ServerError as error:
+            if call.keeps_errors:
+                raise
             # Triton's releases use either the first or the second half; clients get both.
             raise InternalError(f"{_not_ready(call.model_name)} {error.message}") from error
         if model.spec.decoupled and not call.is_decoupled:
@@ -139,6 +143,7 @@ class ModelCaller:
             id=call.id,
             outputs=tuple(call.outputs) or None,
             parameters=call.parameters,
+            priority=call.priority,
             timeout_us=call.timeout_us,
             correlation_id=call.correlation_id,
             flags=call.flags,
@@ -164,10 +169,17 @@ class ModelCall:
     """One call: connects the engine and the worker that waits for the responses."""
 
     def __init__(
-        self, owner: ModelCaller, model_name: str, sink: ResponseSink, wait: Wait | None
+        self,
+        owner: ModelCaller,
+        model_name: str,
+        sink: ResponseSink,
+        wait: Wait | None,
+        *,
+        keeps_errors: bool = False,
     ) -> None:
         self._owner = owner
         self._model_name = model_name
+        self._keeps_errors = keeps_errors
         self._sink = sink
         self._wait = wait  # until the first response has come
         self._check: asyncio.Task[None] | None = None  # the readiness check, while it runs
@@ -256,11 +268,12 @@ class ModelCall:
             self._sink.on_error(error, final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on, with the Python backend's message."""
+        """Pass a refusal on, with the Python backend's message unless it is wanted as it is."""
         self._stop_waiting()
         if not self._is_over:
             self._is_over = True
-            self._sink.on_refused(refusal(self._model_name, error.message))
+            known = error if self._keeps_errors else refusal(self._model_name, error.message)
+            self._sink.on_refused(known)
 
     # Called for the worker
 

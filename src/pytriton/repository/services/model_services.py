@@ -15,7 +15,7 @@ from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model_spec import identifier_of
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.repository.loading.load_dependencies import LoadDependencies
-from pytriton.repository.services.bls import MAX_DEPTH, ModelCaller
+from pytriton.repository.services.bls import ModelCaller
 from pytriton.repository.services.custom_metrics import WorkerMetrics
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class SharedServices:
         metrics: CustomMetrics,
         loop: asyncio.AbstractEventLoop,
         *,
-        max_depth: int = MAX_DEPTH,
         load_dependencies: LoadDependencies | None = None,
         begin_trace: BeginTrace | None = None,
         turns: Turns | None = None,
@@ -61,9 +60,7 @@ class SharedServices:
         self.engine = engine
         self.control = control
         self.metrics = metrics
-        self.caller = ModelCaller(
-            engine, loop, max_depth=max_depth, begin_trace=begin_trace, turns=turns
-        )
+        self.caller = ModelCaller(engine, loop, begin_trace=begin_trace, turns=turns)
         self.load_dependencies = (
             LoadDependencies() if load_dependencies is None else load_dependencies
         )
@@ -102,6 +99,7 @@ class ModelServices:
             "delete_family": metrics.delete_family,
             "new_metric": metrics.new_metric,
             "delete_metric": metrics.delete_metric,
+            "describe_model": self._describe_model,
         }
         self._coroutines: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "load_model": self._load_model,
@@ -128,15 +126,7 @@ class ModelServices:
 
     def log(self, line: LogLine) -> None:
         """Write a line to the server's log, with file and line of the model's code."""
-        level = _LEVELS.get(line.level, logging.INFO)
-        if logger.isEnabledFor(level):
-            message, traceback = _split_traceback(line.message)
-            record = logging.LogRecord(
-                self._instance_name, level, line.file, line.line, message, None, None
-            )
-            record.exc_text = traceback  # formatters write it below the line
-            record.triton_request_ids = line.request_ids
-            logger.handle(record)
+        log_line(self._instance_name, line)
 
     def close(self) -> None:
         """Release everything of a worker that has ended."""
@@ -189,9 +179,31 @@ class ModelServices:
             else contextlib.nullcontext()
         ):
             await self._shared.control.load(name, config or None, files)
+        await self._wait_until_known()
 
     async def _unload_model(self, name: str, unload_dependents: bool) -> None:
         await self._shared.control.unload(name, unload_dependents=unload_dependents)
+        await self._wait_until_known()
+
+    async def _wait_until_known(self) -> None:
+        """Wait for all front ends: the model may tell its client, who asks any of them next."""
+        settled = self._shared.engine.settled
+        if settled is not None:
+            await settled()
+
+    def _describe_model(self, name: str, version: str) -> dict[str, Any]:
+        """Returns facts about a model, or the error that there is none, with its code."""
+        engine = self._shared.engine
+        try:
+            model = engine.lookup(engine.nearest(name, self._namespace), version)
+        except ServerError as error:
+            return {"error": error.message, "code": int(error.code)}
+        return {
+            "version": model.spec.version,
+            "is_decoupled": model.spec.decoupled,
+            "max_batch_size": model.spec.max_batch_size,
+            "config": model.config_json.decode(),
+        }
 
     async def _is_model_ready(self, name: str, version: str) -> bool:
         engine = self._shared.engine
@@ -200,6 +212,17 @@ class ModelServices:
             return False
         model = engine.lookup(name, version)
         return not model.has_ready_check or await model.check_ready()
+
+
+def log_line(instance_name: str, line: LogLine) -> None:
+    """Write a line of an instance's process to the server's log."""
+    level = _LEVELS.get(line.level, logging.INFO)
+    if logger.isEnabledFor(level):
+        message, traceback = _split_traceback(line.message)
+        record = logging.LogRecord(instance_name, level, line.file, line.line, message, None, None)
+        record.exc_text = traceback  # formatters write it below the line
+        record.triton_request_ids = line.request_ids
+        logger.handle(record)
 
 
 def _split_traceback(text: str) -> tuple[str, str | None]:

@@ -86,12 +86,16 @@ class Authorization:
             requirement = (header.lower().encode(), group.value.encode(), refusal)
             self._requirements.update(dict.fromkeys(group.apis, requirement))
 
-    def refusal(self, api: str, header: HeaderLookup) -> str | None:
+    def refusal(
+        self, api: str, header: HeaderLookup, *, accepts_bearer: bool = False
+    ) -> str | None:
         """Decide on one request.
 
         Args:
             api: the category of the request, a name in `VALID_TRITON_ENDPOINTS`.
             header: looks up the request's headers.
+            accepts_bearer: whether the value may also be a bearer token, as some clients can send
+                no other header.
 
         Returns:
             The error message; None if the request is allowed.
@@ -104,6 +108,10 @@ class Authorization:
         # Compared in constant time, so that the value cannot be guessed letter by letter.
         if value is not None and hmac.compare_digest(value, expected):
             return None
+        if accepts_bearer:
+            scheme, _, token = (header(b"authorization") or b"").partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), expected):
+                return None
         return refusal
 
     def __repr__(self) -> str:

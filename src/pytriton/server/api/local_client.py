@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from pytriton.server.api.documents import statistics_of
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pytriton.server.tracing.settings import TraceSettings
 
     ChangeLogSettings = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+_T = TypeVar("_T")
 
 
 class LocalClient:
@@ -52,7 +54,7 @@ class LocalClient:
         self.problem = readiness.server_problem
         self.is_model_ready = readiness.model
         self.change_trace_settings = self._traces.change
-        self.change_log_settings = change_log_settings or _refuse_log_settings
+        self._change_log_settings = change_log_settings or _refuse_log_settings
 
     @property
     def is_exiting(self) -> bool:
@@ -78,37 +80,45 @@ class LocalClient:
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """See `EngineClient`."""
         await self._control.load(name, config, files)
-        await self._settle()
+        await self._engine.wait_until_known()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See `EngineClient`."""
         await self._control.unload(name, unload_dependents=unload_dependents)
-        await self._settle()
+        await self._engine.wait_until_known()
 
     async def register_model(self, name: str, url: str) -> None:
         """See `EngineClient`."""
         if self.registrations is None:
             raise InvalidArgumentError("this server has no model repositories")
         await self.registrations.register(name, url)
-        await self._settle()
+        await self._engine.wait_until_known()
 
     async def unregister_model(self, name: str) -> None:
         """See `EngineClient`."""
         if self.registrations is None:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")
         await self.registrations.unregister(name)
-        await self._settle()
+        await self._engine.wait_until_known()
+
+    def change_log_settings(self, changes: Mapping[str, Any]) -> Answer[dict[str, Any]]:
+        """See `EngineClient`. All front ends use the changes when this is done."""
+        settings = self._change_log_settings(changes)
+        settled = self._engine.settled
+        if not changes or settled is None:
+            return settings
+        # Front ends were told already. They report only registries, so they get one more.
+        self._engine.on_changed()
+        return _when(settled(), settings)
 
     def registered_models(self) -> dict[str, str]:
         """See `EngineClient`."""
         return {} if self.registrations is None else self.registrations.listed()
 
-    async def _settle(self) -> None:
-        """Wait until every front end knows the change: the client may use another one next."""
-        if self._engine.followed is not None:
-            await self._engine.followed()
-        if self._engine.settled is not None:
-            await self._engine.settled()
+
+async def _when(settled: Awaitable[None], answer: _T) -> _T:
+    await settled
+    return answer
 
 
 def _refuse_log_settings(_: Mapping[str, Any]) -> dict[str, Any]:

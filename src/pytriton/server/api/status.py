@@ -17,7 +17,6 @@ HTTP_STATUS: dict[ErrorCode, int] = {
 }
 HTTP_RESTRICTED = 403  # a restricted API without its header
 
-GRPC_OK = 0
 GRPC_STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN: 2,
     ErrorCode.INTERNAL: 13,

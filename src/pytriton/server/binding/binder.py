@@ -8,31 +8,26 @@ import contextlib
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pytriton.engine.config import (
-    config_from_dict,
-    config_to_json,
-    normalise_config,
-    spec_from_config,
-)
-from pytriton.engine.config_rules import validate_config
+from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model import Model
-from pytriton.engine.rate_limiter import InstanceLimits
-from pytriton.engine.sequence.sequence_inputs import added_input_names, state_output_names
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.executor.channel_instance import ChannelInstance
-from pytriton.executor.model_labels import ModelLabels
+from pytriton.server.binding.bound_spec import BoundSpec
 from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
     from pytriton.engine.turns import Turns
+    from pytriton.executor.model_labels import ModelLabels
+
+    LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +35,29 @@ logger = logging.getLogger(__name__)
 UNBIND_TIMEOUT_S = 30.0
 
 
+class SupervisedModel(Protocol):
+    """A model whose instances run elsewhere, and are replaced when they end."""
+
+    @property
+    def model(self) -> Model:
+        """The engine's model."""
+
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        """Wait at most `timeout_s` until its requests are finished, then end its instances."""
+
+
 class BinderSession:
-    """The session of one binding process, whose models are served until it ends."""
+    """The session of one binding process, whose models are served until it ends.
+
+    Args:
+        link: The connection to the process.
+        engine: The engine that serves its models.
+        loop: The event loop.
+        cache: The cache for their responses.
+        on_end: Called when the process has ended, with whether it sent `Stop` before.
+        turns: The rate limiter.
+        load_function: Loads a function whose instances run elsewhere; None: it cannot.
+    """
 
     def __init__(
         self,
@@ -51,14 +67,18 @@ class BinderSession:
         cache: ResponseCache | None,
         on_end: Callable[[bool], None],
         turns: Turns | None = None,
+        load_function: LoadFunction | None = None,
     ) -> None:
         self._link = link
         self._engine = engine
         self._loop = loop
         self._cache = cache
         self._turns = turns
-        self._on_end = on_end  # its argument: whether the process sent `Stop` before it ended
+        self._on_end = on_end
+        self._load_function = load_function
         self._models: dict[tuple[str, int], Model] = {}
+        self._supervised: dict[Model, SupervisedModel] = {}  # those with instances elsewhere
+        self._loading = BackgroundTasks(loop)
         self._unloading: dict[asyncio.Task[None], Model] = {}
 
     def start(self, ports: Started) -> None:
@@ -73,6 +93,7 @@ class BinderSession:
             return  # already closed
         self._stop_reading()
         self._loop.remove_writer(self._link.fileno())
+        self._loading.cancel()
         for model in self._models.values():
             model.stop()
             self._engine.remove(model)
@@ -81,6 +102,8 @@ class BinderSession:
             model.stop()
         if self._unloading:
             await asyncio.wait(self._unloading)
+        await self._loading.wait()
+        await asyncio.gather(*map(self._end_instances, list(self._supervised)))
         self._link.close()
 
     def _stop_reading(self) -> None:
@@ -89,7 +112,9 @@ class BinderSession:
     def _on_readable(self) -> None:
         try:
             while (message := self._link.receive()) is not None:
-                if isinstance(message, Bind):
+                if isinstance(message, Bind) and message.ray is not None:
+                    self._loading.start(self._load(message))
+                elif isinstance(message, Bind):
                     self._answer(message.call, self._bind, message)
                 elif isinstance(message, Unbind):
                     self._unbind(message)
@@ -114,17 +139,34 @@ class BinderSession:
             logger.exception("call of a binding process failed")
             self._send(Done(call, f"{type(error).__name__}: {error}", InternalError.code))
         else:
-            self._loop.create_task(self._send_when_settled(call))
+            self._loop.create_task(self._send_when_known(call))
 
-    async def _send_when_settled(self, call: int) -> None:
-        """Answer once every front end serves the model: the next request may reach any.
+    async def _load(self, message: Bind) -> None:
+        """Serve a model whose instances run elsewhere, when they are ready."""
+        started_ns = time.monotonic_ns()
+        try:
+            if self._load_function is None:
+                raise UnavailableError("this server runs functions only in the binding process")  # noqa: TRY301
+            supervised = await self._load_function(message)
+        except ServerError as error:
+            self._send(Done(message.call, error.message, error.code))
+        except Exception as error:  # the process waits for an answer
+            logger.exception("call of a binding process failed")
+            self._send(Done(message.call, f"{type(error).__name__}: {error}", InternalError.code))
+        else:
+            self._supervised[supervised.model] = supervised
+            self._put_in_service(supervised.model)
+            supervised.model.statistics.load_ns = time.monotonic_ns() - started_ns
+            await self._send_when_known(message.call)
 
-        By then, the ensembles that have waited for it are served, too.
-        """
-        if self._engine.followed is not None:
-            await self._engine.followed()
-        if self._engine.settled is not None:
-            await self._engine.settled()
+    async def _end_instances(self, model: Model) -> None:
+        supervised = self._supervised.pop(model, None)
+        if supervised is not None:
+            await supervised.drain_and_stop(0.0)
+
+    async def _send_when_known(self, call: int) -> None:
+        """Answer once every front end knows the change: the next request may reach any."""
+        await self._engine.wait_until_known()
         self._send(Done(call))
 
     def _send(self, message: Done | Started) -> None:
@@ -146,12 +188,13 @@ class BinderSession:
         sockets = self._take_sockets(len(message.concurrency))
         memory = MemoryTrimmer(self._loop)
         try:
-            model = self._make_model(message, memory)
+            bound = BoundSpec.read(message)
+            model = self._make_model(bound, memory, len(sockets))
         except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        self._add_instances(model, memory, sockets, message.concurrency)
+        self._add_instances(model, bound.labels(), memory, sockets, message.concurrency)
         self._put_in_service(model)
         model.statistics.load_ns = time.monotonic_ns() - started_ns
 
@@ -166,19 +209,16 @@ class BinderSession:
             )
         return sockets
 
-    def _make_model(self, message: Bind, memory: MemoryTrimmer) -> Model:
-        config = normalise_config(config_from_dict(message.config))
-        validate_config(config)
-        spec = spec_from_config(config, message.version, initial_states=message.initial_states)
+    def _make_model(self, bound: BoundSpec, memory: MemoryTrimmer, instance_count: int) -> Model:
+        config_json = bound.config_json
         turns = None
         if self._turns is not None:  # last: the model gives back what it takes
-            limits = InstanceLimits.read(config.instance_group[0].rate_limiter)
-            turns = self._turns.join([limits] * len(message.concurrency))
+            turns = self._turns.join([bound.limits] * instance_count)
         return Model(
-            spec,
+            bound.spec,
             self._loop,
             self._cache,
-            config_json=config_to_json(config),
+            config_json=config_json,
             is_bound=True,
             body_memory=memory.body_memory,
             turns=turns,
@@ -187,22 +227,14 @@ class BinderSession:
     def _add_instances(
         self,
         model: Model,
+        labels: ModelLabels,
         memory: MemoryTrimmer,
         sockets: list[socket.socket],
         concurrency: list[int],
     ) -> None:
-        spec = model.spec
-        labels = ModelLabels(
-            spec.name,
-            str(spec.version),
-            [*spec.inputs, *added_input_names(spec)],
-            batching=spec.max_batch_size > 0,
-            state_outputs=state_output_names(spec),
-            in_sequences=spec.sequence is not None,
-        )
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = MemoryChannel(sock, memory.arena)
-            name = f"{spec.name}_0_{index}"
+            name = f"{model.spec.name}_0_{index}"
             model.add_instance(
                 ChannelInstance(name, labels, channel, memory, self._loop, model, count)
             )
@@ -215,7 +247,7 @@ class BinderSession:
         self._engine.add(model)
         self._engine.set_ready(model)
         if previous is not None:
-            self._spawn(previous, self._engine.unload(previous))
+            self._spawn(previous, self._unload(previous))
 
     def _unbind(self, message: Unbind) -> None:
         model = self._models.pop((message.name, message.version), None)
@@ -223,11 +255,16 @@ class BinderSession:
             error = f"model '{message.name}' version {message.version} is not bound here"
             self._send(Done(message.call, error, NotFoundError.code))
         else:
-            self._spawn(model, self._unload(model, message.call))
+            self._spawn(model, self._unbind_model(model, message.call))
 
-    async def _unload(self, model: Model, call: int) -> None:
-        await self._engine.unload(model, UNBIND_TIMEOUT_S)
-        self._send(Done(call))
+    async def _unbind_model(self, model: Model, call: int) -> None:
+        await self._unload(model, UNBIND_TIMEOUT_S)
+        # Not awaited here: the end of the session waits for this, but not for front ends.
+        self._loop.create_task(self._send_when_known(call))
+
+    async def _unload(self, model: Model, timeout_s: float | None = None) -> None:
+        await self._engine.unload(model, timeout_s)
+        await self._end_instances(model)
 
     def _spawn(self, model: Model, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
     from pytriton.engine.turns import Turns
+    from pytriton.server.binding.binder import LoadFunction
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +49,14 @@ class BinderPort:
         authorizations: Mapping[Protocol, Authorization],
         loop: asyncio.AbstractEventLoop,
         turns: Turns | None = None,
+        load_function: LoadFunction | None = None,
     ) -> None:
         self._engine = engine
         self._cache = cache
         self._authorizations = authorizations
         self._loop = loop
         self._turns = turns
+        self._load_function = load_function
         self._ports = Started(0, 0, 0)
         self._listeners: list[_Listener] = []
         self._unjoined: dict[ControlLink, asyncio.TimerHandle] = {}  # with their timeouts
@@ -150,7 +153,13 @@ class BinderPort:
     def _begin(self, link: ControlLink) -> None:
         self._stop_join_timer(link)
         session = BinderSession(
-            link, self._engine, self._loop, self._cache, lambda _: self._end(session), self._turns
+            link,
+            self._engine,
+            self._loop,
+            self._cache,
+            lambda _: self._end(session),
+            self._turns,
+            self._load_function,
         )
         process = rendezvous.peer_process(link.socket)
         watch = self._sessions[session] = ProcessWatch(

@@ -59,11 +59,7 @@ class CloudApi(HttpHandler):
         self._routes = routes
         self._binary = binary
         self._own = own
-        self._connection = connection
-
-    def make_connection(self) -> HttpConnection:
-        """Returns the protocol object for a new connection."""
-        return self._connection(self)
+        self.connection_class = connection
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Allocate memory for a large body, that of its model if possible."""

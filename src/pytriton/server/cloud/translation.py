@@ -8,7 +8,6 @@ endpoint with one of its groups, so that the same decision on restricted APIs ap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -44,7 +43,6 @@ class Refusal(NamedTuple):
 
 
 Translation = HttpTarget | OwnTarget | Refusal
-Translate = Callable[[RequestHead], Translation]
 
 NOT_FOUND = Refusal(404, "Not Found")
 

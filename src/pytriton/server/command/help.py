@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pytriton.server.command.option import Option
 from pytriton.server.command.table import OPTIONS
-from pytriton.server.process.terminal import Colour, paint
+from pytriton.utils.terminal import Colour, paint
 
 USAGE = "Usage: tritonserver --model-repository=<path> [options]"
 

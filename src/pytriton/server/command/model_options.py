@@ -79,7 +79,9 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
     ),
     "Backends": (
         path(
-            "backend-directory", "/opt/tritonserver/backends", "Folder with backends in C or C++."
+            "backend-directory",
+            "/opt/tritonserver/backends",
+            "Folder with a folder for each backend: its library, or its model.py.",
         ),
         each(
             "backend-config",
@@ -90,6 +92,48 @@ MODEL_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "repoagent-directory",
             "/opt/tritonserver/repoagents",
             "Folder with repository agents in C or C++. The agent checksum needs none.",
+        ),
+    ),
+    "Ray cluster": (
+        text(
+            "executor",
+            "local",
+            "ray: run models as actors of a Ray cluster, with instance_group.count as the number "
+            "of actors; local: on this machine. The parameter EXECUTOR of a model takes "
+            "precedence. This and the following are not options of Triton.",
+            "local|ray",
+        ),
+        text(
+            "ray-address",
+            "",
+            "Address of the cluster, <host>:<port>. Without it, the variable RAY_ADDRESS, or the "
+            "cluster that this machine is part of.",
+            "<address>",
+        ),
+        text(
+            "ray-instance-address",
+            "",
+            "Name or IP address of this machine for the actors, which connect to it. Without it, "
+            "the one that Ray uses.",
+            "<host>",
+        ),
+        integer(
+            "ray-instance-port",
+            "0",
+            "Port for the connections of actors; 0 means a free one.",
+        ),
+        path(
+            "ray-working-dir",
+            "",
+            "Folder with modules that models import; Ray copies it to all nodes. Files of models "
+            "are not taken from there.",
+        ),
+        Option(
+            "ray-start-timeout",
+            Takes.NUMBER,
+            "120",
+            "Maximum seconds until an actor runs, the wait for free resources included. The "
+            "parameter RAY_START_TIMEOUT_S of a model takes precedence.",
         ),
     ),
     "Response cache": (

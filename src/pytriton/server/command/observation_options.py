@@ -33,6 +33,16 @@ OBSERVATION_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "or false), summary_quantiles, latency_buckets, batch_size_buckets. May be repeated.",
         ),
     ),
+    "Page": (
+        switch("allow-page", "true", "Serve the page on the metrics port."),
+        text(
+            "page-token",
+            "",
+            "Who has it may read the log, send requests and load models on the page. The variable "
+            "PYTRITON_PAGE_TOKEN does the same, unseen by other users of the machine.",
+            "<token>",
+        ),
+    ),
     "Tracing": (
         each(
             "trace-config",

@@ -30,14 +30,19 @@ from pytriton.server.process.log_output import (
     discard_unwritable_output,
     open_missing_streams,
 )
+from pytriton.server.process.log_ring import keep_lines
 from pytriton.server.process.logs import set_up_logging
-from pytriton.server.process.terminal import has_colours, width_of
 from pytriton.transport.loop_spinner import allow_spinning
+from pytriton.transport.zygote import set_process_title
+from pytriton.utils.terminal import has_colours, width_of
 
 if TYPE_CHECKING:
     from pytriton.server.command.serving_protocol import Build
 
 logger = logging.getLogger(__name__)
+
+_SECRET_OPTION = "--page-token"  # noqa: S105  the name of an option
+_HIDDEN = "..."
 
 
 def run_command(arguments: Sequence[str], prepare: Callable[[ServerOptions], Build]) -> int:
@@ -72,10 +77,34 @@ def _run(arguments: Sequence[str], prepare: Callable[[ServerOptions], Build]) ->
     if not options.repository.paths:
         _print_error(creation_error(InvalidArgumentError("--model-repository must be specified")))
         return 1
+    _hide_secrets(arguments)
     outcome = _serve(options, prepare(options), progress)
     if outcome is Exit.AT_ONCE:
         _exit_at_once()
     return outcome.value
+
+
+def _hide_secrets(arguments: Sequence[str]) -> None:
+    """Show the command without the page's token in lists of processes."""
+    shown = without_secrets(arguments)
+    if shown != list(arguments):
+        set_process_title(" ".join(["tritonserver", *shown]))
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with the value of the page's token replaced."""
+    shown = []
+    is_secret = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if is_secret:
+            shown.append(_HIDDEN)
+        elif name == _SECRET_OPTION and equals:
+            shown.append(f"{name}={_HIDDEN}")
+        else:
+            shown.append(argument)
+        is_secret = argument == _SECRET_OPTION
+    return shown
 
 
 def _answer(command_line: CommandLine) -> str:
@@ -102,6 +131,8 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
         default_allow_client_shm=False,
         surroundings=around,
     )
+    if options.has_page:
+        keep_lines(log.switches)
     for warning in command_line.warnings:
         logger.warning("%s", warning)
     return options

@@ -54,6 +54,14 @@ SERVING_OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "default|ISO8601|json",
         ),
         path("log-file", "", "File for the whole log, instead of the console."),
+        path(
+            "access-log",
+            "",
+            "File for a line about each request over HTTP and gRPC; - is standard output. Not an "
+            "option of Triton, as the two below.",
+        ),
+        text("access-log-format", "plain", "Form of these lines.", "plain|json"),
+        switch("access-log-health", "true", "Write lines for questions about health, too."),
     ),
     "HTTP": (
         switch("allow-http", "true", "Serve HTTP."),

@@ -68,6 +68,9 @@ class Serving(Protocol):
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""
 
+    def let_clients_leave(self) -> None:
+        """Serve on, but ask all clients to use other connections."""
+
     def remaining(self) -> Remaining:
         """Returns the connections and models that have not ended yet."""
 

@@ -83,7 +83,7 @@ async def shut_down(
     serving.begin_exit()
     if options.exit_grace_s:
         logger.info("Not ready any more, but serving for %g seconds.", options.exit_grace_s)
-        await asyncio.wait({signals.second}, timeout=options.exit_grace_s * second_s)
+        await _serve_on(serving, options.exit_grace_s * second_s, signals)
         if signals.second.done():
             return Exit.AT_ONCE
     logger.info("Waiting for in-flight requests to complete.")
@@ -102,6 +102,18 @@ async def shut_down(
         return Exit.CLEAN
     logger.error("Exit timeout expired. Exiting immediately.")
     return Exit.AT_ONCE
+
+
+async def _serve_on(serving: Serving, grace_s: float, signals: ExitSignals) -> None:
+    """Serve for some time, until the second signal.
+
+    In the first half, load balancers notice that the server is not ready. Then clients are asked to
+    give up the connections that they keep: where these are opened anew, they lead to other servers.
+    """
+    await asyncio.wait({signals.second}, timeout=grace_s / 2)
+    if not signals.second.done():
+        serving.let_clients_leave()
+        await asyncio.wait({signals.second}, timeout=grace_s / 2)
 
 
 def exit_lines(left_s: int, remaining: Remaining) -> Iterator[str]:

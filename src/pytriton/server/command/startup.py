@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import ServerError
 from pytriton.repository.reading.agents import AGENTS
+from pytriton.server.command.startup_hints import port_hint, repository_hints
 from pytriton.server.command.startup_tables import (
     agent_table,
     backend_table,
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S = 10.0
 _CONTROL_API = "model-repository"
+_ANY_ADDRESSES = ("0.0.0.0", "::")
 
 
 class StartError(Exception):
@@ -82,6 +84,8 @@ async def start_up(
     log_table(logger, model_table(_known_models(serving, options), width))
     log_table(logger, option_table(options, width))
     if failure is not None:
+        for hint in repository_hints(options.repository.paths):
+            logger.error("%s", hint)
         if options.exit_on_error:
             raise creation_error(failure)
         logger.error("%s: %s", failure.kind, failure.message)
@@ -90,6 +94,8 @@ async def start_up(
         ports = await serving.open_ports()
     except ServerError as error:
         logger.error("%s", error.message)  # noqa: TRY400  the message is enough
+        if hint := port_hint(error.message):
+            logger.error("%s", hint)  # noqa: TRY400  it is not about the exception
         raise StartError from error
     log_ports(ports, options)
     return ports
@@ -124,6 +130,14 @@ def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
     ):
         if port:
             logger.info("Started %s at %s:%d", name, endpoint.address, port)
+    if ports.metrics and options.page.allow:
+        logger.info("The page is at %s", page_url(options.metrics.address, ports.metrics))
+
+
+def page_url(address: str, port: int) -> str:
+    """Returns the address of the page for a browser on this machine."""
+    host = "localhost" if address in _ANY_ADDRESSES else address
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def _warn_of_open_control(options: ServerOptions) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TextIO
 
-from pytriton.server.process.terminal import Colour, has_colours, is_terminal, paint, width_of
+from pytriton.utils.terminal import Colour, has_colours, is_terminal, paint, width_of
 
 if TYPE_CHECKING:
     from pytriton.server.command.serving_protocol import LoadProgress

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -128,6 +129,9 @@ def _option_rows(options: ServerOptions) -> Iterator[tuple[str, str]]:
         device = -1 if resource.device is None else resource.device
         document = {"name": resource.name, "count": resource.count, "device": device}
         yield f"rate_limit_resource[{index}]", _compact(document)
+    if repository.executor != "local":
+        yield "executor", repository.executor
+        yield "ray_address", options.ray.address or os.environ.get("RAY_ADDRESS", "auto")
     pinned_bytes = options.metrics_options.pinned_memory_pool_bytes
     yield "pinned_memory_pool_byte_size", str(pinned_bytes)
     yield "min_supported_compute_capability", f"{repository.min_compute_capability:.1f}"

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pytriton.server.access_log.opening import open_access_log
 from pytriton.server.api.services import Service
 from pytriton.server.cloud.apis import make_cloud_api
 from pytriton.server.frontend.verbose import VerboseRequests
 from pytriton.server.grpc.api import GrpcApi
 from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
+from pytriton.server.openai.opening import SEGMENT, OpenAIRoutes
 from pytriton.server.process.client_opener import ClientOpener
 from pytriton.server.shared_memory.local_regions import LocalRegions
 from pytriton.server.shared_memory.shared_memory import SharedMemory
@@ -54,7 +56,13 @@ class FrontEnd:
             process_count=options.frontend_processes,
         )
         self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
+        self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
         self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
+        self._access_log = open_access_log(options.access_log, loop)
+        if self._access_log is not None:
+            self._access_log.use_http(self._http)
+            self._access_log.use_grpc(self._grpc)
+            self._access_log.use_engine(engine)
         self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
@@ -95,6 +103,8 @@ class FrontEnd:
     def _cloud_api(self, service: Service) -> CloudApi:
         api = make_cloud_api(service, self._http, self._engine, self._options)
         api.connections.on_changed = self._http.connections.on_changed
+        if self._access_log is not None:
+            self._access_log.use_http(api)
         self._cloud.append(api)
         return api
 
@@ -103,6 +113,12 @@ class FrontEnd:
         """The number of clients that are connected over HTTP and over gRPC."""
         cloud = sum(len(api.connections) for api in self._cloud)
         return len(self._http.connections) + cloud, len(self._grpc.connections)
+
+    def let_clients_leave(self) -> None:
+        """Serve on, but ask all clients to use other connections, which lead to other servers."""
+        for api in (self._http, *self._cloud):
+            api.let_clients_leave()
+        self._grpc.begin_shutdown()
 
     def begin_shutdown(self) -> None:
         """Ask all gRPC clients to open no more calls."""
@@ -123,3 +139,5 @@ class FrontEnd:
         self._http.close()
         self._grpc.close()
         self._shared_memory.close()
+        if self._access_log is not None:
+            self._access_log.log.close()

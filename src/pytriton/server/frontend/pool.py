@@ -29,6 +29,7 @@ from pytriton.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
     EndConnections,
+    LetClientsLeave,
     RegistryTaken,
 )
 from pytriton.transport.log_frames import LogChange
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from pytriton.engine.engine import Engine
     from pytriton.executor.python_process import StartedZygote
-    from pytriton.executor.worker import Worker
+    from pytriton.executor.worker import LocalWorker
     from pytriton.log_switches import LogSwitches
     from pytriton.server.api.local_client import LocalClient
     from pytriton.server.api.services import Service
@@ -61,7 +62,7 @@ _END_S = 1.0  # in addition to the timeout of connections
 class FrontEndMember:
     """One front end, as the pool sees it."""
 
-    def __init__(self, index: int, worker: Worker, started_s: float) -> None:
+    def __init__(self, index: int, worker: LocalWorker, started_s: float) -> None:
         self.index = index
         self.worker = worker
         self.started_s = started_s
@@ -94,7 +95,6 @@ class FrontEndPool:
         loop: The event loop.
         zygote: The process that forks front ends; without one, it is started as a program.
         log: The settings of the log.
-        regions: The shared memory that clients have registered.
     """
 
     def __init__(
@@ -106,14 +106,13 @@ class FrontEndPool:
         loop: asyncio.AbstractEventLoop,
         zygote: StartedZygote | None = None,
         log: LogFeed | None = None,
-        regions: LocalRegions | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
         memory = MemoryTrimmer(loop)
-        feed = RegionFeed(LocalRegions() if regions is None else regions, loop)
+        feed = RegionFeed(LocalRegions(), loop)
         self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop, feed)
         self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
         self._members: dict[int, FrontEndMember] = {}
@@ -156,6 +155,12 @@ class FrontEndPool:
     def pids(self) -> list[int]:
         """The processes of the front ends."""
         return [member.worker.pid for member in self._members.values()]
+
+    def let_clients_leave(self) -> None:
+        """Let all front ends ask their clients to use other connections."""
+        for member in self._members.values():
+            if member.session is not None:
+                member.session.send(LetClientsLeave())
 
     def begin_shutdown(self) -> None:
         """Tell all front ends that the server accepts no more requests."""

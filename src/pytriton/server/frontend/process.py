@@ -29,6 +29,7 @@ from pytriton.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
     EndConnections,
+    LetClientsLeave,
     RegionUpdate,
 )
 from pytriton.transport.log_frames import LogChange
@@ -107,6 +108,9 @@ class FrontEndProcess:
             self._use(frame.switches)
         elif isinstance(frame, RegionUpdate):
             self._regions.apply(frame)
+        elif isinstance(frame, LetClientsLeave):
+            if self._front_end is not None:
+                self._front_end.let_clients_leave()
         elif isinstance(frame, EndConnections):
             self._tasks.start(self._end_connections(frame.timeout_s))
 

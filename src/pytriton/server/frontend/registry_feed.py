@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Protocol
 
@@ -86,6 +87,16 @@ class RegistryFeed:
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((self._epoch, waiter))
         await waiter
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every front end knows the current models."""
+        return not self._is_due and self._is_taken(self._epoch)
+
+    async def settled_within(self, timeout_s: float) -> None:
+        """Like `settled`, but wait at most for some time: a front end may hang."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.settled(), timeout_s)
 
     def on_taken(self) -> None:
         """Called when a front end has taken a registry, or has ended."""

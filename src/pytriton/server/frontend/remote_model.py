@@ -71,7 +71,7 @@ class RemoteModel:
         """Allocate shared memory of this process, which the core passes on to instances."""
         return self._link.memory.body_memory(size, header_bytes)
 
-    def submit(self, inference: Inference, now_ns: int) -> None:
+    def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
         """Send a request to the core; raises UnavailableError if there is no memory for it."""
         self._link.submit(self, inference)
 

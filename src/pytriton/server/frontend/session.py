@@ -85,6 +85,11 @@ _QUESTIONS = frozenset(
 )
 
 
+# Those whose answers tell clients that they may send requests, which any front end may get.
+_READINESS = frozenset({"index", "is_model_ready", "is_ready", "problem"})
+_KNOWN_S = 1.0  # at most, until all front ends know what they need for that
+
+
 class SharedParts:
     """The parts of the core that all sessions use."""
 
@@ -321,6 +326,8 @@ class FrontEndSession:
     def _on_question(self, received: Received, frame: Question) -> None:
         try:
             answer = self._ask(frame.method, unpacked(frame.arguments))
+            if frame.method in _READINESS and not self._shared.registry.is_settled:
+                answer = self._when_known(answer)
         except Exception as error:  # noqa: BLE001  the front end gets it
             self._reply_error(frame, error)
             return
@@ -347,6 +354,11 @@ class FrontEndSession:
             return self._shared.regions.regions.unregister(**arguments)
         assert method in _QUESTIONS, f"expected a question, got {method}"
         return getattr(self._shared.client, method)(**arguments)
+
+    async def _when_known(self, answer: Any) -> Any:
+        value = await answer if isinstance(answer, Coroutine) else answer
+        await self._shared.registry.settled_within(_KNOWN_S)
+        return value
 
     async def _answer_later(self, frame: Question, answer: Coroutine[Any, Any, Any]) -> None:
         try:

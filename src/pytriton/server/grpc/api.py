@@ -20,9 +20,9 @@ from pytriton.errors import InternalError
 from pytriton.protos import service_pb2
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.background import Background
+from pytriton.server.api.loop_budget import LoopBudget
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import GRPC_RESTRICTED
-from pytriton.server.api.turns import Turns
 from pytriton.server.grpc import health, reflection
 from pytriton.server.grpc.call import RefusedCall, UnaryCall
 from pytriton.server.grpc.call_work import CallWork
@@ -135,7 +135,7 @@ class GrpcApi:
             )
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
         self.tasks = BackgroundTasks(loop)
-        self.work = CallWork(self.tasks, Background(loop, "grpc"), Turns(loop))
+        self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop))
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes
@@ -154,12 +154,13 @@ class GrpcApi:
         self._connections_to_flush: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
+        self.connection_class: type[GrpcConnection] = GrpcConnection
 
     def make_connection(self) -> GrpcConnection:
         """Returns the protocol object for a new connection."""
         if self._ticker is None:
             self._ticker = self._loop.call_later(self._tick_s, self._tick)
-        return GrpcConnection(self, self._loop)
+        return self.connection_class(self, self._loop)
 
     def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
         """Returns the call that a head requests; None if it was answered already."""

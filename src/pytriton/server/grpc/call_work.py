@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from pytriton.background_tasks import BackgroundTasks
     from pytriton.dtypes import Buffer
     from pytriton.server.api.background import Background
-    from pytriton.server.api.turns import Turns
+    from pytriton.server.api.loop_budget import LoopBudget
     from pytriton.server.grpc.call import Call
 
 
 class CallWork:
     """Runs them for all calls; an exception ends the call that it was raised for."""
 
-    def __init__(self, tasks: BackgroundTasks, background: Background, turns: Turns) -> None:
+    def __init__(
+        self, tasks: BackgroundTasks, background: Background, loop_budget: LoopBudget
+    ) -> None:
         self._tasks = tasks
         self.background = background
-        self.turns = turns
+        self.loop_budget = loop_budget
 
     def run_task(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Start a coroutine that answers a call; it is not cancelled if the client disconnects."""
@@ -65,7 +67,7 @@ class CallWork:
             if call.is_open:
                 work()
 
-        await self.turns.run(process)
+        await self.loop_budget.run(process)
         if call.is_open:
             call.resume_input()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import InternalError, UnsupportedError
 from pytriton.messages import TraceOrigin
 from pytriton.server.api.header_forwarding import HeaderForwarding
-from pytriton.server.api.turns import MEDIUM_BYTES
+from pytriton.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.server.grpc.columns import ColumnTable
 from pytriton.server.grpc.sequence_columns import LEARN_EVERY, MAX_MESSAGE_BYTES
@@ -203,7 +203,7 @@ class InferCall(UnaryCall):
     def on_request(self, message: Buffer) -> None:
         """Pass the request to the engine, later if it is one of many that take some time."""
         work = self.connection.work
-        if len(message) > MEDIUM_BYTES and not work.turns.is_free():
+        if len(message) > MEDIUM_BYTES and not work.loop_budget.is_free():
             work.run_in_turn(self, self._begin, message)
         else:
             self._begin(message)

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import ServerError, UnavailableError
-from pytriton.server.api.turns import MEDIUM_BYTES
+from pytriton.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.server.grpc.call import Call, frame_message, gather
 from pytriton.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.server.grpc.streamed_request import StreamedMember, StreamedRequest
@@ -91,7 +91,7 @@ class StreamInferCall(Call):
     def on_message(self, message: Buffer) -> None:
         """Pass a request to the engine, later if it is one of many that take some time."""
         work = self.connection.work
-        if len(message) > MEDIUM_BYTES and not work.turns.is_free():
+        if len(message) > MEDIUM_BYTES and not work.loop_budget.is_free():
             work.run_in_turn(self, self._begin, message)
         else:
             self._begin(message)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import UNEXPECTED, ServerError, UnavailableError, UnsupportedError
 from pytriton.messages import InferRequest
 from pytriton.server.api import documents
-from pytriton.server.api.authorization import Authorization, Protocol
+from pytriton.server.api.authorization import Authorization
+from pytriton.server.api.authorization import Protocol as ApiProtocol
 from pytriton.server.api.repository_service import RepositoryService
 from pytriton.server.api.status import HTTP_RESTRICTED
 from pytriton.server.http.bodies import Bodies
@@ -38,7 +39,7 @@ from pytriton.server.http.infer import (
 )
 from pytriton.server.http.log_settings import LogEndpoint
 from pytriton.server.http.repository import RepositoryEndpoints
-from pytriton.server.http.routes import Endpoint, Route, Router
+from pytriton.server.http.routes import Endpoint, Route, Router, first_segment
 from pytriton.server.http.shared_memory import SharedMemoryEndpoints
 from pytriton.server.http.trace_settings import TraceEndpoint
 from pytriton.server.shared_memory.local_regions import local_shared_memory
@@ -81,6 +82,13 @@ class Resolved:
         self.columns: ColumnRequests | None = None  # for requests like the last one with this head
 
 
+class Resolve(Protocol):
+    """Finds what answers the requests of another API on the port."""
+
+    def __call__(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+        """Returns how an allowed request is answered; otherwise responds with an error."""
+
+
 class HttpApi(HttpHandler):
     """Answers the requests of all HTTP connections."""
 
@@ -100,7 +108,9 @@ class HttpApi(HttpHandler):
         self._logged_problem = ""  # the last logged reason for not being ready
         self._server_id = options.id
         self._router = Router()
-        self._authorization = Authorization(options.http_restricted, Protocol.HTTP)
+        # Of other APIs on this port, by the first segment of their paths.
+        self.other_apis: dict[bytes, Resolve] = {}
+        self.authorization = Authorization(options.http_restricted, ApiProtocol.HTTP)
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
         )
@@ -111,8 +121,8 @@ class HttpApi(HttpHandler):
             shared_memory = local_shared_memory(
                 engine, loop, is_allowed=options.allow_client_shared_memory
             )
-        self._service = EngineService(engine, headers, self._bodies, shared_memory)
-        self._learner = ColumnLearner(self._service, loop)
+        self.service = EngineService(engine, headers, self._bodies, shared_memory)
+        self._learner = ColumnLearner(self.service, loop)
         repository = RepositoryEndpoints(
             RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
         )
@@ -144,7 +154,7 @@ class HttpApi(HttpHandler):
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler != "infer":
             return super().body_memory(head)
-        refusal = self._authorization.refusal(route.endpoint.api, head.headers.get)
+        refusal = self.authorization.refusal(route.endpoint.api, head.headers.get)
         model = self._engine.find(route.model, route.version)
         memory = None
         if refusal is None and model is not None:
@@ -175,19 +185,22 @@ class HttpApi(HttpHandler):
         """Find the method that answers an allowed request; otherwise respond with an error."""
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
+            resolve = self.other_apis.get(first_segment(head.target))
+            if resolve is not None:
+                return resolve(connection, head)
             connection.respond_error(404, "Not Found")
             return None
         endpoint = route.endpoint
         if not self.admits(connection, head, endpoint):
             return None
-        headers = self._service.headers
+        headers = self.service.headers
         is_plain = headers is None or headers.fits_columns(head)
         is_candidate = endpoint.handler == "infer" and is_plain and may_be_column(head)
         return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
 
     def admits(self, connection: HttpConnection, head: RequestHead, endpoint: Endpoint) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
-        refusal = self._authorization.refusal(endpoint.api, head.headers.get)
+        refusal = self.authorization.refusal(endpoint.api, head.headers.get)
         if refusal is not None:
             connection.respond_error(HTTP_RESTRICTED, refusal)
         elif head.method not in endpoint.methods:
@@ -300,7 +313,7 @@ class HttpApi(HttpHandler):
                     "HTTP end point doesn't support models with decoupled transaction policy"
                 )
             kind = InferEvents
-        exchange = kind(self._service, model, route.version, connection)
+        exchange = kind(self.service, model, route.version, connection)
         exchange.began_ns = request.began_ns
         reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
@@ -335,7 +348,7 @@ class HttpApi(HttpHandler):
         route: Route,
     ) -> Exchange:
         model = self._engine.lookup(route.model, route.version)
-        exchange = kind(self._service, model, route.version, connection)
+        exchange = kind(self.service, model, route.version, connection)
         exchange.began_ns = request.began_ns
         reading = self._bodies.generate(request, model)
         if isinstance(reading, InferRequest):

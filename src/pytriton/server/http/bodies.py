@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pytriton.errors import UNEXPECTED, InternalError, InvalidArgumentError, ServerError
 from pytriton.server.api.background import SMALL_BYTES, Background
-from pytriton.server.api.turns import MEDIUM_BYTES, Turns
+from pytriton.server.api.loop_budget import MEDIUM_BYTES, LoopBudget
 from pytriton.server.codec.pool import CodecPool
 from pytriton.wire.compression import decompress, decompress_small
 from pytriton.wire.generate import parse_generate
@@ -58,7 +58,7 @@ class Bodies:
         self._background = background or Background(loop, "http")
         self._codec = codec or CodecPool(loop)
         self._max_bytes = max_bytes
-        self._turns = Turns(loop)
+        self._loop_budget = LoopBudget(loop)
 
     def close(self) -> None:
         """Stop all threads and processes."""
@@ -84,9 +84,9 @@ class Bodies:
             json_length = header_length or len(body)
             return partial(self._read_infer, body, json_length, model)
         json_length = len(body) if header_length is None else header_length
-        if json_length > MEDIUM_BYTES and not self._turns.is_free():
+        if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
             read = partial(parse_infer, body, header_length, model.spec)
-            return partial(self._turns.run, read)
+            return partial(self._loop_budget.run, read)
         return parse_infer(body, header_length, model.spec)
 
     def _read_infer(
@@ -103,9 +103,9 @@ class Bodies:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         json_length = len(body) if header_length is None else header_length
         if json_length <= SMALL_BYTES:
-            if json_length > MEDIUM_BYTES and not self._turns.is_free():
+            if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
                 read = partial(parse_infer, body, header_length, model.spec)
-                return await self._turns.run(read)
+                return await self._loop_budget.run(read)
             return parse_infer(body, header_length, model.spec)
         return await self._read_infer(body, json_length, model)
 
@@ -119,8 +119,8 @@ class Bodies:
             )
         if len(http.body) > SMALL_BYTES:
             return partial(self._codec.generate, http.body, model.spec, model.body_memory)
-        if len(http.body) > MEDIUM_BYTES and not self._turns.is_free():
-            return partial(self._turns.run, partial(parse_generate, http.body, model.spec))
+        if len(http.body) > MEDIUM_BYTES and not self._loop_budget.is_free():
+            return partial(self._loop_budget.run, partial(parse_generate, http.body, model.spec))
         return parse_generate(http.body, model.spec)
 
     def load(self, http: HttpRequest) -> LoadOverrides | Deferred[LoadOverrides]:
@@ -174,7 +174,7 @@ class Bodies:
 
     def can_write_now(self) -> bool:
         """Returns whether a body of more than `MEDIUM_BYTES` may be written in this iteration."""
-        return self._turns.is_free()
+        return self._loop_budget.is_free()
 
     def write_in_turn(
         self,
@@ -183,7 +183,7 @@ class Bodies:
         on_error: Callable[[ServerError], None],
     ) -> None:
         """Encode a body in a later iteration of the event loop, then call one of the two."""
-        self._write(partial(self._turns.run, write), on_written, on_error)
+        self._write(partial(self._loop_budget.run, write), on_written, on_error)
 
     def _write(
         self,

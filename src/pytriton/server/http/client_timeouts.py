@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pytriton.server.http.reader import RequestHead, RequestReader
     from pytriton.server.options.server_options import Limits
 
+# How long a refused client may continue to send. If the connection were closed at once, unread
+# bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
+LINGER_S = 5.0
+
 
 class Decision(enum.Enum):
     """What to do about a client that may be too slow to send."""

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import UNEXPECTED
-from pytriton.server.http.client_timeouts import ClientTimeouts, Decision
+from pytriton.server.http.client_timeouts import LINGER_S, ClientTimeouts, Decision
 from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
 from pytriton.server.http.states import TRANSITIONS, ConnectionState, Expectation, Refusal
 from pytriton.server.http.text import (
@@ -36,10 +36,6 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 64 << 10
 MAX_PIPELINED = 16
-# How long a refused client may continue to send. If the connection were closed at once, unread
-# bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
-LINGER_S = 5.0
-
 _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
 _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 
@@ -53,7 +49,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._write_parts: Any = None
         self._state = _OPEN
-        self._closes_when_idle = False
+        self._closes_when_idle = handler.is_leaving
 
         self._reader = RequestReader(
             self, handler.limits, handler.cached_heads, is_timed=handler.is_timed
@@ -231,14 +227,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         logger.debug("HTTP error %d: %s", status, message)
         self.respond(status, (error_body(message),), JSON_TYPE, headers)
 
-    def begin_stream(self, status: int, content_type: bytes) -> None:
-        """Begin a response of unknown length; `stream` and `end_stream` follow."""
+    def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
+        """Begin a response of unknown length, with lines of headers; `stream` follows."""
         request = self._current
         if request is None:
             return
         self._is_streaming = True
         head, closes = request.head, self._closes_after(request.head, is_stream=True)
-        text = stream_head(status, content_type, closes=closes, is_chunked=not head.is_http_10)
+        is_chunked = not head.is_http_10
+        text = stream_head(status, content_type, headers, closes=closes, is_chunked=is_chunked)
         self._transport.write(text)
 
     def stream(self, part: bytes) -> None:
@@ -336,6 +333,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._closes_when_idle = True
+
+    def close_after_answer(self) -> None:
+        """Close after an answer that says so; a client that is told sends nothing in vain."""
+        self._closes_when_idle = True
 
     def end(self) -> asyncio.Future[None]:
         """Close the connection like `close_when_idle`; the future is done when it is closed."""

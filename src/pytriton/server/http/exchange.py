@@ -65,6 +65,7 @@ class RequestHandler(Protocol[ConnectionT]):
     watch: ProgressWatch
     idle_watch: IdleWatch
     is_timed: bool  # requests tell when their first bytes came
+    is_leaving: bool  # connections are closed after their first answer
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""

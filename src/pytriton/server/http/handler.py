@@ -27,12 +27,20 @@ class HttpHandler:
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read
         self.cached_heads: dict[bytes, RequestHead] = {}
         self.is_timed = False
+        self.is_leaving = False  # clients are asked to go to another server
+        self.connection_class: type[HttpConnection] = HttpConnection
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
     def make_connection(self) -> HttpConnection:
         """Returns the protocol object for a new connection."""
-        return HttpConnection(self)
+        return self.connection_class(self)
+
+    def let_clients_leave(self) -> None:
+        """Close each connection after its next answer, also those that are opened from now on."""
+        self.is_leaving = True
+        for connection in self.connections:
+            connection.close_after_answer()
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""

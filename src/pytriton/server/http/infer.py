@@ -11,8 +11,8 @@ from pytriton.errors import ServerError, UnsupportedError
 from pytriton.messages import TraceOrigin
 from pytriton.server.api.background import SMALL_BYTES
 from pytriton.server.api.header_forwarding import HeaderForwarding
+from pytriton.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.server.api.status import HTTP_STATUS
-from pytriton.server.api.turns import MEDIUM_BYTES
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.text import JSON_TYPE
 from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress

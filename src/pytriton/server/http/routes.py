@@ -121,6 +121,12 @@ def request_path(target: bytes) -> bytes | None:
     return target.partition(b"?")[0]
 
 
+def first_segment(target: bytes) -> bytes:
+    """Returns the first segment of a request target's path as it was sent; empty if it has none."""
+    path = request_path(target) or b""
+    return path.split(b"/", 2)[1] if path.startswith(b"/") else b""
+
+
 def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
     if rest == _TRACE_PATH:  # the settings apply to all versions
         return Route(_TRACE_SETTING, model)

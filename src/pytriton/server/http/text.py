@@ -13,7 +13,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES: dict[int, bytes] = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
     for status in http.HTTPStatus
-}
+} | {499: b"HTTP/1.1 499 Client Closed Request\r\n"}
 # A response with JSON, without its length and its body, after which the connection is kept.
 JSON_RESPONSE = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (
     STATUS_LINES[200],
@@ -49,14 +49,17 @@ def response_head(
     return text % (STATUS_LINES[status], content_type, headers, size)
 
 
-def stream_head(status: int, content_type: bytes, *, closes: bool, is_chunked: bool) -> bytes:
-    """Returns the head of a response of unknown length.
+def stream_head(
+    status: int, content_type: bytes, headers: bytes, *, closes: bool, is_chunked: bool
+) -> bytes:
+    """Returns the head of a response of unknown length; `headers` are whole lines.
 
     If it is not chunked, the end of the connection is the end of the response.
     """
-    return b"%bContent-Type: %b\r\n%b%b\r\n" % (
+    return b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
         STATUS_LINES[status],
         content_type,
+        headers,
         b"Transfer-Encoding: chunked\r\n" if is_chunked else b"",
         b"Connection: close\r\n" if closes else b"",
     )

@@ -1,43 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics port: `/metrics` in Prometheus' text format, nothing on any other path."""
+"""The metrics port: `/metrics` in Prometheus' text format, and the page if there is one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model_state import ModelState
 from pytriton.server.http.exchange import Exchange, PendingExchange
 from pytriton.server.http.handler import HttpHandler
+from pytriton.server.metrics.cluster import cluster_families
 from pytriton.server.metrics.driver_thread import call_driver
 from pytriton.server.metrics.gpus import find_gpus
 from pytriton.server.metrics.page import MetricsPage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytriton.engine.engine import Engine
     from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.remote.cluster_status import ClusterStatus
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.metrics.gpus import GpuReader, GpuReading
-    from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.metrics.machine import MachineReading
+    from pytriton.server.options.server_options import Limits, ServerOptions
 
 logger = logging.getLogger(__name__)
 
 _CONTENT_TYPE = b"text/plain; charset=utf-8"
 _ALLOW = b"Allow: GET, HEAD\r\n"
+MAX_BODY_BYTES = 64 << 20
 # So many models are read at once, in 2 ms; then requests have their turn.
 _MODELS_AT_ONCE = 32
 _GPU_WAIT_S = 1.0  # then a scrape shows what was read before
 
 
+def _no_cluster() -> None:
+    """Returns nothing: all instances run on this machine."""
+
+
+class OtherPaths(Protocol):
+    """Answers requests for paths that are not about metrics."""
+
+    def owns(self, path: bytes) -> bool:
+        """Returns whether it answers requests for a path."""
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a request now, or return the exchange that will answer it."""
+
+
 class MetricsApi(HttpHandler):
-    """Answers scrapes; `custom` returns the custom metrics of models."""
+    """Answers scrapes.
+
+    Args:
+        engine: The server's engine, whose statistics are shown.
+        options: The server's settings.
+        loop: The event loop.
+        custom: Returns the custom metrics of models.
+        cluster: Returns what is known of the cluster that instances run on, if there is one.
+    """
 
     def __init__(
         self,
@@ -45,13 +73,16 @@ class MetricsApi(HttpHandler):
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         custom: Callable[[], Iterable[Family]] = tuple,
+        cluster: Callable[[], ClusterStatus | None] = _no_cluster,
     ) -> None:
-        super().__init__(options.limits, loop)
+        super().__init__(_limits(options), loop)
         self._engine = engine
         self._custom = custom
+        self._cluster = cluster
         self._options = options.metrics_options
         self._page = MetricsPage(self._options)
         self._tasks = BackgroundTasks(loop)
+        self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
         self._gpus: GpuReader | None = None
         self._gpu_readings: Sequence[GpuReading] = ()
         self._gpus_read_at = -math.inf
@@ -67,10 +98,12 @@ class MetricsApi(HttpHandler):
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a scrape."""
+        path = request.head.target.partition(b"?")[0]
+        if self.other_paths is not None and self.other_paths.owns(path):
+            return self.other_paths.handle(connection, request)
         if request.head.method not in (b"GET", b"HEAD"):
             connection.respond_error(405, "Method Not Allowed", _ALLOW)
             return None
-        path = request.head.target.partition(b"?")[0]
         if path not in (b"/metrics", b"/metrics/"):
             connection.respond(200, (), _CONTENT_TYPE)
             return None
@@ -79,7 +112,7 @@ class MetricsApi(HttpHandler):
             page = self._page.begin()
             for model in models:
                 page.add(model)
-            connection.respond(200, self._page.finish(page, self._custom()), _CONTENT_TYPE)
+            connection.respond(200, self._page.finish(page, self._others(models)), _CONTENT_TYPE)
             return None
         task = self._tasks.start(self._answer(connection, models, self._gpus))
         return PendingExchange(Exchange(), task)
@@ -99,9 +132,19 @@ class MetricsApi(HttpHandler):
         """Returns the metrics of now, for those who ask elsewhere."""
         return b"".join(await self._read(self._models(), self._gpus))
 
+    async def machine(self) -> tuple[MachineReading | None, Sequence[GpuReading]]:
+        """Returns the numbers of the machine, if they are served, and of its GPUs."""
+        if self._gpus is not None:
+            await self._refresh_gpus(self._gpus)
+        return self._page.machine_now() if self._options.cpu else None, self._gpu_readings
+
     def _models(self) -> list[ServedModel]:
         # A version that failed to load, or is unloaded, has no statistics to show.
         return [model for model in self._engine.models() if _has_served(model)]
+
+    def _others(self, models: list[ServedModel]) -> Iterator[Family]:
+        yield from cluster_families(self._cluster(), models)
+        yield from self._custom()
 
     async def _read(self, models: list[ServedModel], gpus: GpuReader | None) -> Sequence[bytes]:
         if gpus is not None:
@@ -111,7 +154,7 @@ class MetricsApi(HttpHandler):
             for model in models[first : first + _MODELS_AT_ONCE]:
                 page.add(model)
             await asyncio.sleep(0)
-        return self._page.finish(page, self._custom(), self._gpu_readings)
+        return self._page.finish(page, self._others(models), self._gpu_readings)
 
     async def _refresh_gpus(self, gpus: GpuReader) -> None:
         """Read them in a thread, no more often than the interval allows.
@@ -133,6 +176,13 @@ class MetricsApi(HttpHandler):
         except Exception as error:  # noqa: BLE001  whatever a driver does, the others are shown
             logger.warning("GPUs could not be read: %s", error)
             self._gpu_readings = ()
+
+
+def _limits(options: ServerOptions) -> Limits:
+    """Returns the limits of this port: what the page's form sends needs no gigabytes."""
+    limits = options.limits
+    most = min(limits.http_max_input_bytes, MAX_BODY_BYTES)
+    return msgspec.structs.replace(limits, http_max_input_bytes=most)
 
 
 def _has_served(model: ServedModel) -> bool:

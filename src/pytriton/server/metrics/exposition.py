@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-CONTENT_TYPE = "text/plain; charset=utf-8"
 KINDS = ("counter", "gauge", "histogram", "summary")  # in the order of a page
 
 Number = int | float

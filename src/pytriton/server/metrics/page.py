@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pytriton.engine.latency.latencies import LatencyPlan
 from pytriton.repository.services.custom_metrics import CustomMetrics
 from pytriton.server.api.documents import ReportedModel
-from pytriton.server.metrics import model_families
+from pytriton.server.metrics import cluster, model_families
 from pytriton.server.metrics.exposition import KINDS, Family, Sample, family_text
 from pytriton.server.metrics.gpus import GpuReading
 from pytriton.server.metrics.machine import (
@@ -87,7 +87,7 @@ class MetricsPage:
             gpus: the devices.
 
         Returns:
-            The parts of the text, of type `exposition.CONTENT_TYPE`.
+            The parts of the text.
         """
         parts = list(models.families())
         others = (*self._server_families(gpus), *custom)
@@ -107,9 +107,10 @@ class MetricsPage:
         yield from pool_families(self._options.pinned_memory_pool_bytes)
         yield from gpu_families(gpus)
         if self._options.cpu:
-            yield from cpu_families(self._machine_now())
+            yield from cpu_families(self.machine_now())
 
-    def _machine_now(self) -> MachineReading:
+    def machine_now(self) -> MachineReading:
+        """Returns the numbers of the machine, which are at most as old as the options allow."""
         now = self._clock()
         if self._machine is None or now - self._read_at >= self._options.interval_ms / 1000:
             self._machine = self._read_machine()
@@ -150,4 +151,4 @@ def server_family_names() -> frozenset[str]:
     )
     of_machine = (*pool_families(0), *cpu_families(MachineReading(0, 0, 0)), *gpu_families(()))
     names = [family.name for family in of_models] + [family.name for family in of_machine]
-    return frozenset(names)
+    return frozenset([*names, *cluster.NAMES])

@@ -24,7 +24,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     cores: int = 1
     frontend_processes: str | None = None  # the value of `FRONTENDS_VARIABLE`
-    variables: dict[str, str] = {}  # those of cloud providers that are set
+    variables: dict[str, str] = {}  # those that are set of cloud providers and of the page
 
 
 ONE_CORE = Surroundings()

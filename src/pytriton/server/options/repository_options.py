@@ -13,6 +13,7 @@ import msgspec
 from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.errors import InvalidArgumentError
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.repository.reading.executor_choice import Executor
 from pytriton.repository.remote.location import is_remote, read_location
 from pytriton.server.options.flags import FlagError, Flags, bad_value
 
@@ -62,6 +63,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_compute_capability: float = 7.5
     rate_limit: bool = False
     rate_limit_resources: tuple[RateLimitResource, ...] = ()
+    executor: Executor = "local"  # of models whose configuration does not choose it
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Returns all settings of a backend, as the startup table and models show them."""
@@ -73,7 +75,11 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             **self.backend_config.get(backend, {}),
         }
         ordered = {name: settings[name] for name in sorted(settings)}
-        return ordered | {_DEFAULT_MAX_BATCH_SIZE: str(self.default_max_batch_size)}
+        if _DEFAULT_MAX_BATCH_SIZE not in self.backend_config.get(backend, {}):
+            # Triton appends it, except where the backend has its own.
+            ordered.pop(_DEFAULT_MAX_BATCH_SIZE, None)
+            ordered[_DEFAULT_MAX_BATCH_SIZE] = str(self.default_max_batch_size)
+        return ordered
 
 
 def read_repository_options(flags: Flags) -> RepositoryOptions:
@@ -105,6 +111,7 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
         min_compute_capability=flags.positive_number("min_supported_compute_capability", 7.5),
         rate_limit=_rate_limit(flags),
         rate_limit_resources=_rate_limit_resources(flags),
+        executor=flags.choice("executor", "local", ("local", "ray")),
     )
 
 

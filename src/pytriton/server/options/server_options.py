@@ -16,8 +16,10 @@ import msgspec
 
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.ray_options import RayOptions
 from pytriton.server.api.authorization import Protocol, RestrictedGroup, parse_restricted_groups
 from pytriton.server.api.services import Service
+from pytriton.server.options.access_log_options import AccessLogOptions, read_access_log_options
 from pytriton.server.options.cloud_options import (
     SageMakerOptions,
     VertexAiOptions,
@@ -29,6 +31,8 @@ from pytriton.server.options.flags import FlagError, Flags, bad_value
 from pytriton.server.options.frontends import ONE_CORE, Surroundings, read_frontend_processes
 from pytriton.server.options.log_options import LogOptions, read_log_options
 from pytriton.server.options.metrics_options import MetricsOptions, read_metrics_options
+from pytriton.server.options.page_options import PageOptions, read_page_options
+from pytriton.server.options.ray_options import read_ray_options
 from pytriton.server.options.repository_options import RepositoryOptions, read_repository_options
 from pytriton.utils.trace_config import KNOWN_SETTINGS
 
@@ -114,9 +118,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_keepalive: KeepaliveOptions = KeepaliveOptions()
     grpc_response_compression: str = "none"
     log: LogOptions = LogOptions()
+    access_log: AccessLogOptions = AccessLogOptions()
     metrics_options: MetricsOptions = MetricsOptions()
+    page: PageOptions = PageOptions()  # it is served on the metrics port
     limits: Limits = Limits()
     repository: RepositoryOptions = RepositoryOptions()
+    ray: RayOptions = RayOptions()  # of models that run there
     exit_on_error: bool = True
     exit_timeout_s: int = 30
     exit_grace_s: float = 0.0  # not ready any more, but still accepting requests
@@ -125,6 +132,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace_settings: tuple[str, ...] = ()
     frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
     allow_client_shared_memory: bool = False  # whether clients may register shared memory
+
+    @property
+    def has_page(self) -> bool:
+        """Whether there is a page, which needs the metrics port."""
+        return self.page.allow and self.metrics.allow
 
     def services(self) -> dict[Service, Endpoint]:
         """Returns the endpoints of all services, in the order in which they are opened."""
@@ -164,6 +176,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         flags = Flags(config)
         variables = surroundings.variables
         endpoints = read_endpoints(flags, variables)
+        http_restricted = _restricted(flags, "http_restricted_api", Protocol.HTTP)
         options = cls(
             id=flags.text("id", "triton"),
             http=endpoints.http,
@@ -177,7 +190,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             vertex_ai_options=read_vertex_ai_options(
                 flags, variables if endpoints.vertex_ai.allow else {}
             ),
-            http_restricted=_restricted(flags, "http_restricted_api", Protocol.HTTP),
+            http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
             http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),
             grpc_header_forward_pattern=flags.pattern("grpc_header_forward_pattern"),
@@ -187,9 +200,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "grpc_infer_response_compression_level", "none", _COMPRESSION_LEVELS
             ),
             log=read_log_options(flags),
+            access_log=read_access_log_options(flags),
             metrics_options=read_metrics_options(flags),
+            page=read_page_options(flags, variables, http_restricted),
             limits=_limits(flags, default_http_max_input_bytes),
             repository=read_repository_options(flags),
+            ray=read_ray_options(flags),
             exit_on_error=flags.boolean("exit_on_error", default=True),
             exit_timeout_s=flags.integer("exit_timeout_secs", 30),
             exit_grace_s=flags.number("exit_grace_secs", 0.0),

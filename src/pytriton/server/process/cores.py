@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from pytriton.server.options.cloud_options import CLOUD_VARIABLES
 from pytriton.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
+from pytriton.server.options.page_options import TOKEN_VARIABLE
 
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
 # Where version 1 has its quotas: the controller's own folder, or one that it shares.
@@ -25,7 +26,11 @@ def surroundings() -> Surroundings:
     return Surroundings(
         cores=usable_cores(),
         frontend_processes=os.environ.get(FRONTENDS_VARIABLE),
-        variables={name: os.environ[name] for name in CLOUD_VARIABLES if name in os.environ},
+        variables={
+            name: os.environ[name]
+            for name in (*CLOUD_VARIABLES, TOKEN_VARIABLE)
+            if name in os.environ
+        },
     )
 
 

@@ -20,7 +20,7 @@ class JsonFormatter(logging.Formatter):
         second, microsecond = self._times.read(record.created)
         entry = {
             "time": f"{second}.{microsecond:06}Z",
-            "level": _level_name(record.levelno),
+            "level": level_name(record.levelno),
             "pid": record.process,
             "file": record.filename,
             "line": record.lineno,
@@ -35,7 +35,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-def _level_name(level: int) -> str:
+def level_name(level: int) -> str:
+    """Returns the word for a level; whatever is below INFO is verbose."""
     if level >= logging.ERROR:
         return "ERROR"
     if level >= logging.WARNING:

@@ -16,7 +16,7 @@ from pytriton.request_ids import add_to_log_records, id_prefix, visible
 from pytriton.server.process.log_json import JsonFormatter
 from pytriton.server.process.log_output import ConsoleHandler, LogFile, LogHandler
 from pytriton.server.process.log_times import SecondTexts
-from pytriton.server.process.terminal import Colour, has_colours, paint
+from pytriton.utils.terminal import Colour, has_colours, paint
 
 if TYPE_CHECKING:
     from pytriton.log_switches import LogSwitches

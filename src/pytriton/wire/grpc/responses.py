@@ -38,9 +38,9 @@ def encode_trailers(status: Status, message: str = "", metadata: Entries = ()) -
     return encode_header_block(_trailer_fields(status, message, metadata))
 
 
-def encode_trailers_only(status: Status, message: str = "", metadata: Entries = ()) -> bytes:
+def encode_trailers_only(status: Status, message: str = "") -> bytes:
     """Returns a response without any message, to be sent as HEADERS with END_STREAM."""
-    fields = [*_HEAD, *_trailer_fields(status, message, metadata)]
+    fields = [*_HEAD, *_trailer_fields(status, message, ())]
     if status is Status.UNIMPLEMENTED:
         fields.append(_ACCEPT_ENCODING)  # the reason may be the client's encoding
     return encode_header_block(fields)

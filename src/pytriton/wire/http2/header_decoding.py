@@ -45,6 +45,11 @@ class HeaderDecoder:
         self._heads: dict[bytes, RequestHead] = {}
         self._is_table_changed = False
 
+    @property
+    def is_table_changed(self) -> bool:
+        """Whether the block that was decoded last gave the ones after it another meaning."""
+        return self._is_table_changed
+
     def known_request(self, block: bytes) -> RequestHead | None:
         """Returns the head of a request whose block is in the cache."""
         return self._heads.get(block)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that does what its arguments and its requests' parameters tell it to."""
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -8,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import threading
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -64,6 +66,11 @@ def fork_and_call(numbers):
         return pool.map(call_other, numbers)
 
 
+def mark_late(path):
+    time.sleep(1.5)
+    pathlib.Path(path).touch()
+
+
 class TritonPythonModel:
     """Answers with its input, its process and what the request asks for."""
 
@@ -91,6 +98,8 @@ class TritonPythonModel:
             x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             if "calls" in parameters:
                 x = np.array([fork_and_call(range(parameters["calls"]))], np.float32)
+            if "call" in parameters:
+                x = np.array([[call_other(parameters["call"])]], np.float32)
             if "program" in parameters:
                 self.program = subprocess.Popen(parameters["program"].split())
             if "variable" in parameters:
@@ -99,6 +108,8 @@ class TritonPythonModel:
         return responses
 
     def finalize(self):
+        if "mark_at_exit" in self.arguments:
+            atexit.register(mark_late, self.arguments["mark_at_exit"])
         if "mark" in self.arguments:
             pathlib.Path(self.arguments["mark"]).touch()
         ACTIONS[self.arguments.get("finalize", "")]()

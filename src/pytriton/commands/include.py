@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pytriton include`: prints the folder of the C headers."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Callable, Sequence
+
+import pytriton
+
+
+def run(
+    arguments: Sequence[str],
+    show: Callable[[str], None],
+    complain: Callable[[str], None],  # noqa: ARG001  every command takes it
+) -> int:
+    """Print the folder.
+
+    Args:
+        arguments: the command line after the command's name.
+        show: prints the folder.
+        complain: prints errors, of which there are none.
+
+    Returns:
+        The exit code.
+    """
+    argparse.ArgumentParser(
+        prog="pytriton include",
+        description="Print the folder of the C headers, as in: "
+        'cc -shared -fPIC -I"$(pytriton include)" backend.c -o libtriton_backend.so',
+    ).parse_args(list(arguments))
+    show(str(pathlib.Path(pytriton.__file__).parent / "include"))
+    return 0

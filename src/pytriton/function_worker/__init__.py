@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In a worker process: imports a bound function, and calls it as its own process would."""

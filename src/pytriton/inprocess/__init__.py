@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine in a program's own process, without a network: `Server` and what it is used with.
+
+`import tritonserver` gives the same objects under the names that programs for Triton use.
+"""
+
+from pytriton.inprocess.enums import (
+    DataType,
+    DLDeviceType,
+    InstanceGroupKind,
+    LogFormat,
+    MemoryType,
+    MetricFormat,
+    MetricKind,
+    ModelBatchFlag,
+    ModelControlMode,
+    ModelTxnPropertyFlag,
+    RateLimitMode,
+)
+from pytriton.inprocess.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+from pytriton.inprocess.iterators import AsyncResponseIterator, ResponseIterator
+from pytriton.inprocess.memory import MemoryBuffer
+from pytriton.inprocess.metrics import Metric, MetricFamily
+from pytriton.inprocess.model import Model, ModelDictionary
+from pytriton.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource
+from pytriton.inprocess.request import InferenceRequest, InferenceResponse
+from pytriton.inprocess.server import Server
+from pytriton.inprocess.tensor import Tensor
+
+__all__ = [
+    "AlreadyExistsError",
+    "AsyncResponseIterator",
+    "CancelledError",
+    "DLDeviceType",
+    "DataType",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InstanceGroupKind",
+    "InternalError",
+    "InvalidArgumentError",
+    "LogFormat",
+    "MemoryBuffer",
+    "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricFormat",
+    "MetricKind",
+    "Model",
+    "ModelBatchFlag",
+    "ModelControlMode",
+    "ModelDictionary",
+    "ModelLoadDeviceLimit",
+    "ModelTxnPropertyFlag",
+    "NotFoundError",
+    "Options",
+    "RateLimitMode",
+    "RateLimiterResource",
+    "ResponseIterator",
+    "Server",
+    "Tensor",
+    "TritonError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+]

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine in the caller's process: a core without ports, on an event loop in its own thread.
+
+Everything that callers do crosses to that thread here. The thread is a daemon, so a program may end
+without stopping it: the workers see that their sockets are closed, and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from pytriton.dtypes import BYTES, walk_bytes
+from pytriton.engine.validation import UncountedStringsError, validate
+from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError, UnsupportedError
+from pytriton.inprocess.added_repositories import AddedRepositories
+from pytriton.inprocess.server_log import ServerLog
+from pytriton.inprocess.shared_loop import SharedLoop
+from pytriton.server.api.documents import model_metadata, model_statistics, server_metadata
+from pytriton.server.api.local_client import LocalClient
+from pytriton.server.metrics.api import MetricsApi
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.repository_core import RepositoryCore, make_core
+
+if TYPE_CHECKING:
+    from pytriton.engine.client import Answer
+    from pytriton.engine.control import IndexEntry
+    from pytriton.engine.served_model import ServedModel
+    from pytriton.executor.inference import Inference
+    from pytriton.messages import InferRequest
+    from pytriton.server.metrics.exposition import Family
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_KILL_S = 2.0  # for workers to end that were killed
+
+
+class EngineThread:
+    """A started engine. Its methods may be called by any thread but its own.
+
+    Args:
+        options: The settings; those of ports have no effect.
+        custom_families: Returns families of metrics that are shown beside those of models.
+    """
+
+    def __init__(
+        self, options: ServerOptions, custom_families: Callable[[], Iterable[Family]] = tuple
+    ) -> None:
+        self.options = options
+        self.is_inherited = False  # this process is a forked child of the one that started it
+        self.is_over: bool = False
+        self._custom_families = custom_families
+        self._log = ServerLog(options.log)
+        self.shared_loop: SharedLoop = SharedLoop()
+        self.repositories: AddedRepositories = AddedRepositories(options.repository.paths)
+        _running.add(self)
+
+    def start(self) -> None:
+        """Start the engine and load its models.
+
+        Raises:
+            ServerError: A repository cannot be read, or a model cannot be loaded and the settings
+                say that this is an error.
+        """
+        self._log.open()
+        self.shared_loop.start()
+        try:
+            self.run(self._start())
+        except BaseException:  # also an interruption of the program
+            self.stop(0)
+            raise
+
+    def stop(self, timeout_s: float) -> None:
+        """Let models finish their requests for at most `timeout_s`, and end all workers."""
+        if self.is_over or self.is_inherited:
+            return
+        self.is_over = True
+        try:
+            self.run(self._stop(timeout_s))
+        finally:
+            self._end()
+        self.shared_loop.join()
+
+    def abandon(self) -> None:
+        """Stop at once, without waiting for it: nobody has a reference to the server any more."""
+        if self.is_over or self.is_inherited:
+            return
+        self.is_over = True
+        self.shared_loop.post(self._begin_to_abandon)
+
+    # Calls from other threads
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function on the engine's thread, later.
+
+        Raises:
+            UnavailableError: The engine has ended, or belongs to another process.
+        """
+        self._check_process()
+        try:
+            self.shared_loop.post(function, *arguments)
+        except RuntimeError:  # the loop is closed
+            raise UnavailableError("Server exiting") from None
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function on the engine's thread; returns its result."""
+
+        async def calling() -> T:
+            return function(*arguments)
+
+        return self.run(calling())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the engine's loop; returns its result.
+
+        If the caller is interrupted, the coroutine is cancelled.
+        """
+        if self.is_inherited:
+            coroutine.close()
+        self._check_process()
+        if self.shared_loop.is_own_thread:
+            coroutine.close()
+            raise InvalidArgumentError("the engine's own thread must not wait for the engine")
+        counted = self._counted(coroutine)
+        try:
+            running = self.shared_loop.begin(counted)
+        except RuntimeError:  # the loop is closed
+            counted.close()
+            coroutine.close()
+            raise UnavailableError("Server exiting") from None
+        try:
+            return running.result()
+        except concurrent.futures.CancelledError:
+            raise UnavailableError("Server exiting") from None
+        except BaseException:
+            running.cancel()
+            raise
+
+    def submit(self, model: ServedModel, inference: Inference) -> None:
+        """Queue a request that was validated against its model. Its sink calls `end_request`.
+
+        Raises:
+            UnavailableError: The engine has ended, or belongs to another process.
+        """
+        # A child must not send anything to its parent's workers.
+        self._check_process()
+        if not self.shared_loop.call_in_turn(self._submit, model, inference, True):
+            self.post(self._submit, model, inference)
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise UnavailableError(
+                "the server belongs to the process that this one was forked from"
+            )
+
+    def end_request(self) -> None:
+        """Note that a request has ended; called on the engine's thread."""
+        self.shared_loop.open_count -= 1
+
+    def find(self, name: str, version: str) -> ServedModel:
+        """Returns the model that serves a request.
+
+        Raises:
+            ServerError: It is unknown or not ready.
+        """
+        model = self.core.engine.known(name, version)
+        return model if model is not None else self.call(self.core.engine.lookup, name, version)
+
+    def validate(self, request: InferRequest, model: ServedModel) -> None:
+        """Check a request against its model, on the caller's thread.
+
+        Raises:
+            InvalidArgumentError: It does not fit.
+        """
+        try:
+            validate(request, model.spec)
+        except UncountedStringsError:
+            for tensor in request.inputs.values():
+                if tensor.dtype is BYTES:
+                    tensor.strings = walk_bytes(tensor.data, prod(tensor.shape))
+            validate(request, model.spec)
+
+    # Questions; see `EngineClient`
+
+    def is_ready(self) -> bool:
+        """Returns whether the server is ready."""
+        return self.run(_answered(self.client.is_ready))
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        """Returns whether a model is ready."""
+        return self.run(_answered(self.client.is_model_ready, name, version))
+
+    def index(self, *, ready: bool) -> list[IndexEntry]:
+        """Returns every known model version."""
+        return self.run(_answered(functools.partial(self.client.index, ready=ready)))
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Returns the server's name, version and extensions."""
+        return _object(server_metadata(self.options.id))
+
+    def model_metadata(self, name: str, version: str) -> dict[str, Any]:
+        """Returns the metadata of a model."""
+
+        def read() -> bytes:
+            spec = self.client.lookup(name, version).spec
+            versions = [spec.version] if version else self.client.ready_versions(name)
+            return model_metadata(spec, versions)
+
+        return _object(self.call(read))
+
+    def model_config(self, name: str, version: str) -> dict[str, Any]:
+        """Returns the configuration of a model."""
+        return _object(self.call(lambda: self.client.lookup(name, version).config_json))
+
+    def model_statistics(self, name: str, version: str) -> dict[str, Any]:
+        """Returns the statistics of a model, in Triton's layout."""
+        return _object(self.call(lambda: model_statistics(self.client.statistics(name, version))))
+
+    # Changes
+
+    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; returns when it is ready."""
+        self.run(self.client.load(name, config, files))
+
+    def unload(self, name: str, *, unload_dependents: bool) -> None:
+        """Unload a model; returns when it gets no new requests any more."""
+        self.run(self.client.unload(name, unload_dependents=unload_dependents))
+
+    def poll(self) -> None:
+        """Load what is new or changed in the repositories, and unload what was removed."""
+        if self.options.repository.model_control_mode != "poll":
+            raise UnavailableError("polling is disabled")
+        self.run(self.core.repositories.poll_once())
+
+    def add_repository(self, path: str, names: Mapping[str, str]) -> None:
+        """Add a repository; see `AddedRepositories`."""
+        self._check_registration()
+        self.call(self.repositories.add, path, names)
+
+    def remove_repository(self, path: str) -> None:
+        """Forget a repository; see `AddedRepositories`."""
+        self._check_registration()
+        self.call(self.repositories.remove, path)
+
+    def _check_registration(self) -> None:
+        if self.options.repository.model_control_mode != "explicit":
+            raise UnsupportedError(
+                "repository registration is not allowed if model control mode is not EXPLICIT"
+            )
+
+    def metrics(self) -> str:
+        """Returns the metrics in Prometheus' text format."""
+        return self.run(self._metrics.page()).decode()
+
+    # On the engine's thread
+
+    async def _counted(self, operation: Coroutine[Any, Any, T]) -> T:
+        self.shared_loop.open_count += 1
+        try:
+            return await operation
+        finally:
+            self.shared_loop.open_count -= 1
+
+    def _submit(self, model: ServedModel, inference: Inference, is_alone: bool = False) -> None:
+        self.shared_loop.open_count += 1
+        self.core.engine.submit_validated(model, inference, is_alone=is_alone)
+
+    async def _start(self) -> None:
+        loop = self.shared_loop.loop
+        self.core: RepositoryCore = await make_core(
+            self.options, loop, wrap_finder=self.repositories.wrap
+        )
+        core = self.core
+        self.client: LocalClient = LocalClient(
+            core.engine,
+            core.control,
+            core.trace_settings,
+            strict_readiness=self.options.strict_readiness,
+            change_log_settings=core.log.change,
+        )
+        self.client.look_again = core.look_again
+        self._metrics = MetricsApi(core.engine, self.options, loop, self._families)
+        self._metrics.start()
+        try:
+            await core.load()
+        except ServerError as error:
+            if self.options.exit_on_error:
+                # Programs have no log by default, so the error has to say which model it was.
+                problem = await _answered(self.client.problem)
+                text = f"{error.message}: {problem}" if problem else error.message
+                raise type(error)(text) from error
+            logger.error("%s: %s", error.kind, error.message)  # noqa: TRY400  the message is enough
+
+    def _families(self) -> Iterable[Family]:
+        return [*self.core.custom_metrics(), *self._custom_families()]
+
+    async def _stop(self, timeout_s: float) -> None:
+        if not hasattr(self, "core"):  # it could not be made
+            return
+        self.core.engine.refuse()
+        ending = asyncio.ensure_future(self.core.end_models(timeout_s))
+        await asyncio.wait({ending}, timeout=timeout_s + _KILL_S)
+        await self.core.close(0)
+
+    def _begin_to_abandon(self) -> None:
+        self._abandoning = asyncio.ensure_future(self._stop(0))
+        self._abandoning.add_done_callback(lambda _: self._end())
+
+    def _end(self) -> None:
+        self.shared_loop.end()
+        self._log.close()
+
+
+async def _answered(question: Callable[..., Answer[T]], *arguments: Any) -> T:
+    answer = question(*arguments)
+    if isinstance(answer, Coroutine):
+        return await answer
+    return answer
+
+
+def _object(document: bytes) -> dict[str, Any]:
+    read: dict[str, Any] = orjson.loads(document)
+    return read
+
+
+_running: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+_inherited: list[EngineThread] = []
+
+
+def _on_fork() -> None:
+    """Let a forked child leave the engines of its parent alone.
+
+    Their loops are kept: a loop that is freed would change what its parent's selector watches.
+    """
+    for engine in list(_running):
+        engine.is_inherited = True
+        _inherited.append(engine)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_on_fork)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that runs one instance of a compiled backend, through Triton's C API."""

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is sent where: the plan of a load, which stays the same for all levels."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+ParameterValue = bool | int | float | str
+
+
+class Protocol(enum.Enum):
+    """The protocol that the server is asked with."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+class TensorFormat(enum.Enum):
+    """How tensors are written over HTTP."""
+
+    BINARY = "binary"
+    JSON = "json"
+
+
+class Compression(enum.Enum):
+    """How requests are compressed: the body over HTTP, each message over gRPC."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    DEFLATE = "deflate"
+
+
+class SharedMemory(enum.Enum):
+    """Where tensors are: in the requests, or in regions that the requests name."""
+
+    NONE = "none"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class InputSet:
+    """The tensors of one request.
+
+    Attributes:
+        tensors: An array for each input that is sent, with its batch axis if the model has one.
+            Strings are arrays of objects, each `bytes` or `str`.
+        datatypes: Triton's name of the datatype for inputs whose array does not tell it.
+        parameters: Request parameters of this set, added to those of the plan.
+        expected: The outputs that a right answer has; None: the answer is not looked at.
+            An answer that differs counts as failed.
+    """
+
+    tensors: Mapping[str, NDArray[Any]]
+    datatypes: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    expected: Mapping[str, NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """How requests form sequences, for models that keep a state.
+
+    Attributes:
+        at_once: How many sequences are under way with a request rate, intervals or a schedule;
+            with a concurrency, its number counts instead.
+        length: Requests of a sequence; None: as many as its stream of input sets has.
+        length_variation: How far a length may differ from `length`, in percent.
+        first_id: The id of the first sequence.
+        last_id: The id after which they begin with `first_id` again; None: never.
+        seed: Makes the lengths; the same seed makes the same lengths.
+    """
+
+    at_once: int = 4
+    length: int | None = 20
+    length_variation: float = 20.0
+    first_id: int = 1
+    last_id: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encrypted connections.
+
+    Attributes:
+        ca_file: Certificates that are trusted, PEM; None: those of the system.
+        certificate_file: The certificate that this client shows.
+        key_file: The private key of that certificate.
+        certificate_type: PEM or DER.
+        key_type: PEM or DER.
+        verify_peer: False accepts any certificate.
+        verify_host: False accepts a certificate of another host.
+    """
+
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    certificate_type: str = "PEM"
+    key_type: str = "PEM"
+    verify_peer: bool = True
+    verify_host: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is sent where.
+
+    Attributes:
+        url: `host:port`, or with `http://`, `https://`, `grpc://` or `grpcs://` in front.
+        protocol: HTTP or gRPC.
+        model: The model's name.
+        inputs: Streams of input sets. Requests take the sets of all streams in turns; with
+            sequences, each sequence takes the next stream, from its first set.
+        version: The model's version; empty: the server's choice.
+        outputs: The names of the outputs that are asked for; empty: all.
+        streaming: Over gRPC, requests go through ModelStreamInfer; over HTTP, through the route
+            generate_stream.
+        decoupled: A request may have no response, one or many; needs `streaming`.
+        input_format: How inputs are written over HTTP.
+        output_format: How outputs are asked for over HTTP.
+        headers: Headers of each request (metadata over gRPC).
+        parameters: Request parameters of each request.
+        priority: The priority of each request; 0: none is sent.
+        timeout_us: The timeout that the server is told with each request; 0: none is sent.
+        client_timeout_s: A request without an answer for so long counts as failed; 0: no limit.
+        sequences: How requests form sequences; None: they do not.
+        shared_memory: Where inputs and outputs are.
+        output_region_bytes: The size of the region of one output.
+        compression: How requests are compressed.
+        tls: Encrypted connections; None: plain ones, unless the URL begins with https or grpcs.
+        processes: Processes that make the load; 0: one, or more if cores are there and the level
+            asks for it.
+        connections: Connections to the server; 0: as many as the level needs.
+        keep_outputs: True keeps the outputs of each response, for exports.
+    """
+
+    url: str
+    protocol: Protocol
+    model: str
+    inputs: Sequence[Sequence[InputSet]]
+    version: str = ""
+    outputs: Sequence[str] = ()
+    streaming: bool = False
+    decoupled: bool = False
+    input_format: TensorFormat = TensorFormat.BINARY
+    output_format: TensorFormat = TensorFormat.BINARY
+    headers: Sequence[tuple[str, str]] = ()
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    priority: int = 0
+    timeout_us: int = 0
+    client_timeout_s: float = 0.0
+    sequences: Sequences | None = None
+    shared_memory: SharedMemory = SharedMemory.NONE
+    output_region_bytes: int = 102_400
+    compression: Compression = Compression.NONE
+    tls: Tls | None = None
+    processes: int = 0
+    connections: int = 0
+    keep_outputs: bool = False

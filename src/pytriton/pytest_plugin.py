@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pytest plugin: fixtures that start real servers.
+
+Every run of pytest in an environment with this package imports this module, so it imports nothing
+else of the package before a test asks for a server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytriton.testing import StartServer
+
+_STARTERS: pytest.StashKey[list[StartServer]] = pytest.StashKey()
+
+
+@pytest.fixture
+def pytriton_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartServer]:
+    """Start real servers on free loopback ports, which end with the test."""
+    yield from _starting(request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def pytriton_module_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartServer]:
+    """Start real servers on free loopback ports, which end with the module."""
+    yield from _starting(request, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def pytriton_session_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartServer]:
+    """Start real servers on free loopback ports, which end with the session."""
+    yield from _starting(request, tmp_path_factory)
+
+
+def _starting(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartServer]:
+    def new_folder() -> Path:
+        return tmp_path_factory.mktemp("pytriton_server")
+
+    make: Callable[[Callable[[], Path]], StartServer]
+    make = importlib.import_module("pytriton.testing").StartServer
+    starter = make(new_folder)
+    request.node.stash.setdefault(_STARTERS, []).append(starter)
+    try:
+        yield starter
+    finally:
+        request.node.stash[_STARTERS].remove(starter)
+        starter.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Add the logs of its servers to the report of a test that failed."""
+    report = yield
+    if report.failed:
+        for node in item.listchain():
+            for starter in node.stash.get(_STARTERS, []):
+                for server in starter.servers:
+                    if text := server.log:
+                        title = f"Log of the server at {server.http_url}"
+                        report.sections.append((title, text))
+    return report

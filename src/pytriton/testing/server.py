@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real servers for tests, on free ports of the loopback address."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytriton.client import DecoupledModelClient, ModelClient
+from pytriton.triton import Triton, TritonConfig
+
+LOOPBACK = "127.0.0.1"
+_MAX_LOG_BYTES = 64 << 10
+
+
+class RunningServer:
+    """A real server that a test has started.
+
+    Attributes:
+        triton: what started it, for everything that is not here.
+        http_url: the address of HTTP, such as `http://127.0.0.1:34567`.
+        grpc_url: the address of gRPC, such as `grpc://127.0.0.1:34568`.
+        metrics_url: the address of metrics, without `/metrics`.
+    """
+
+    def __init__(self, triton: Triton, log_path: Path) -> None:
+        self.triton: Triton = triton
+        addresses = triton.addresses
+        self.http_url: str = addresses.http
+        self.grpc_url: str = addresses.grpc
+        self.metrics_url: str = addresses.metrics
+        self._log_path = log_path
+        self._clients = contextlib.ExitStack()
+
+    def bind(self, *arguments: Any, **settings: Any) -> None:
+        """Serve a function; the arguments are those of `Triton.bind`."""
+        self.triton.bind(*arguments, **settings)
+
+    def client(self, model: str, *, grpc: bool = False, **settings: Any) -> ModelClient:
+        """Returns a client of a model; the server closes it at its end.
+
+        Args:
+            model: the name of the model.
+            grpc: whether to ask over gRPC instead of HTTP.
+            **settings: the other arguments of `ModelClient`.
+        """
+        url = self.grpc_url if grpc else self.http_url
+        return self._clients.enter_context(ModelClient(url, model, **settings))
+
+    def stream_client(self, model: str, **settings: Any) -> DecoupledModelClient:
+        """Returns a client of a decoupled model, over gRPC; the server closes it at its end."""
+        client = DecoupledModelClient(self.grpc_url, model, **settings)
+        return self._clients.enter_context(client)
+
+    @property
+    def log(self) -> str:
+        """The end of the server's log."""
+        try:
+            data = self._log_path.read_bytes()
+        except FileNotFoundError:
+            return ""
+        return data[-_MAX_LOG_BYTES:].decode("utf-8", "replace")
+
+    def stop(self) -> None:
+        """Close the clients and end the server; this may be called twice."""
+        try:
+            self._clients.close()
+        finally:
+            self.triton.stop()
+
+
+class StartServer:
+    """Starts servers, and ends all of them at the end of its scope.
+
+    Args:
+        new_folder: Makes an empty folder for the files of a server.
+    """
+
+    def __init__(self, new_folder: Callable[[], Path]) -> None:
+        self._new_folder = new_folder
+        self.servers: list[RunningServer] = []
+
+    def __call__(
+        self,
+        *functions: Callable[..., Any],
+        model_repository: str | Path | None = None,
+        **settings: Any,
+    ) -> RunningServer:
+        """Start a server, which is ready when this returns.
+
+        Args:
+            *functions: annotated functions to serve, each as the model of its name. Others are
+                bound with `RunningServer.bind`.
+            model_repository: a folder with models to serve, too.
+            **settings: other fields of `TritonConfig`.
+        """
+        log_path = self._new_folder() / "server.log"
+        ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+        addresses = dict.fromkeys(("http_address", "grpc_address", "metrics_address"), LOOPBACK)
+        config = {"log_file": log_path, **ports, **addresses, **settings}
+        if model_repository is not None:
+            config["model_repository"] = Path(model_repository)
+        triton = Triton(config=TritonConfig(**config))
+        try:
+            for function in functions:
+                triton.bind(function)
+            triton.run()
+        except BaseException:
+            triton.stop()
+            raise
+        server = RunningServer(triton, log_path)
+        self.servers.append(server)
+        return server
+
+    def stop(self) -> None:
+        """End all servers, also if one of them cannot be ended."""
+        with contextlib.ExitStack() as stack:
+            while self.servers:
+                stack.callback(self.servers.pop().stop)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A launcher process that hangs is noticed, killed and replaced; without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pytriton.cluster import heartbeat
+from pytriton.cluster.heartbeat import SILENT_BEATS, SILENT_BEATS_AT_START, Heartbeat
+from pytriton.cluster.messages import Beat
+from pytriton.cluster.starter import RayStarter
+from pytriton.executor.python_process import StartedZygote
+from pytriton.ray_options import RayOptions
+from pytriton.transport.link import stream_pair
+from tests.cluster.test_starter import rig, until
+
+# The launcher process itself, with a cluster without processes in the place of Ray.
+LAUNCHER = """
+import sys, types
+from pytriton.cluster import heartbeat, launcher
+from tests.cluster.fake_cluster import FakeCluster
+launcher.BEAT_S = 0.02
+sys.modules[launcher._RAY] = types.SimpleNamespace(RayCluster=lambda on_stuck: FakeCluster())
+launcher.main(sys.argv[1:])
+"""
+
+
+class Loop:
+    """Has timers that a test lets run."""
+
+    def __init__(self):
+        self.due = []
+
+    def call_later(self, _delay_s, callback):
+        self.due.append(callback)
+        return self
+
+    def cancel(self):
+        self.due.clear()
+
+    def pass_beats(self, count):
+        for _ in range(count):
+            due, self.due = self.due, []
+            for callback in due:
+                callback()
+
+
+@pytest.fixture
+def loop():
+    return Loop()
+
+
+@pytest.fixture
+def silent(loop):
+    """A heartbeat of a process that has been started, and what it has told."""
+    told = []
+    beating = Heartbeat(loop, lambda: told.append(beating.silent_s))
+    beating.start()
+    return beating, told
+
+
+def test_process_that_says_nothing_is_told_once(loop, silent):
+    beating, told = silent
+    beating.on_running()
+    loop.pass_beats(SILENT_BEATS)
+    before = list(told)
+    loop.pass_beats(100)
+
+    assert before == []
+    assert told == [(SILENT_BEATS + 1) * heartbeat.BEAT_S]
+
+
+def test_process_that_speaks_now_and_then_is_alive(loop, silent):
+    beating, told = silent
+    beating.on_running()
+    for _ in range(5):
+        loop.pass_beats(SILENT_BEATS)
+        beating.on_message()
+
+    assert told == []
+
+
+def test_process_that_starts_may_be_silent_for_longer(loop, silent):
+    _, told = silent
+    loop.pass_beats(SILENT_BEATS_AT_START)
+    before = list(told)
+    loop.pass_beats(1)
+
+    assert before == []
+    assert len(told) == 1
+
+
+def test_process_that_is_over_is_not_looked_at(loop, silent):
+    beating, told = silent
+    beating.stop()
+    beating.stop()
+    loop.pass_beats(1000)
+
+    assert told == []
+
+
+def test_process_that_was_started_again_has_its_own_time(loop, silent):
+    beating, told = silent
+    beating.on_running()
+    loop.pass_beats(SILENT_BEATS)
+    beating.start()
+    loop.pass_beats(SILENT_BEATS_AT_START)
+
+    assert told == []
+
+
+def test_beats_keep_a_launcher_process_and_silence_ends_it(monkeypatch, caplog):
+    async def case():
+        async with rig() as it:
+            await it.connected()
+            process = await it.placed()
+            for _ in range(SILENT_BEATS):
+                it.starter._heartbeat.look()
+            it.say(Beat())
+            await until(lambda: not it.starter._heartbeat.silent_s)
+            alive = it.starter.status()
+            it.starter._on_silent()
+            away = it.starter.status()
+
+            assert alive.is_connected
+            assert not away.is_connected
+            assert not process.exited.done()
+            assert it.launchers[0].process.wait() == -signal.SIGKILL
+
+    asyncio.run(case())
+
+    assert "has not said anything for" in caplog.text
+
+
+def test_stopped_launcher_process_is_killed_and_another_one_connects(monkeypatch):
+    processes = []
+
+    def start():
+        ours, theirs = stream_pair()
+        with theirs:
+            command = [sys.executable, "-c", LAUNCHER, "--control-fd", str(theirs.fileno())]
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        processes.append(process)
+        return StartedZygote(process, ours)
+
+    async def case():
+        starter = RayStarter(RayOptions(), asyncio.get_running_loop(), start)
+        await starter.connect()
+        os.kill(processes[0].pid, signal.SIGSTOP)
+        monkeypatch.setattr(heartbeat, "BEAT_S", 0.02)  # not before, as it starts slowly
+        starter._heartbeat.start()
+        starter._heartbeat.on_running()
+        await until(lambda: starter.status().launcher_restarts)
+        monkeypatch.undo()
+        await starter.connect()
+        first = processes[0].wait()
+        restarts = starter.status().launcher_restarts
+        await starter.close()
+
+        assert first == -signal.SIGKILL
+        assert restarts == len(processes) - 1
+
+    asyncio.run(case())
+
+
+def test_call_of_ray_that_does_not_return_is_told_though_nobody_waits_for_it(monkeypatch):
+    ray_cluster = pytest.importorskip("pytriton.cluster.ray_cluster", reason="ray is not installed")
+    monkeypatch.setattr(ray_cluster, "_STUCK_S", 0.05)
+    hangs = threading.Event()
+    told = []
+
+    def hanging():
+        hangs.wait()
+
+    async def case():
+        cluster = ray_cluster.RayCluster(lambda *call: told.append(call))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(cluster._call(hanging), 0.01)
+        await until(lambda: told)
+        hangs.set()
+
+    asyncio.run(case())
+
+    assert told == [("hanging", 0.05)]

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances on a real Ray with three nodes, all of them processes of this machine.
+
+These are few: decisions are tested without Ray, and the failures of whole servers under load
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pytriton.cluster.executor import RayExecutor
+from pytriton.errors import UnavailableError
+from pytriton.executor.remote.placement import Placement
+from pytriton.executor.worker import InstanceUnavailableError, WorkerSpec
+from pytriton.ray_options import RayOptions
+from tests.cluster.ray_cluster import RayNodes
+from tests.examples.test_examples import EXAMPLES, check_commands
+from tests.free_ports import free_ports
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
+]
+
+NODES = {
+    "head": {"num_cpus": 2},
+    "gpus": {"num_cpus": 4, "num_gpus": 2},
+    "disks": {"num_cpus": 2, "resources": {"fast_disk": 2}},
+}
+# A server without ports: it starts two instances and a group, and waits for a third that has no
+# room. It prints the process ids of its launcher process and of its instances.
+SERVER = """
+import asyncio, sys
+from pytriton.cluster.executor import RayExecutor
+from pytriton.executor.remote.placement import Placement
+from pytriton.executor.worker import WorkerSpec
+from pytriton.ray_options import RayOptions
+
+async def main():
+    executor = RayExecutor(RayOptions(address=sys.argv[1]), asyncio.get_running_loop())
+    launcher = await executor.launcher()
+    def launch(name, **placement):
+        spec = WorkerSpec(name, name, placement=Placement(**placement))
+        return asyncio.ensure_future(launcher.launch(spec))
+    await asyncio.gather(launch("One_0_0"), launch("Big_0_0", group_size=2))
+    waiting = [launch("None_0_0", num_gpus=64), launch("Huge_0_0", num_gpus=64, group_size=2)]
+    while sum(actor.pid == 0 for actor in executor.status().actors) < 3:
+        await asyncio.sleep(0.05)
+    pids = [actor.pid for actor in executor.status().actors if actor.pid]
+    print(executor._starter._process.process.pid, *pids, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await executor.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    cluster = RayNodes(NODES)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.environment.items():
+            patch.setenv(name, value)
+        cluster.start()
+        yield cluster
+    cluster.stop()
+
+
+class Rig:
+    """An executor on the cluster, and what tests do with it."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+        self.loop = asyncio.new_event_loop()
+        self.executor = RayExecutor(RayOptions(address=nodes.address), self.loop)
+        self.workers = []
+        self._count = 0
+
+    def run(self, work):
+        return self.loop.run_until_complete(work)
+
+    async def launch(self, **placement):
+        self._count += 1
+        spec = WorkerSpec(
+            f"Add_0_{self._count}",
+            "worker of a test",
+            placement=Placement(**placement),
+            environment={"OF_THE_MODEL": "yes"},
+        )
+        launcher = await self.executor.launcher()
+        self.workers.append(await launcher.launch(spec))
+        return self.workers[-1]
+
+    async def end(self):
+        """End the instances, and close their connections, as they do."""
+        workers, self.workers = self.workers, []
+        for worker in workers:
+            worker.kill()
+            await worker.exited
+            for link in worker._links:
+                link.close()
+
+    def launcher_pid(self):
+        return self.executor._starter._process.process.pid
+
+    def wait_until_left(self, actors=0, groups=0):
+        """Wait until the cluster has just so many."""
+        return wait_until(
+            lambda: [len(each) for each in self.nodes.left().values()] == [actors, groups]
+        )
+
+
+@pytest.fixture(scope="module")
+def shared(nodes):
+    rig = Rig(nodes)
+    yield rig
+    rig.run(rig.executor.close())
+    rig.loop.close()
+
+
+@pytest.fixture
+def rig(shared):
+    """The shared executor, on a cluster without actors."""
+    shared.wait_until_left(actors=0, groups=0)
+    yield shared
+    shared.run(shared.end())
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  a status has no events
+        await asyncio.sleep(0.01)
+
+
+def wait_until(condition, timeout_s=120.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "the condition is not true in time"
+        time.sleep(0.05)
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def environment_of(pid):
+    data = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode()
+    return dict(entry.split("=", 1) for entry in data.split("\0") if "=" in entry)
+
+
+def test_address_at_which_nobody_listens_is_an_error():
+    async def case():
+        options = RayOptions(address=f"127.0.0.1:{free_ports(1)[0]}")
+        executor = RayExecutor(options, asyncio.get_running_loop())
+        try:
+            with pytest.raises(UnavailableError, match=r"nobody answers at 127\.0\.0\.1"):
+                await executor.launcher()
+        finally:
+            await executor.close()
+
+    asyncio.run(case())
+
+
+def test_instances_run_where_their_resources_are(rig):
+    async def case():
+        return await asyncio.gather(
+            rig.launch(num_gpus=0.5),
+            rig.launch(num_gpus=1),
+            rig.launch(resources={"fast_disk": 1}),
+            rig.launch(),
+        )
+
+    workers = rig.run(case())
+    environments = [environment_of(worker.pid) for worker in workers]
+    actors = {actor.pid: actor for actor in rig.executor.status().actors}
+
+    assert [worker.node for worker in workers[:3]] == ["gpus", "gpus", "disks"]
+    assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in environments) == ["", "", "0", "1"]
+    assert {each["OF_THE_MODEL"] for each in environments} == {"yes"}
+    assert [actors[worker.pid].node for worker in workers] == [worker.node for worker in workers]
+
+
+def test_killed_instance_leaves_no_process_and_no_actor(rig):
+    async def case():
+        worker = await rig.launch()
+        worker.kill()
+        await worker.exited
+        return worker
+
+    worker = rig.run(case())
+
+    rig.wait_until_left(actors=0)
+    wait_until(lambda: not is_running(worker.pid))
+
+
+def test_process_that_ends_tells_how(rig):
+    async def case():
+        worker = await rig.launch()
+        os.kill(worker.pid, signal.SIGKILL)
+        return await worker.exited
+
+    assert "killed by SIGKILL" in rig.run(case())
+
+
+def test_instance_without_room_waits_and_starts_when_there_is_some(rig):
+    async def case():
+        first = await rig.launch(num_gpus=2)
+        with pytest.raises(InstanceUnavailableError) as refused:
+            await rig.launch(num_gpus=1, start_timeout_s=4.0)
+        waiting = asyncio.ensure_future(rig.launch(num_gpus=1))
+        await until(lambda: not all(actor.pid for actor in rig.executor.status().actors))
+        first.kill()
+        return str(refused.value), await waiting
+
+    text, worker = rig.run(case())
+
+    assert "within 4 s: it needs 1 CPU, 1 GPU, and no node has that free: gpus has" in text
+    assert "0 of 2 GPU free" in text
+    assert worker.node == "gpus"
+
+
+def test_killed_launcher_process_comes_back_and_nobody_else_notices(rig):
+    async def case():
+        kept, killed = await asyncio.gather(rig.launch(), rig.launch())
+        os.kill(rig.launcher_pid(), signal.SIGKILL)
+        await until(lambda: not rig.executor.status().is_connected)
+        killed.kill()
+        started = await rig.launch()
+        return kept, killed, started
+
+    kept, killed, started = rig.run(case())
+
+    rig.wait_until_left(actors=2)
+    assert not kept.exited.done()
+    assert killed.exited.done()
+    assert is_running(kept.pid)
+    assert is_running(started.pid)
+    assert rig.executor.status().launcher_restarts == 1
+    kept.kill()  # as the launcher process has found its actor again
+    rig.run(asyncio.wait_for(kept.exited, 60))
+    rig.wait_until_left(actors=1)
+
+
+def test_group_starts_and_ends_together(rig):
+    async def case():
+        worker = await rig.launch(group_size=3)
+        actors = rig.executor.status().actors
+        pids = [actor.pid for actor in sorted(actors, key=lambda actor: actor.rank)]
+        environments = [environment_of(pid) for pid in pids]
+        os.kill(pids[1], signal.SIGKILL)
+        await worker.exited
+        return pids, environments
+
+    pids, environments = rig.run(case())
+
+    assert [each["RANK"] for each in environments] == ["0", "1", "2"]
+    assert {each["WORLD_SIZE"] for each in environments} == {"3"}
+    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in environments}) == 1
+    rig.wait_until_left(actors=0, groups=0)
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
+@pytest.mark.parametrize("victims", ["server", "server and launcher"])
+def test_nothing_is_left_of_a_killed_server(rig, victims):
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, rig.nodes.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with server:
+        launcher, *instances = map(int, server.stdout.readline().split())
+        is_there = len(rig.nodes.left()["actors"]) == 3
+        if victims != "server":
+            os.kill(launcher, signal.SIGKILL)
+        server.kill()
+
+    assert is_there
+    rig.wait_until_left(actors=0, groups=0)
+    wait_until(lambda: not any(map(is_running, [launcher, *instances])))
+
+
+def test_example_of_bound_functions_does_what_its_page_says(rig, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", rig.nodes.address)
+    check_commands(EXAMPLES / "ray" / "server.py")
+
+    rig.wait_until_left(actors=0, groups=0)

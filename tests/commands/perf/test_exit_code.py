@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+from types import SimpleNamespace
+
+import pytest
+
+from pytriton.commands.perf.command import exit_code
+from pytriton.perf.measuring.stability import Status
+
+
+@pytest.mark.parametrize(
+    "statuses, allow_unstable, code",
+    [
+        ([Status.STABLE], False, 0),
+        ([Status.UNSTABLE], False, 2),
+        ([Status.UNSTABLE], True, 0),
+        ([Status.STABLE, Status.UNSTABLE], False, 0),
+        ([Status.STABLE, Status.FAILED], True, 99),
+    ],
+)
+def test_first_level_decides_unless_one_had_no_answer(statuses, allow_unstable, code):
+    measured = SimpleNamespace(results=[[SimpleNamespace(status=status) for status in statuses]])
+
+    assert exit_code(measured, allow_unstable=allow_unstable) == code

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `pytriton serve` binds of a file."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytriton.commands.serve.loading import load
+from pytriton.commands.serve.options import read_options
+from pytriton.model_config import Ray
+
+MODELS = """
+from pytriton.decorators import model
+from pytriton.model_config import Ray
+
+@model(instances=Ray(min=1, max=4, num_gpus=0.5))
+def scale(x: float) -> float:
+    return 3 * x
+"""
+
+
+class FakeTriton:
+    def bind(self, *arguments, **settings):
+        self.settings = settings
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ([], Ray(min=1, max=4, num_gpus=0.5)),
+        (["--instances", "3"], Ray(count=3, num_gpus=0.5)),
+    ],
+)
+def test_command_says_how_many_instances_run_on_a_cluster(options, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    file = tmp_path / "models_on_ray.py"
+    file.write_text(MODELS)
+    triton = FakeTriton()
+
+    load(read_options([str(file), *options]), triton)
+
+    assert triton.settings["instances"] == expected

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `pytriton serve`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytriton.commands.serve.options import Options, read_options
+from pytriton.commands.serve.targets import Target
+from pytriton.model_config import DynamicBatcher, ModelConfig
+
+
+def test_defaults_are_for_this_machine_only(monkeypatch):
+    monkeypatch.delenv("TRITON_ACCESS_TOKEN", raising=False)
+    options = read_options(["models.py"])
+
+    assert options == Options((Target("models.py"),))
+    config = options.server_config()
+    assert (config.http_address, config.grpc_address, config.metrics_address) == (
+        "127.0.0.1", "127.0.0.1", "127.0.0.1",
+    )  # fmt: skip
+    assert config.http_port is None  # the environment may say it
+
+
+def test_settings_of_models_replace_those_that_are_declared():
+    options = read_options(["m.py:f", "--max-batch-size", "16", "--batch-delay-us", "500"])
+
+    config = options.model_config(ModelConfig(batching=False, response_cache=True))
+
+    assert (config.batching, config.max_batch_size, config.response_cache) == (True, 16, True)
+    assert config.batcher == DynamicBatcher(500)
+
+
+def test_declared_settings_stay_without_options():
+    declared = ModelConfig(max_batch_size=7)
+
+    assert read_options(["m.py"]).model_config(declared) == declared
+
+
+def test_token_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TRITON_ACCESS_TOKEN", "secret")
+
+    assert read_options(["m.py"]).access_token == "secret"
+    assert read_options(["m.py", "--access-token", "other"]).access_token == "other"
+
+
+def test_options_reach_another_process():
+    options = read_options(["m.py:a,b", "n.py", "--host", "::1", "--http-port", "0", "--reload"])
+
+    assert Options.from_json(json.loads(json.dumps(options.to_json()))) == options
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        ([], "the following arguments are required: FILE.py"),
+        (["m.py", "--max-batch-size", "0"], "expected a number of at least 1, got 0"),
+        (["m.py", "--http-port", "70000"], "expected a number from 0 to 65535, got 70000"),
+        (["m.py", "--http-port", "http"], "expected a number from 0 to 65535, got http"),
+        (["m.py", "--instances", "1.5"], "expected a number of at least 1, got 1.5"),
+        (["m.py:a,b", "--name", "X"], "--name is for one model, got 2"),
+        (["m.py:a b"], "Expected FILE.py:object"),
+        (["m.py", "--log-level", "loud"], "invalid choice: 'loud'"),
+    ],
+)
+def test_wrong_command_line_is_told(capsys, arguments, problem):
+    with pytest.raises(SystemExit) as end:
+        read_options(arguments)
+
+    assert end.value.code == 2
+    assert problem in capsys.readouterr().err

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of commands, and how `pytriton` finds the one that is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from pytriton import __main__
+from pytriton.check.command import COMMANDS as CHECKS
+from pytriton.commands import table
+
+
+def test_help_lists_every_command_in_its_group(capsys):
+    assert __main__.main(["--help"]) == 0
+
+    shown = capsys.readouterr().out
+    places, columns = [], set()
+    for group in table.Group:
+        rows = [row for row in table.ROWS if row.group is group]
+        if rows:
+            places.append(shown.index(f"\n{group.value}:\n"))
+        for row in rows:
+            line = next(line for line in shown.splitlines() if line.startswith(f"  {row.name} "))
+            assert line.endswith(f" {row.help}")
+            assert len(line) <= 100
+            places.append(shown.index(line))
+            columns.add(line.index(row.help))
+    assert places == sorted(places)
+    assert len(columns) == 1
+
+
+@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.name)
+def test_command_has_a_module_and_a_help_of_its_own(row, capsys):
+    with pytest.raises(SystemExit) as end:
+        __main__.main([row.name, "--help"])
+
+    assert end.value.code == 0
+    assert capsys.readouterr().out.lower().startswith("usage: pytriton")
+
+
+def test_checks_are_described_in_the_same_words():
+    rows = {row.name: row.help for row in table.ROWS if row.passes_name}
+
+    assert rows == {name: check.help for name, check in CHECKS.items()}
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("chekc", "Did you mean 'check'?"),
+        ("Trace", "Did you mean 'trace'?"),
+        ("zzz", "'zzz' is not a command. 'pytriton --help' lists all commands.\n"),
+    ],
+)
+def test_unknown_command_is_refused_with_names_like_it(name, hint, capsys):
+    assert __main__.main([name]) == 2
+
+    printed = capsys.readouterr()
+    assert hint in printed.err
+    assert printed.out == ""
+
+
+def test_help_of_a_command_has_two_forms(capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["help", "trace"])
+
+    assert "pytriton trace" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_any_command_without_a_traceback(monkeypatch, capsys):
+    def interrupted(arguments, show, complain):
+        raise KeyboardInterrupt
+
+    row = table.row_of("include")
+    monkeypatch.setattr(table.module_of(row), "run", interrupted)
+
+    assert __main__.main(["include"]) == 130
+    assert capsys.readouterr().err == "Interrupted\n"
+
+
+def test_help_imports_no_command_and_no_rich():
+    code = (
+        "import sys, pytriton.__main__ as m; m.main(['--help']); "
+        "print([n for n in sys.modules if n in ('rich', 'numpy', 'argparse')])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_modules_are_where_the_table_says():
+    assert all(importlib.util.find_spec(row.module) for row in table.ROWS)

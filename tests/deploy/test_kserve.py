@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime for KServe is valid and starts a server as KServe expects it."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from pytriton.server.command.parser import parse
+from pytriton.server.options.server_options import ServerOptions
+from tests.deploy.helm import REPOSITORY
+from tests.deploy.schemas import validate
+
+FOLDER = REPOSITORY / "deploy/kserve"
+RUNTIME = yaml.safe_load((FOLDER / "serving-runtime.yaml").read_text())
+SERVICES = list(yaml.safe_load_all((FOLDER / "inference-service.yaml").read_text()))
+CONTAINER = RUNTIME["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("found", [RUNTIME, *SERVICES], ids=lambda each: each["metadata"]["name"])
+def test_objects_for_kserve_are_valid(found):
+    validate(found)
+
+
+def test_runtime_serves_what_the_storage_initializer_has_brought():
+    options = ServerOptions.from_triton_config(parse(CONTAINER["args"]).values)
+
+    assert CONTAINER["name"] == "kserve-container"
+    assert options.repository.paths == ("/mnt/models",)
+    assert (options.http.port, options.grpc.port) == (8080, 9000)
+    assert CONTAINER["ports"][0]["containerPort"] == options.http.port
+    assert RUNTIME["spec"]["annotations"]["prometheus.kserve.io/port"] == str(options.metrics.port)
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert CONTAINER[name]["httpGet"]["port"] == options.http.port
+
+
+def test_runtime_has_no_rights_that_it_does_not_need():
+    assert CONTAINER["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_services_name_the_runtime_and_protocols_and_formats_of_it():
+    formats = {each["name"] for each in RUNTIME["spec"]["supportedModelFormats"]}
+    models = [service["spec"]["predictor"]["model"] for service in SERVICES]
+
+    assert [model["protocolVersion"] for model in models] == RUNTIME["spec"]["protocolVersions"]
+    for model in models:
+        assert model["runtime"] == RUNTIME["metadata"]["name"]
+        assert model["modelFormat"]["name"] in formats
+    assert models[1]["ports"][0]["containerPort"] == 9000

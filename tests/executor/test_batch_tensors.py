@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which outputs of a batch stay columns, and which become tensors of each request."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.dtypes import BYTES, FP32
+from pytriton.executor.batch_tensors import output_columns
+from pytriton.transport.frames import BatchResult, TensorRef
+from pytriton.transport.payload import Received
+
+
+def received(ref: TensorRef) -> Received:
+    return Received(BatchResult(1, 0, 0, [ref]), bytearray(ref.size), 0, {})
+
+
+def ref(rows: int, row_bytes: int, dtype=FP32) -> TensorRef:
+    return TensorRef("y", dtype.number, (rows, row_bytes // 4), 0, rows * row_bytes)
+
+
+@pytest.mark.parametrize(
+    "rows, row_bytes, are_columns",
+    [
+        (64, 64, True),
+        (64, 4096, True),  # many small rows
+        (4, 8192, True),  # all of it is small
+        (64, 8192, False),  # each is worth to be passed on as it is
+        (1, 1 << 20, False),
+    ],
+)
+def test_large_rows_of_a_message_are_passed_on_one_by_one(rows, row_bytes, are_columns):
+    message = received(ref(rows, row_bytes))
+    columns = output_columns(message, message.frame.outputs, rows, batching=True)
+
+    assert (columns is not None) == are_columns
+
+
+def test_strings_are_no_columns():
+    message = received(ref(2, 8, BYTES))
+
+    assert output_columns(message, message.frame.outputs, 2, batching=True) is None

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree models in the backend for them, without a server."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.framework_backends.fil import model as backend
+from pytriton.testing import ModelHarness
+from tests.framework_backends.tree_models import (
+    CLASSES,
+    ROWS,
+    TARGETS,
+    lightgbm_model,
+    make_model,
+    xgboost_model,
+)
+
+BACKEND = inspect.getfile(backend)
+
+
+def parameter(key, value):
+    return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+
+
+def config(*parameters, tensors=""):
+    return 'backend: "fil"\n' + tensors + "".join(parameters)
+
+
+def tensors(columns, width):
+    return (
+        f'max_batch_size: 128\ninput {{ name: "input__0" data_type: TYPE_FP32 dims: {columns} }}\n'
+        f'output {{ name: "output__0" data_type: TYPE_FP32 dims: {width} }}\n'
+    )
+
+
+def write_nonsense(path):
+    Path(path).write_text("nonsense")
+
+
+def answer(folder, **options):
+    with ModelHarness(BACKEND, model_directory=folder, **options) as harness:
+        return harness.execute({"input__0": ROWS}).outputs["output__0"], harness.config
+
+
+@pytest.mark.parametrize("kind", ["binary", "multi", "regression"])
+@pytest.mark.parametrize(
+    "library, name",
+    [
+        (xgboost_model, "xgboost.ubj"),
+        (xgboost_model, "xgboost.json"),
+        (lightgbm_model, "model.txt"),
+    ],
+    ids=["ubj", "json", "lightgbm"],
+)
+def test_model_without_configuration_answers_classes_or_values(tmp_path, library, name, kind):
+    booster = library(kind)
+    folder = make_model(tmp_path / "m", name, booster.save_model, config())
+
+    result, completed = answer(folder)
+    assert result.dtype == np.float32
+    assert result.shape == (80, 1)
+    if kind == "regression":
+        assert np.corrcoef(result[:, 0], TARGETS[kind])[0, 1] > 0.9
+    else:
+        assert np.mean(result[:, 0] == TARGETS[kind]) > 0.9
+    assert completed["max_batch_size"] == 32768
+    assert "dynamic_batching" in completed
+    assert [completed["input"][0]["dims"], completed["output"][0]["dims"]] == [[4], [1]]
+
+
+@pytest.mark.parametrize("kind", ["binary", "multi"])
+@pytest.mark.parametrize("library", [xgboost_model, lightgbm_model], ids=["xgboost", "lightgbm"])
+def test_probabilities_have_a_column_for_each_class(tmp_path, library, kind):
+    name = "xgboost.ubj" if library is xgboost_model else "model.txt"
+    wanted = config(parameter("predict_proba", "true"))
+    folder = make_model(tmp_path / "m", name, library(kind).save_model, wanted)
+
+    result, completed = answer(folder)
+    assert completed["output"][0]["dims"] == [CLASSES[kind]]
+    assert np.allclose(result.sum(axis=1), 1, atol=1e-5)
+    assert np.mean(result.argmax(axis=1) == TARGETS[kind]) > 0.9
+
+
+def test_probabilities_are_those_of_the_library(tmp_path):
+    booster = xgboost_model("binary")
+    folder = make_model(
+        tmp_path / "m",
+        "xgboost.json",
+        booster.save_model,
+        config(parameter("predict_proba", "true"), tensors=tensors(4, 1)),
+    )
+
+    result, _ = answer(folder)
+    assert result.shape == (80, 1)  # one column is configured: the probability of the second class
+    assert np.allclose(result[:, 0], booster.inplace_predict(ROWS), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["output_class", "is_classifier"])
+def test_score_is_returned_if_no_class_is_wanted(tmp_path, name):
+    booster = xgboost_model("binary")
+    wanted = config(parameter(name, "false"))
+    folder = make_model(tmp_path / "m", "xgboost.ubj", booster.save_model, wanted)
+
+    assert np.allclose(answer(folder)[0][:, 0], booster.inplace_predict(ROWS), atol=1e-6)
+
+
+def test_scores_of_all_classes_are_returned_if_no_class_is_wanted(tmp_path):
+    booster = lightgbm_model("multi")
+    wanted = config(parameter("output_class", "false"))
+    folder = make_model(tmp_path / "m", "model.txt", booster.save_model, wanted)
+
+    result, completed = answer(folder)
+    assert completed["output"][0]["dims"] == [3]
+    assert np.allclose(result, booster.predict(ROWS), atol=1e-6)
+
+
+def test_regressor_may_have_several_targets(tmp_path):
+    xgboost = pytest.importorskip("xgboost")
+    data = xgboost.DMatrix(ROWS, ROWS[:, :2])
+    booster = xgboost.train({"max_depth": 2, "nthread": 1}, data, 2)
+    folder = make_model(tmp_path / "m", "xgboost.ubj", booster.save_model, config())
+
+    result, completed = answer(folder)
+    assert completed["output"][0]["dims"] == [2]
+    assert np.allclose(result, booster.inplace_predict(ROWS), atol=1e-6)
+
+
+def test_threshold_moves_the_decision(tmp_path):
+    booster = xgboost_model("binary")
+    save = booster.save_model
+    wanted = config(parameter("threshold", "0.9"), parameter("output_class", "true"))
+    folder = make_model(tmp_path / "m", "xgboost.ubj", save, wanted)
+
+    expected = booster.inplace_predict(ROWS) > 0.9
+    assert answer(folder)[0][:, 0].tolist() == expected.tolist()
+
+
+def test_file_may_have_another_name(tmp_path):
+    booster = xgboost_model("regression")
+    wanted = config(parameter("model_type", "xgboost"), parameter("storage_type", "SPARSE"))
+    folder = make_model(
+        tmp_path / "m",
+        "trees.bin",
+        lambda path: Path(path).write_bytes(booster.save_raw("ubj")),
+        'default_model_filename: "trees.bin"\n' + wanted,
+    )
+
+    assert np.allclose(answer(folder)[0][:, 0], booster.inplace_predict(ROWS), atol=1e-6)
+
+
+def test_single_row_without_batch_dimension(tmp_path):
+    booster = xgboost_model("regression")
+    shapes = tensors(4, 1).replace("max_batch_size: 128", "")
+    folder = make_model(tmp_path / "m", "xgboost.ubj", booster.save_model, config(tensors=shapes))
+
+    with ModelHarness(BACKEND, model_directory=folder) as harness:
+        result = harness.execute({"input__0": ROWS[0]}).outputs["output__0"]
+    assert np.allclose(result, booster.inplace_predict(ROWS[:1]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text, kind, expected",
+    [
+        (
+            config(tensors=tensors(5, 1)),
+            InvalidArgumentError,
+            "the model expects 4 columns, but the model configuration specifies shape [5]",
+        ),
+        (
+            config(parameter("model_type", "catboost")),
+            InvalidArgumentError,
+            "expected one of xgboost_ubj, xgboost_json, xgboost, lightgbm, treelite_checkpoint",
+        ),
+        (
+            config(parameter("predict_proba", "perhaps")),
+            InvalidArgumentError,
+            "expected 'true' or 'false' as parameter 'predict_proba', got 'perhaps'",
+        ),
+        (
+            config(parameter("threshold", "high")),
+            InvalidArgumentError,
+            "expected a number as parameter 'threshold', got 'high'",
+        ),
+        (
+            config(parameter("model_type", "lightgbm")),
+            UnavailableError,
+            "unable to find 'model.txt' in '",
+        ),
+        (
+            config(parameter("predict_proba", "true")),
+            InvalidArgumentError,
+            "is a regressor: it has no classes for predict_proba",
+        ),
+    ],
+    ids=["columns", "type", "boolean", "number", "file", "regressor"],
+)
+def test_wrong_configurations_are_refused_in_words(tmp_path, text, kind, expected):
+    save = xgboost_model("regression").save_model
+    folder = make_model(tmp_path / "m", "xgboost.json", save, text)
+
+    with pytest.raises(kind) as failure:
+        answer(folder)
+    assert expected in failure.value.message
+
+
+def test_broken_file_is_refused_with_the_reason(tmp_path):
+    pytest.importorskip("xgboost")
+
+    folder = make_model(tmp_path / "m", "xgboost.json", write_nonsense, config())
+
+    with pytest.raises(InternalError, match=r"could not load '.*xgboost.json': ") as failure:
+        answer(folder)
+    assert "Stack trace" not in failure.value.message
+
+
+def test_missing_library_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    folder = make_model(tmp_path / "m", "model.txt", write_nonsense, config())
+
+    with pytest.raises(UnavailableError, match=r"needs lightgbm: pip install pytriton\[trees\]"):
+        answer(folder)
+
+
+def test_checkpoint_of_treelite_answers_as_its_estimator(tmp_path):
+    treelite = pytest.importorskip("treelite")
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    forest = ensemble.RandomForestClassifier(4, max_depth=3, random_state=0)
+    forest.fit(ROWS, TARGETS["multi"])
+    save = treelite.sklearn.import_model(forest).serialize
+    wanted = config(parameter("predict_proba", "true"))
+    folder = make_model(tmp_path / "m", "checkpoint.tl", save, wanted)
+
+    assert np.allclose(answer(folder)[0], forest.predict_proba(ROWS), atol=1e-5)

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker process with a compiled backend: the frames that it sends, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from pytriton.errors import ErrorCode
+from pytriton.log_switches import LogSwitches
+from pytriton.native_backend.host import CODE_SETTING
+from pytriton.transport.credit import RESPONSE_WINDOW
+from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Responses
+from pytriton.transport.log_frames import LogChange
+from pytriton.transport.worker_frames import CheckReady, ReadyReport
+from tests.e2e.waiting import eventually
+from tests.native_backend import building
+from tests.native_backend.native_rig import NativeRig, compile_backend, config_of, known_backend
+from tests.python_backend.worker_rig import ZygoteRig, is_alive
+
+pytestmark = pytest.mark.skipif(bool(building.missing()), reason=building.missing())
+
+IDENTITY = config_of({"FP32": "FP32"}, {"OUT_FP32": "FP32"}, max_batch_size=64)
+STRINGS = config_of({"BYTES": "STRING"}, {"OUT_BYTES": "STRING"}, max_batch_size=64)
+REPEAT = config_of(
+    {"IN": "INT32", "DELAY": "UINT32", "WAIT": "UINT32"}, {"OUT": "INT32", "IDX": "UINT32"}
+)
+PLAIN = config_of({"x": "INT32"}, {"y": "INT32"}, max_batch_size=8)
+X = np.arange(4, dtype=np.float32)[None]
+N = np.array([[5]], np.int32)
+RELEASES = """
+EXECUTE
+{
+  for (uint32_t i = 0; i < count; i++) TRITONBACKEND_RequestRelease(requests[i], 1);
+  return NULL;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    rig = ZygoteRig()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def start(zygote):
+    rigs = []
+
+    def start_one(library, config, **fields):
+        rigs.append(NativeRig(zygote, library, config, **fields))
+        return rigs[-1]
+
+    yield start_one
+    for rig in rigs:
+        rig.close()
+
+
+@pytest.fixture(params=["with machine code", "without machine code"])
+def identity(request, start):
+    environment = {CODE_SETTING: "0" if request.param.startswith("without") else "1"}
+    return start(known_backend("identity"), IDENTITY, environment=environment).start()
+
+
+def repeated(count, delay_ms=0):
+    return {
+        "IN": np.arange(count, dtype=np.int32),
+        "DELAY": np.full(count, delay_ms, np.uint32),
+        "WAIT": np.zeros(1, np.uint32),
+    }
+
+
+def items(rig):
+    """The next items of responses, and whether the batch returned with them."""
+    frame = rig.hear(Responses).frame
+    return frame.items, frame.returned_batch
+
+
+# Batches
+
+
+def test_requests_of_a_batch_are_answered_with_one_tensor(identity):
+    identity.execute(*[{"FP32": X + k} for k in range(5)])
+    received = identity.hear(BatchResult)
+    (ref,) = received.frame.outputs
+
+    assert ref.shape == (5, 4)
+    assert ref.block == 0
+    assert (received.array(ref) == X + np.arange(5)[:, None]).all()
+
+
+def test_large_outputs_go_out_by_reference(identity):
+    large = np.arange(1 << 15, dtype=np.float32).reshape(2, -1)
+    identity.execute({"FP32": large}, {"FP32": large + 1})
+    received = identity.hear(BatchResult)
+    (ref,) = received.frame.outputs
+    (block,) = received.frame.memory.blocks
+
+    assert ref.block == block.id
+    assert block.is_given
+    assert (received.array(ref) == np.concatenate([large, large + 1])).all()
+
+
+def test_records_of_requests_are_used_again(identity):
+    for shape in ((1, 4), (2, 4), (1, 3), (1, 0), (1, 4)):
+        for first in (1, 2):
+            array = np.full(shape, first, np.float32)
+            (answer,) = identity.run({"FP32": array}, ids={0: "x"}, parameters={0: {"p": first}})
+            assert answer["OUT_FP32"].tolist() == array.tolist()
+            identity.execute({"FP32": array})
+            received = identity.hear(BatchResult, Responses)  # none of the parameters before
+            assert isinstance(received.frame, BatchResult)
+
+
+def test_different_shapes_are_answered_one_by_one(start):
+    rig = start(known_backend("identity"), STRINGS).start()
+    first, second = (np.array([each], object) for each in ([b"a", b""], [b"long" * 9, b"c"]))
+    answers = rig.run({"BYTES": first}, {"BYTES": second})
+
+    assert [each["OUT_BYTES"].tolist() for each in answers] == [first.tolist(), second.tolist()]
+
+
+def test_strings_of_one_length_are_cut_by_their_sizes(start):
+    rig = start(known_backend("identity"), STRINGS).start()
+    first, second = (np.array([each], object) for each in ([b"ab", b"c"], [b"de", b"f"]))
+    rig.execute({"BYTES": first}, {"BYTES": second})
+    (ref,) = rig.hear(BatchResult).frame.outputs
+
+    assert ref.pieces == [11, 11]
+
+
+def test_unrequested_outputs_are_not_sent(identity):
+    (first, second) = identity.run({"FP32": X}, {"FP32": X}, outputs={1: []})
+
+    assert list(first) == ["OUT_FP32"]
+    assert second == {}
+
+
+def test_response_parameters_go_with_their_response(identity):
+    parameters = {"number": -3, "flag": True, "half": 0.5, "word": "ä"}
+    identity.execute({"FP32": X}, {"FP32": X}, parameters={1: parameters})
+    received = identity.hear(Responses)
+
+    assert [item.parameters for item in received.frame.items] == [None, parameters]
+    assert received.frame.returned_batch == 1
+
+
+def test_error_of_execute_answers_the_batch(start, tmp_path):
+    source = 'EXECUTE { return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_NOT_FOUND, "no luck"); }'
+    rig = start(compile_backend(tmp_path, source), PLAIN).start()
+    for _ in range(2):
+        rig.execute({"x": N}, {"x": N})
+        frame = rig.hear(BatchFailure).frame
+
+        assert (frame.error, frame.error_code) == ("no luck", ErrorCode.NOT_FOUND)
+
+
+def test_request_that_nobody_can_answer_gets_an_error(start, tmp_path):
+    rig = start(compile_backend(tmp_path, RELEASES), PLAIN).start()
+
+    assert rig.run({"x": N}) == ["the backend released the request without a final response"]
+
+
+def test_released_request_may_be_rescheduled(start, tmp_path):
+    library = compile_backend(tmp_path, RELEASES.replace("requests[i], 1", "requests[i], 2"))
+    rig = start(library, PLAIN).start()
+
+    assert rig.run({"x": N}, {"x": N}) == ["rescheduled", "rescheduled"]
+
+
+# Threads of a backend
+
+
+def test_responses_of_a_thread_are_sent_when_they_are_made(start):
+    rig = start(known_backend("repeat"), REPEAT, is_decoupled=True).start()
+    rig.execute(repeated(3))
+    found = []
+    is_returned = False
+    while len(found) < 4 or not is_returned:
+        received = rig.hear(Responses)
+        is_returned = is_returned or received.frame.returned_batch == 1
+        for item in received.frame.items:
+            arrays = {ref.name: received.array(ref).item() for ref in item.outputs or ()}
+            found.append((arrays, item.is_final))
+
+    assert found == [
+        ({"OUT": 0, "IDX": 0}, False),
+        ({"OUT": 1, "IDX": 1}, False),
+        ({"OUT": 2, "IDX": 2}, False),
+        ({}, True),
+    ]
+
+
+ANSWERS_IN_THREADS = """
+static void* answer(void* argument)
+{
+  TRITONBACKEND_Request* request = argument;
+  TRITONBACKEND_Response* response;
+  TRITONBACKEND_Output* output;
+  TRITONBACKEND_Input* input;
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+  const int64_t shape[2] = {1, 1};
+  const void* from;
+  void* to;
+  uint64_t size;
+  int64_t id = 0;
+  TRITONBACKEND_ResponseNew(&response, request);
+  TRITONBACKEND_RequestInput(request, "x", &input);
+  TRITONBACKEND_InputBuffer(input, 0, &from, &size, &type, &id);
+  TRITONBACKEND_ResponseOutput(response, &output, "y", TRITONSERVER_TYPE_INT32, shape, 2);
+  TRITONBACKEND_OutputBuffer(output, &to, 4, &type, &id);
+  memcpy(to, from, 4);
+  TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
+  TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL);
+  return NULL;
+}
+EXECUTE
+{
+  for (uint32_t i = 0; i < count; i++) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, answer, requests[i]);
+    pthread_detach(thread);
+  }
+  return NULL;
+}
+"""
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_every_request_is_answered_once_while_execute_returns(start, tmp_path, is_decoupled):
+    library = compile_backend(tmp_path, ANSWERS_IN_THREADS)
+    rig = start(library, PLAIN, is_decoupled=is_decoupled).start()
+    for batch in range(1, 200):
+        arrays = [np.array([[batch * 10 + k]], np.int32) for k in range(6)]
+        answers = rig.run(*[{"x": array} for array in arrays])  # asserts that each has one
+
+        assert [each["y"].item() for each in answers] == [batch * 10 + k for k in range(6)]
+    assert rig.finish() == 0
+
+
+def hears_just(rig, count):
+    """Hear that many responses, however long they take; whether no more come."""
+    while count > 0:
+        count -= len(rig.hear(Responses).frame.items)
+    return count == 0 and rig.hears_nothing(0.3)
+
+
+def test_thread_waits_for_a_client_that_is_behind(start):
+    rig = start(known_backend("repeat"), REPEAT, is_decoupled=True).start()
+    rig.execute(repeated(RESPONSE_WINDOW + 10))
+    assert hears_just(rig, RESPONSE_WINDOW)
+    rig.say(Credit(1, 0, 4))
+    assert hears_just(rig, 4)
+    rig.say(Cancel(1, 0))
+
+    assert hears_just(rig, 7)  # nobody waits for a client that has gone: the others, and the end
+
+
+def test_worker_ends_although_a_thread_waits_for_its_client(start):
+    rig = start(known_backend("repeat"), REPEAT, is_decoupled=True).start()
+    rig.execute(repeated(RESPONSE_WINDOW + 10))
+    assert hears_just(rig, RESPONSE_WINDOW)
+
+    assert rig.finish_quietly() == 0
+
+
+def test_process_ends_while_threads_still_call(start, tmp_path):
+    source = """
+    static void* call(void* unused)
+    {
+      const char* text;
+      for (;;) {
+        TRITONSERVER_Error* error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "again");
+        text = TRITONSERVER_ErrorMessage(error);
+        TRITONSERVER_ErrorDelete(error);
+      }
+      return (void*)text;
+    }
+    EXPORT TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model)
+    {
+      pthread_t thread;
+      for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, call, NULL);
+      return NULL;
+    }
+    """
+    rig = start(compile_backend(tmp_path, source + RELEASES), PLAIN).start()
+
+    assert rig.finish() == 0
+
+
+# Loading
+
+
+@pytest.mark.parametrize("name", ["without_execute", "broken", "nothing"])
+def test_library_that_cannot_be_used_is_described(start, name):
+    path = known_backend(name)
+    report = start(path, PLAIN).initialized()
+    words = {
+        "without_execute": "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute'"
+        f" in shared library: {path}: undefined symbol: TRITONBACKEND_ModelInstanceExecute",
+        "broken": f"unable to load shared library: {path}: file too short",
+        "nothing": f"unable to load shared library: {path}: [Errno 2] No such file or directory:"
+        f" '{path}'",
+    }
+
+    assert report.error == words[name]
+    assert report.error_code == ErrorCode.NOT_FOUND
+
+
+def test_library_of_another_machine_is_described(start, tmp_path):
+    path = tmp_path / "libtriton_x.so"
+    image = bytearray(pathlib.Path(known_backend("identity")).read_bytes())
+    other = {"x86_64": (183, "aarch64"), "aarch64": (62, "x86_64")}[os.uname().machine]
+    image[18] = other[0]
+    path.write_bytes(image)
+    report = start(str(path), PLAIN).initialized()
+
+    assert report.error == (
+        f"unable to load shared library: {path}: it was compiled for {other[1]}, and this machine"
+        f" is {os.uname().machine}"
+    )
+
+
+def test_symbol_of_nobody_is_named(start, tmp_path):
+    source = "extern int nobody(void);\nEXECUTE { nobody(); return NULL; }"
+    path = compile_backend(tmp_path, source)
+    report = start(path, PLAIN).initialized()
+
+    assert report.error == f"unable to load shared library: {path}: undefined symbol: nobody"
+
+
+def test_backend_is_connected_to_us_wherever_it_was_linked_to(start, tmp_path):
+    """As with a backend from NVIDIA's wheel, which names its own copy of the server by a path."""
+    other = tmp_path / "libtritonserver-1234abcd.so"
+    (tmp_path / "other.c").write_text(
+        "#include <stdlib.h>\nvoid* TRITONBACKEND_RequestRelease(void) { abort(); }\n"
+    )
+    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libtritonserver-1234abcd.so", "-o", other]
+    subprocess.run([*command, tmp_path / "other.c"], check=True)
+    library = compile_backend(tmp_path, RELEASES, str(other), f"-Wl,-rpath,{tmp_path}")
+    rig = start(library, PLAIN).start()
+
+    assert rig.run({"x": N}) == ["the backend released the request without a final response"]
+
+
+def test_error_at_the_start_keeps_its_code_and_text(start, tmp_path):
+    source = """
+    EXPORT TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model)
+    {
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "not \\xff today");
+    }
+    """
+    report = start(compile_backend(tmp_path, source + RELEASES), PLAIN).initialized()
+
+    assert (report.error, report.error_code) == ("not \\xff today", ErrorCode.UNAVAILABLE)
+
+
+def test_configuration_is_completed_by_the_backend(start, tmp_path):
+    source = """
+    EXPORT TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model)
+    {
+      const char* text = "{\\"max_batch_size\\": 3}";
+      TRITONSERVER_Message* message;
+      bool completes;
+      TRITONBACKEND_ModelAutoCompleteConfig(model, &completes);
+      if (!completes) return NULL;
+      TRITONSERVER_MessageNewFromSerializedJson(&message, text, strlen(text));
+      return TRITONBACKEND_ModelSetConfig(model, 1, message);
+    }
+    """
+    library = compile_backend(tmp_path, source + RELEASES)
+    completed = start(library, PLAIN, completes_config=True).initialized()
+    usual = start(library, PLAIN).initialized()
+
+    assert json.loads(completed.config) == {**PLAIN, "max_batch_size": 3}
+    assert (usual.error, usual.config) == ("", "")
+
+
+def test_configuration_that_stays_as_it_is_is_not_sent(start):
+    rig = start(known_backend("identity"), IDENTITY, completes_config=True)
+
+    assert rig.initialized().config == ""
+
+
+# Readiness, logs, end
+
+
+def test_backend_says_whether_its_instance_is_ready(start, tmp_path):
+    source = """
+    static int is_tired = 0;
+    EXPORT TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance* instance)
+    {
+      if (!is_tired) return NULL;
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "tired");
+    }
+    EXECUTE { is_tired = 1; return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "done"); }
+    """
+    rig = start(compile_backend(tmp_path, source), PLAIN)
+    report = rig.initialized()
+    answers = []
+    for call in (1, 2):
+        rig.say(CheckReady(call))
+        answers.append(rig.hear(ReadyReport).frame.is_ready)
+        rig.run({"x": N})
+
+    assert report.has_ready_check
+    assert answers == [True, False]
+    assert rig.log() == "instance 'm_0_0' is not ready: tired"
+
+
+def test_log_lines_of_the_backend_follow_the_settings(start, tmp_path):
+    source = """
+    EXECUTE
+    {
+      log_text(TRITONSERVER_LOG_INFO, "info");
+      log_text(TRITONSERVER_LOG_VERBOSE, "verbose");
+      log_text(TRITONSERVER_LOG_ERROR,
+               TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE) ? "on" : "off");
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "done");
+    }
+    """
+    rig = start(compile_backend(tmp_path, source), PLAIN).start()
+    rig.run({"x": N})
+    rig.say(LogChange(LogSwitches(info=False, verbose=1)))
+    rig.run({"x": N})
+    lines = [(line.level, line.message, line.file, line.line) for line in rig.lines]
+
+    assert lines == [
+        ("INFO", "info", "/folder/source.c", 7),
+        ("ERROR", "off", "/folder/source.c", 7),
+        ("VERBOSE", "verbose", "/folder/source.c", 7),
+        ("ERROR", "on", "/folder/source.c", 7),
+    ]
+
+
+def test_log_lines_of_the_backend_name_its_requests(start, tmp_path):
+    source = """
+    EXECUTE
+    {
+      log_text(TRITONSERVER_LOG_INFO, "info");
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "done");
+    }
+    """
+    rig = start(compile_backend(tmp_path, source), PLAIN).start()
+    rig.run({"x": N}, ids={0: "seven"})
+    rig.run({"x": N})
+
+    assert [line.request_ids for line in rig.lines] == [["seven"], []]
+
+
+def test_worker_ends_with_the_server(start):
+    rig = start(known_backend("identity"), IDENTITY).start()
+    rig.channel.close()
+
+    assert eventually(lambda: not is_alive(rig.pid))
+
+
+def test_crash_ends_the_process_by_its_signal(start, tmp_path):
+    rig = start(compile_backend(tmp_path, "EXECUTE { abort(); }"), PLAIN).start()
+    rig.execute({"x": N})
+    rig.is_over = True
+    status = rig.zygote.wait(rig.pid)
+
+    assert os.WTERMSIG(status) == 6

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page's server side answers, with front ends in one process and in two."""
+
+from __future__ import annotations
+
+import json
+import sys
+from urllib.parse import quote
+
+import jsonschema
+import numpy as np
+import psutil
+import pytest
+from openapi_spec_validator import validate
+
+from pytriton.model_config import Tensor
+from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
+from tests.e2e.http_client import call
+from tests.e2e.waiting import eventually
+from tests.free_ports import free_ports
+from tests.page.conftest import HEADERS, ODD_NAME
+
+INFER = "/page/api/v2/models/double/infer"
+
+
+def body(*values: float) -> bytes:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, len(values)], "data": values}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "two front ends"])
+def server(start_page, request):
+    restricted = "--http-restricted-api=statistics:triton-access-token=another"
+    return start_page(f"--frontend-processes={request.param}", restricted)
+
+
+@pytest.fixture
+def ask(server):
+    def ask(path, *arguments, **more):
+        return call(server.metrics_port, path, *arguments, **more)
+
+    return ask
+
+
+def test_page_comes_with_headers_that_protect_it(ask):
+    answer = ask("/")
+
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert b"<title>pytriton</title>" in answer.body
+
+
+def test_file_that_a_browser_has_is_not_sent_again(ask):
+    first = ask("/page/app.js")
+    again = ask("/page/app.js", headers={"If-None-Match": first.headers["etag"]})
+    packed = ask("/page/app.js", headers={"Accept-Encoding": "gzip, deflate, br"})
+
+    assert (again.status, again.body) == (304, b"")
+    assert packed.headers["content-encoding"] == "gzip"
+    assert len(packed.body) < len(first.body) / 2
+
+
+def test_head_and_other_methods_and_paths(ask):
+    assert (ask("/", method="HEAD").status, ask("/", method="HEAD").body) == (200, b"")
+    assert [ask("/", b"x").status, ask("/page/api/models", method="OPTIONS").status] == [405, 405]
+    assert ask("/", b"x").headers["allow"] == "GET, HEAD"
+    assert ask("/page/api/nothing").status == 404
+    assert ask("/page/../api.py").status == 404
+    assert ask("/metrics").body.startswith(b"# HELP nv_inference_request_success")
+    assert (ask("/other").status, ask("/other").body) == (200, b"")
+
+
+def test_token_of_the_page_opens_what_an_access_token_opens(ask):
+    path = "/page/api/v2/models/double/stats"
+    another = {"triton-access-token": "another"}
+
+    assert [ask(path).status, ask(path, headers=HEADERS).status] == [403, 200]
+    assert ask(path, headers=another).status == 200
+    assert ask(INFER, body(1), another).status == 403
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="names of files are texts there")
+def test_names_that_are_no_text_do_not_hide_the_others(ask, server):
+    folder = server.repository / "bad\udcff"  # a byte that is not UTF-8
+    folder.mkdir()
+    try:
+        models = ask("/page/api/models").body
+    finally:
+        folder.rmdir()
+
+    names = [each["name"] for each in json.loads(models.decode("utf-8", "replace"))["models"]]
+    assert {"double", "bad\ufffd"} <= set(names)
+
+
+def test_list_of_models_has_states_and_tensors(ask):
+    models = {model["name"]: model for model in ask("/page/api/models").json["models"]}
+
+    assert models["double"]["state"] == "READY"
+    assert models["double"]["inputs"] == [
+        {"name": "X", "datatype": "FP32", "shape": [-1, -1], "optional": False}
+    ]
+    assert models["words"]["decoupled"]
+    assert models["spare"] == {"name": "spare", "version": "", "state": "", "reason": ""}
+    assert ODD_NAME in models
+
+
+def test_samples_follow_requests(ask, server):
+    def counted() -> int:
+        sample = ask("/page/api/samples").json["samples"][-1]
+        return next(each["ok"] for each in sample["models"] if each["name"] == "double")
+
+    before = counted()
+    assert call(server.http_port, "/v2/models/double/infer", body(1)).status == 200
+    assert eventually(lambda: counted() > before)
+    last = ask("/page/api/samples").json["last"]
+    assert ask(f"/page/api/samples?after={last + 100}").json["samples"]
+    assert ask("/page/api/samples?after=x").status == 200
+
+
+def test_form_needs_the_token_and_no_other(ask):
+    assert ask(INFER, body(1, 2)).status == 403
+    assert ask(INFER, body(1, 2), {"triton-access-token": "wrong"}).status == 403
+    assert ask(INFER, body(1, 2), {"Cookie": "triton-access-token=page-secret"}).status == 403
+    answer = ask(INFER, body(1, 2), HEADERS)
+
+    assert answer.status == 200
+    assert answer.json["outputs"][0]["data"] == [2, 4]
+
+
+def test_errors_of_a_model_reach_the_form(ask):
+    answer = ask(INFER, body(-1), HEADERS)
+
+    assert (answer.status, answer.error) == (500, "no negative numbers")
+
+
+def test_stream_reaches_the_form(ask):
+    tensor = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["w"]}
+    request = json.dumps({"inputs": [tensor]}).encode()
+    headers = {**HEADERS, "Accept": "text/event-stream"}
+    answer = ask("/page/api/v2/models/words/infer", request, headers)
+
+    events = [json.loads(line[5:]) for line in answer.body.splitlines() if line]
+    words = [event["outputs"][0]["data"][0] for event in events]
+    assert "".join(words) == "You asked: w This answer comes word by word. "
+
+
+def test_model_is_loaded_and_unloaded_with_the_token(ask):
+    def state() -> str:
+        models = ask("/page/api/models").json["models"]
+        return next(each["state"] for each in models if each["name"] == "spare")
+
+    path = "/page/api/v2/repository/models/spare"
+    assert ask(f"{path}/load", b"{}").status == 403
+    assert ask(f"{path}/load", b"{}", HEADERS).status == 200
+    assert state() == "READY"
+    assert ask(f"{path}/unload", b"{}", HEADERS).status == 200
+    assert eventually(lambda: state() == "UNAVAILABLE")
+
+
+def test_load_that_fails_says_why(ask):
+    answer = ask("/page/api/v2/repository/models/broken/load", b"{}", HEADERS)
+
+    assert answer.status == 400
+    assert "no weights" in answer.error
+
+
+def test_log_and_settings_need_the_token(ask, server):
+    assert [ask("/page/api/log").status, ask("/page/api/settings").status] == [403, 403]
+    lines = ask("/page/api/log", headers=HEADERS).json["lines"]
+    settings = ask("/page/api/settings", headers=HEADERS).body
+
+    assert any("Started HTTPService" in line["text"] for line in lines)
+    last = lines[-1]["number"]
+    assert len(ask(f"/page/api/log?after={last - 1}", headers=HEADERS).json["lines"]) >= 1
+    assert str(server.repository).encode() in settings
+    assert b"page-secret" not in settings + json.dumps(lines).encode()
+
+
+def test_server_tells_its_addresses_and_whether_the_token_is_right(ask, server):
+    document = ask("/page/api/server").json
+
+    assert document["addresses"]["http"] == {"address": "127.0.0.1", "port": server.http_port}
+    assert (document["has_token"], document["is_allowed"], document["can_load"]) == (
+        True,
+        False,
+        True,
+    )
+    assert ask("/page/api/server", headers=HEADERS).json["is_allowed"]
+
+
+def test_openapi_document_is_valid_and_true(ask, server):
+    document = ask("/openapi.json").json
+
+    validate(document)
+    assert document["servers"] == [{"url": f"http://127.0.0.1:{server.http_port}"}]
+    for path, operations in document["paths"].items():
+        if "get" in operations:
+            answer = call(server.http_port, path)
+            assert str(answer.status) in operations["get"]["responses"], path
+    operation = document["paths"]["/v2/models/double/infer"]["post"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    answer = call(server.http_port, "/v2/models/double/infer", body(1, 2))
+    jsonschema.validate(answer.json, {**schema, "components": document["components"]})
+
+
+def test_configuration_and_names_with_odd_characters(ask):
+    assert ask("/page/api/v2/models/double/config").json["name"] == "double"
+    assert ask(f"/page/api/v2/models/{quote(ODD_NAME)}/config").status == 404
+
+
+def test_start_says_where_the_page_is(server):
+    assert f"The page is at http://127.0.0.1:{server.metrics_port}/" in server.stdout
+    assert "page-secret" not in server.output
+
+
+@pytest.fixture(scope="module")
+def restricted(start_server):
+    """No token of the page, and APIs with a key."""
+    flags = ["--http-restricted-api=metadata,model-repository,inference,logging:key=k"]
+    server = start_server({}, flags=flags)
+    return server.await_ports().metrics_port
+
+
+def test_restrictions_of_http_hold_on_the_page(restricted):
+    key = {"key": "k"}
+
+    assert call(restricted, "/page/api/models").status == 403
+    assert call(restricted, "/openapi.json").status == 403
+    assert call(restricted, "/page/api/models", headers=key).json == {"models": []}
+    assert call(restricted, "/openapi.json", headers=key).status == 200
+    assert call(restricted, "/page/api/server").json["other_headers"] == ["key"]
+
+
+def test_server_without_a_token_says_how_to_get_one(restricted):
+    answer = call(restricted, "/page/api/log", headers={"key": "k", "triton-access-token": ""})
+
+    assert answer.status == 403
+    assert "start it with --page-token=<token>" in answer.error
+
+
+def test_page_that_is_off_leaves_the_metrics_port_as_it_was(start_server):
+    server = start_server({}, flags=["--allow-page=false", "--page-token=hush"]).await_ports()
+    port = server.metrics_port
+
+    for path in ("/", "/page/app.js", "/openapi.json"):
+        assert (call(port, path).status, call(port, path).body) == (200, b"")
+    assert call(port, "/page/api/log", b"x").status == 405
+    for process in (psutil.Process(server.pid), *server.descendants()):
+        assert "hush" not in " ".join(process.cmdline())
+
+
+def test_bound_server_shows_its_models_without_a_token_and_takes_its_access_token():
+    def negate(requests):
+        return [{"y": -request["x"]} for request in requests]
+
+    http, grpc, metrics = free_ports(3)
+    config = TritonConfig(http_port=http, grpc_port=grpc, metrics_port=metrics)
+    security = TritonSecurityConfig(access_token="mine")
+    x, y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
+    with Triton(config=config, security_config=security) as triton:
+        triton.bind("negate", negate, [x], [y])
+        triton.run()
+        (model,) = call(metrics, "/page/api/models").json["models"]
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [3]}
+        request = json.dumps({"inputs": [tensor]}).encode()
+        path = "/page/api/v2/models/negate/infer"
+        refused = call(metrics, path, request)
+        answer = call(metrics, path, request, {"triton-access-token": "mine"})
+        statistics = call(metrics, "/page/api/v2/models/negate/stats")
+
+    assert (model["name"], model["state"], model["is_bound"]) == ("negate", "READY", True)
+    assert (refused.status, statistics.status) == (403, 403)
+    assert answer.json["outputs"][0]["data"] == [-3]

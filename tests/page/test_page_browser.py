@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page in a real browser: what a person clicks, types and sees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.http_client import call
+from tests.e2e.waiting import eventually
+from tests.page.browser import started_browser
+from tests.page.conftest import ODD_NAME, TOKEN
+from tests.pictures import keep
+
+ANSWER = "#outcome"
+SEND = "form.card button.primary"
+READ_ONLY = "#token[data-state=off]"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with started_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def server(browser, start_page):  # not without a browser
+    return start_page()
+
+
+@pytest.fixture(scope="module")
+def url(server):
+    return f"http://127.0.0.1:{server.metrics_port}/"
+
+
+@pytest.fixture
+def load(server):
+    """Requests to one model, until the test is over."""
+    tensor = {"name": "X", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    end = threading.Event()
+
+    def send() -> None:
+        while not end.wait(0.02):
+            call(server.http_port, "/v2/models/double/infer", body)
+
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    yield
+    end.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def fresh(browser, url):
+    """The page without a token, as somebody sees it first."""
+    browser.size(1280, 900)
+    if not browser.driver.current_url.startswith(url):
+        browser.open(url)
+    browser.run("sessionStorage.clear(); localStorage.clear()")
+    browser.open(url)
+    return browser
+
+
+@pytest.fixture
+def page(browser, url):
+    """The page with the token."""
+    browser.size(1280, 900)
+    if browser.driver.current_url.startswith(url) and browser.all("#token[data-state=on]"):
+        browser.run("location.hash = '#/'")
+        browser.see("table.models a", "double")
+    else:
+        browser.open(f"{url}#token={TOKEN}", "#token[data-state=on]")
+    return browser
+
+
+def go(browser, model: str) -> None:
+    browser.run(f"location.hash = '#/models/{quote(model, safe='')}/1'")
+    browser.see(".model-head h1", model)
+    browser.see(SEND)
+
+
+def test_first_look_shows_models_and_their_states(fresh):
+    fresh.see(READ_ONLY, "Read-only")
+    fresh.see("tr", "double").find_element("css selector", "[data-state=READY]")
+    fresh.see("tr", "spare").find_element("css selector", "[data-state='NOT LOADED']")
+
+    assert "X FP32[-1, -1] → Y FP32[-1, -1]" in fresh.text("table.models")
+
+
+def test_names_are_texts_whatever_they_are(fresh):
+    fresh.click("a", ODD_NAME)
+    fresh.see("h1", ODD_NAME)
+
+    assert fresh.all("main img") == []
+
+
+def test_charts_move_under_load(fresh, load):
+    fresh.see(".chart-card:nth-child(1) path.stroke")
+    fresh.see(".chart-card:nth-child(2) path.stroke")
+
+    assert eventually(lambda: float(fresh.text(".chart-card:nth-child(1) .now")) > 1)
+    assert fresh.text(".chart-card:nth-child(2) .now").endswith("s")
+    assert float(fresh.text(".chart-card:nth-child(3) .now")) >= 2
+    label = fresh.see(".chart-card:nth-child(2) svg").get_attribute("aria-label")
+    assert label.startswith("Latency: p50 ")
+
+
+def test_filter_leaves_the_models_that_fit(fresh):
+    fresh.press("/")
+    fresh.press("doub")
+
+    assert eventually(lambda: len(fresh.all("table.models tbody tr")) == 1)
+    fresh.write("#filter", "nothing like it")
+    fresh.see(".empty", "No model has this name.")
+
+
+def test_request_without_a_token_is_refused_and_the_token_helps(fresh):
+    fresh.click("table.models a", "double")
+    fresh.click(SEND)
+    fresh.see(f"{ANSWER} .problem", "triton-access-token")
+    fresh.click(f"{ANSWER} button", "Give the token")
+    fresh.write("#token-value", "wrong")
+    fresh.click("#token-use")
+    fresh.see("#token-problem", "does not accept this token")
+    fresh.write("#token-value", TOKEN)
+    fresh.click("#token-use")
+    fresh.gone("dialog[open]")
+    fresh.see("#token[data-state=on]", "Token accepted")
+    fresh.click(SEND)
+    fresh.see("#took", "Answered in")
+
+    assert "FP32 [1, 1]" in fresh.text(ANSWER)
+    assert TOKEN not in fresh.driver.current_url
+
+
+def test_token_of_a_link_is_taken_out_of_the_address(page):
+    assert TOKEN not in page.driver.current_url
+
+
+def test_address_with_a_mistake_is_shown_as_it_is(fresh, url):
+    fresh.open(f"{url}#token=%&/models/50%")
+
+    fresh.see("main", "The server has no model “50%” now.")
+
+
+def test_form_sends_what_was_typed(page, url):
+    go(page, "double")
+    page.write("#input-X", "1.5 2 3")
+    page.click(SEND)
+    page.see(f"{ANSWER} pre", "[[3, 4, 6]]")
+    page.click(f"{ANSWER} summary", "As JSON")
+
+    page.see(f"{ANSWER} .code", '"model_name": "double"')
+
+
+@pytest.mark.parametrize(
+    "typed, problem",
+    [
+        ("one two", "X: expected numbers, as JSON or with spaces between, got “one two”"),
+        ("[[1, 2], [3]]", "X: the lists inside have different lengths"),
+        ("[[[1]]]", "X: expected the shape [-1, -1] (-1 is any size), got the shape [1, 1, 1]"),
+        ("-1", "no negative numbers"),
+    ],
+)
+def test_wrong_input_is_answered_in_words(page, url, typed, problem):
+    if not page.driver.current_url.endswith("/double/1"):
+        go(page, "double")
+    page.write("#input-X", typed)
+    page.click(SEND)
+
+    page.see(f"{ANSWER} .problem", problem)
+
+
+def test_stream_appears_as_it_comes_and_ends(page, url):
+    go(page, "words")
+    page.write("#input-prompt", "w")
+    page.click(SEND)
+    page.see(f"{ANSWER} p", "Complete.")
+
+    assert page.text(f"{ANSWER} pre") == "You asked: w This answer comes word by word. "
+    assert page.text("#took").startswith("9 responses, the first after ")
+
+
+def test_stream_of_numbers_has_a_line_for_each(page):
+    go(page, "count")
+    page.write("#input-X", "40")
+    page.click(SEND)
+    page.see(f"{ANSWER} p", "Complete.")
+
+    assert [each.text for each in page.all(".stream code")] == ["[[40]]", "[[41]]", "[[42]]"]
+
+
+def test_stream_is_stopped_by_the_button(page, url, server):
+    go(page, "words")
+    page.write("#input-prompt", "forever")
+    page.click(SEND)
+    page.see(f"{ANSWER} pre", "ever ever ever")
+    page.click("form.card button", "Stop")
+    page.see(f"{ANSWER} p", "Stopped.")
+
+    assert eventually(lambda: "the stream was cancelled" in server.output)
+
+
+def test_details_have_examples_configuration_and_statistics(page, url, server):
+    go(page, "double")
+    page.see(".code pre", f"curl 'http://127.0.0.1:{server.http_port}/v2/models/double/infer'")
+    page.see(".code pre", "from pytriton.client import ModelClient")
+    page.click("summary", "Configuration")
+    page.see("details pre", '"max_batch_size": 8')
+    page.click("summary", "Statistics")
+
+    page.see("details pre", '"inference_count"')
+
+
+@pytest.mark.parametrize(
+    "model, answer", [("double", '"data":[2.0]'), ("words", '"data":["word. "]')]
+)
+def test_examples_work_as_they_are(page, model, answer):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    go(page, model)
+    curl, python = (each.text for each in page.all(".columns .code pre")[:2])
+    asked = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True)
+
+    assert answer in asked.stdout
+    compile(python, "example.py", "exec")
+
+
+def test_model_is_loaded_and_unloaded(page, url):
+    page.click("table.models a", "spare")
+    page.click("button", "Load")
+    page.see("#notice", "spare is loaded.")
+    page.see(".model-head .badge", "ready")
+    page.click("button", "Unload")
+    page.driver.switch_to.alert.accept()
+    page.see("#notice", "spare is unloaded.")
+
+    page.see(".model-head .badge", "unloaded")
+
+
+def test_load_that_fails_says_why(page):
+    page.click("table.models a", "broken")
+    page.click("button", "Load")
+
+    page.see("#notice.is-problem", "no weights")
+    page.see(".model-head .problem", "no weights")
+
+
+def test_log_follows_and_filters(page, url, server):
+    page.click("nav a", "Log")
+    page.see(".log-line", "Started HTTPService")
+    page.write("#filter", "no weights")
+    assert eventually(lambda: "Started HTTPService" not in page.text(".log"))
+    page.see(".log-line[data-level=ERROR]", "no weights")
+    count = len(page.all(".log-line"))
+    call(
+        server.metrics_port,
+        "/page/api/v2/repository/models/broken/load",
+        b"{}",
+        {"triton-access-token": TOKEN},
+    )
+
+    assert eventually(lambda: len(page.all(".log-line")) > count)
+    assert page.run("return document.getElementById('follow').checked")
+
+
+def test_log_without_a_token_says_what_it_needs(fresh, url):
+    fresh.click("nav a", "Log")
+
+    fresh.see(".problem", "expecting header 'triton-access-token'")
+    assert fresh.all(".log-line") == []
+
+
+def test_log_without_lines_says_where_else_to_look(fresh, url):
+    fresh.run(
+        "const ask = window.fetch; window.fetch = (url, ...rest) => "
+        "String(url).includes('/log?') ? Promise.resolve(Response.json({started: 1, lines: []})) "
+        ": ask(url, ...rest);"
+    )
+    fresh.click("nav a", "Log")
+
+    fresh.see(".note", "No lines yet. What bound functions print is in the terminal")
+
+
+def test_server_and_api_are_shown(page, url, server):
+    page.click("nav a", "Server")
+    page.see("dd", f"127.0.0.1:{server.http_port}")
+    page.see("dd", str(server.repository))
+    page.click("nav a", "API")
+    page.write("#filter", "double/infer")
+    page.click(".operation summary", "/v2/models/double/infer")
+
+    page.see(".operation pre", '"datatype"')
+
+
+def test_keyboard_is_enough(fresh, url):
+    from selenium.webdriver.common.keys import Keys  # noqa: PLC0415  may be missing
+
+    fresh.run("document.body.focus()")
+    fresh.press("?")
+    fresh.see("#help-dialog", "Keyboard")
+    fresh.press(Keys.ESCAPE)
+    fresh.press("t")
+    fresh.see("#token-dialog")
+    fresh.press(TOKEN, Keys.ENTER)
+    fresh.gone("dialog[open]")
+    fresh.press("/")
+    fresh.press("double", Keys.TAB)
+    assert eventually(lambda: fresh.driver.switch_to.active_element.text == "double", 10)
+    outline = fresh.run("return getComputedStyle(document.activeElement).outlineStyle")
+    fresh.press(Keys.ENTER)
+    fresh.see(SEND)
+    for _ in range(30):
+        if fresh.driver.switch_to.active_element.get_attribute("id") == "input-X":
+            break
+        fresh.press(Keys.TAB)
+    fresh.press(Keys.ENTER, held=Keys.CONTROL)
+
+    fresh.see("#took", "Answered in")
+    assert outline == "solid"
+
+
+def test_theme_is_the_systems_and_then_the_users(fresh, url):
+    def is_dark() -> bool:
+        colour = fresh.run("return getComputedStyle(document.body).backgroundColor")
+        return int(colour.removeprefix("rgb(").split(",")[0]) < 100
+
+    def prefer(scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        fresh.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    prefer("dark")
+    assert is_dark()
+    prefer("light")
+    assert not is_dark()
+    fresh.click("#theme")
+    assert is_dark()
+    fresh.open(url)
+    assert is_dark()
+
+
+def test_parts_of_the_page_decide_as_they_should(page):
+    spec = "{name: 'X', datatype: 'FP32', shape: [-1, 3]}"
+
+    def tensor(text: str) -> object:
+        return page.module("tensors.js", f"it.readTensor({text!r}, {spec})")
+
+    assert tensor("1 2 3") == {"shape": [1, 3], "data": [1, 2, 3]}
+    assert tensor("[1,2,3,4,5,6]") == {"shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+    assert tensor("[[1,2,3],[4,5,6]]") == {"shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+    assert tensor("zeros(2,3)") == {"shape": [2, 3], "data": [0] * 6}
+    assert len(tensor("random")["data"]) == 3
+    assert tensor("1 2") == "X: expected the shape [-1, 3] (-1 is any size), got the shape [2]"
+    assert tensor("true true true") == "X: expected numbers, got “true”"
+    text = "{name: 'T', datatype: 'BYTES', shape: [1]}"
+    assert page.module("tensors.js", f"it.readTensor('[not JSON', {text})")["data"] == ["[not JSON"]
+    nested = "{datatype: 'FP32', shape: [2, 2], data: [1, 2.5, 3, 4]}"
+    assert page.module("tensors.js", f"it.tensorText({nested})") == "[[1, 2.5],\n [3, 4]]"
+    assert page.module("data.js", "it.quantile([[1, 0], [2, 10], [Infinity, 0]], 0.5)") == 1.5
+    assert page.module("data.js", "it.quantile([[1, 0]], 0.5)") is None
+    assert page.module("charts.js", "[0, 0.3, 7, 10, 11].map(it.roundUp)") == [1, 0.5, 10, 10, 20]
+    assert page.module("data.js", "it.duration(3700)") == "1 h 1 min"
+
+
+def test_pictures_for_the_docs(fresh, url, load, server):
+    shutil.rmtree(server.repository / ODD_NAME)
+    fresh.open(f"{url}#token={TOKEN}", "#token[data-state=on]")
+    fresh.see(".chart-card:nth-child(2) path.stroke")
+    fresh.see("tr", "unloaded")
+    fresh.size(1280, 760)
+    keep("page_models.png", fresh.picture())
+    fresh.click("#theme")
+    go(fresh, "words")
+    fresh.size(1280, 940)
+    fresh.write("#input-prompt", "What is a trident?")
+    fresh.click(SEND)
+    fresh.see(f"{ANSWER} p", "Complete.")
+    fresh.run("document.activeElement.blur(); scrollTo(0, 0)")
+    keep("page_model_dark.png", fresh.picture())
+    fresh.click("#theme")
+    fresh.size(390, 844, mobile=True)
+    fresh.open(url)
+    fresh.see(".chart-card:nth-child(1) path.stroke")
+    keep("page_narrow.png", fresh.picture())
+
+
+def test_page_comes_back_after_a_restart(browser, url, server, start_page):
+    browser.open(url)
+    server.end()
+    browser.see("#status[data-state=lost]", "No answer, trying again")
+    start_page(ports=server.ports)
+
+    browser.see("#status[data-state=live]")
+    browser.see("table.models tr", "double")
+
+
+def test_nothing_came_from_elsewhere_and_nothing_went_wrong(browser, url):
+    """The last test: it looks back on all others."""
+    hosts = {address.split("/")[2] for address in browser.requested() if address.startswith("http")}
+    # Refusals and a server that was ended are what some tests are about.
+    expected = (
+        "403",
+        "400",
+        "404",
+        "500",
+        "ERR_CONNECTION",
+        "ERR_EMPTY_RESPONSE",
+        "ERR_INCOMPLETE",
+    )
+    problems = [line for line in browser.console() if not any(word in line for word in expected)]
+
+    assert all(host.startswith("127.0.0.1:") for host in hosts), hosts
+    assert problems == []

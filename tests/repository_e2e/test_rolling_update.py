@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With time to leave, servers behind a service are replaced in turn and no request is lost.
+
+The test plays what Kubernetes does: the probe of readiness, connections that stay with their pod,
+and an update that starts a new pod, waits until it is ready, and then ends an old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+
+import numpy as np
+import tritonclient.grpc as triton_grpc
+
+from tests.e2e.http_client import infer
+from tests.e2e.waiting import eventually
+from tests.repository_e2e.balancer import CHECK_INTERVAL_S, Balancer
+from tests.repository_e2e.model_files import code, model
+
+GRACE_S = 12 * CHECK_INTERVAL_S  # in its first half the balancer notices, in its second clients go
+X = np.ones((1, 1), np.float32)
+BODY = json.dumps({"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [1]}]})
+
+
+@contextlib.contextmanager
+def new_connections(http_port, _grpc_port):
+    """A client that opens a connection for each request."""
+    yield lambda: infer(http_port, "m", {"X": X})
+
+
+@contextlib.contextmanager
+def kept_http_connection(http_port, _grpc_port):
+    """A client that keeps its connection until an answer says otherwise; it tries once."""
+    connection = http.client.HTTPConnection("127.0.0.1", http_port)
+
+    def ask():
+        connection.request("POST", "/v2/models/m/infer", BODY)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        response.read()
+
+    yield ask
+    connection.close()
+
+
+@contextlib.contextmanager
+def kept_grpc_channel(_http_port, grpc_port):
+    """A client with one channel, which connects again where a server sent it away."""
+    tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+    tensor.set_data_from_numpy(X)
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{grpc_port}") as client:
+        yield lambda: client.infer("m", [tensor])
+
+
+class Clients:
+    """Threads that each send one request after the other."""
+
+    def __init__(self, http_port, grpc_port):
+        kinds = [new_connections, kept_http_connection, kept_grpc_channel]
+        self.answers = {kind.__name__: 0 for kind in kinds}
+        self.errors: list[tuple[str, Exception]] = []
+        self._ports = http_port, grpc_port
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=(kind,)) for kind in kinds]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self, kind):
+        with kind(*self._ports) as ask:
+            while not self._is_over.is_set():
+                self._ask(kind.__name__, ask)
+
+    def _ask(self, name, ask):
+        try:
+            ask()
+        except Exception as error:  # noqa: BLE001  each is a request that was lost
+            self.errors.append((name, error))
+        else:
+            self.answers[name] += 1
+
+    def have_been_served(self):
+        """Returns whether each of them was answered some more times."""
+        before = dict(self.answers)
+        return eventually(
+            lambda: self.errors or all(self.answers[name] > before[name] + 5 for name in before)
+        )
+
+
+def test_rolling_update_loses_no_request(start_server):
+    repository = {"m": model(code("time.sleep(0.02); y = x"))}
+    flags = [f"--exit-grace-secs={GRACE_S}"]
+    servers = [start_server(repository, flags=flags) for _ in range(2)]
+    for server in servers:
+        server.await_ready()
+
+    with Balancer(servers) as http_service, Balancer(servers, "grpc") as grpc_service:
+        services = [http_service, grpc_service]
+        assert eventually(lambda: all(len(each.ready) == 2 for each in services))
+        with Clients(http_service.port, grpc_service.port) as clients:
+            for old in list(servers):
+                assert clients.have_been_served()
+                new = start_server(repository, flags=flags).await_ready()
+                servers = [*servers, new]
+                for service in services:
+                    service.servers = servers
+                assert eventually(lambda new=new: all(new in each.ready for each in services))
+                old.signal()
+                assert old.exit_code() == 0
+                servers = [each for each in servers if each is not old]
+                for service in services:
+                    service.servers = servers
+            assert clients.have_been_served()
+
+    assert clients.errors == []
+    assert min(clients.answers.values()) > 0
+
+
+def test_server_that_leaves_says_so_and_goes_on_serving(start_server):
+    server = start_server({"m": model()}, flags=["--exit-grace-secs=60"]).await_ready()
+
+    server.signal()
+
+    assert eventually(lambda: server.get("/v2/health/ready").status == 400)
+    assert server.get("/v2/health/live").status == 200
+    assert server.infer("m", 3.0) == [3.0]
+    with server.grpc_client() as client:
+        assert not client.is_server_ready()
+        assert client.is_model_ready("m")

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import errno
+import logging
+import os
+
+import pytest
+
+from pytriton.server.access_log.access_log import AccessLog
+from pytriton.server.access_log.destination import Destination, grouped
+from pytriton.server.access_log.opening import check_destination
+from pytriton.server.options.access_log_options import AccessLogOptions
+from tests.server.access_log.test_access_lines import ENTRY
+
+
+class FakeClock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class FakeLoop:
+    """Runs delayed callbacks when it is told to."""
+
+    def __init__(self) -> None:
+        self.due: list = []
+
+    def call_later(self, delay_s, callback):
+        self.due.append(callback)
+
+    def call_soon_threadsafe(self, callback, *arguments):
+        callback(*arguments)
+
+
+class FullDisk:
+    is_full = True
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write(self, lines) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space")
+        self.lines += lines
+
+    def close(self) -> None:
+        pass
+
+
+def test_lines_are_grouped_without_being_cut():
+    assert list(grouped([b"aa\n", b"bb\n", b"cccccccc\n", b"d\n"], 6)) == [
+        b"aa\nbb\n",
+        b"cccccccc\n",
+        b"d\n",
+    ]
+    assert list(grouped([], 6)) == []
+
+
+def test_file_that_was_moved_is_created_again(tmp_path):
+    path, clock = tmp_path / "access.log", FakeClock()
+    destination = Destination(str(path), clock)
+    destination.write([b"1\n"])
+    path.rename(tmp_path / "access.log.1")
+    destination.write([b"2\n"])
+    clock.now_s = 2
+    destination.write([b"3\n"])
+    destination.close()
+
+    assert (tmp_path / "access.log.1").read_bytes() == b"1\n2\n"
+    assert path.read_bytes() == b"3\n"
+
+
+def test_pipe_without_a_reader_is_an_error_until_it_has_one(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    destination = Destination(str(path))
+    with pytest.raises(OSError, match="nobody reads this pipe"):
+        destination.write([b"1\n"])
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    destination.write([b"2\n"])
+
+    assert os.read(reader, 10) == b"2\n"
+    os.close(reader)
+    destination.close()
+
+
+def test_entries_are_written_together_and_in_order(tmp_path):
+    path, loop = tmp_path / "access.log", FakeLoop()
+    log = AccessLog(AccessLogOptions(file=str(path)), loop)
+    log.add(ENTRY)
+    log.add(ENTRY._replace(request_id="8"))
+
+    assert len(loop.due) == 1
+    assert not path.exists()
+    loop.due.pop()()
+    log.add(ENTRY._replace(request_id="9"))
+    log.close()
+    assert [line.split()[-2] for line in path.read_text().splitlines()] == ["7", "8", "9"]
+
+
+def test_lost_lines_are_reported_once_and_counted(caplog):
+    disk, loop = FullDisk(), FakeLoop()
+    log = AccessLog(AccessLogOptions(file="x", format="json"), loop, disk)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            log._write([ENTRY])
+        disk.is_full = False
+        log._write([ENTRY])
+
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("the access log cannot be written to 'x': [Errno 28] no space")
+    assert second == "3 lines of the access log were lost"
+    assert len(disk.lines) == 1
+
+
+def test_server_is_refused_a_file_that_cannot_be_opened(tmp_path):
+    with pytest.raises(NotADirectoryError):
+        check_destination(AccessLogOptions(file=f"{__file__}/access.log"))
+    check_destination(AccessLogOptions())
+    check_destination(AccessLogOptions(file="-"))

@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's routes over a real engine: models, whole answers, streams, embeddings, errors."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.openai.api import MAX_BODY_BYTES
+from pytriton.server.openai.parts import Part
+from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
+from tests.server.http_models import ask, text
+from tests.server.openai.openai_service import (
+    CHAT,
+    EMBEDDINGS,
+    OpenAIService,
+    chat,
+    completion,
+    deltas,
+    embeddings,
+    error,
+    events,
+    rows,
+)
+
+
+@pytest.fixture
+def service():
+    return OpenAIService()
+
+
+@pytest.fixture
+def client(service):
+    return service.connect()
+
+
+def answer_of(client):
+    (answer,) = client.answers()
+    return answer
+
+
+# Models
+
+
+def test_models_that_have_opted_in_are_listed(service):
+    document = json.loads(ask(service, get(b"/v1/models")).body)
+
+    assert document["object"] == "list"
+    assert [each["id"] for each in document["data"]] == ["talk", "vectors", "whole"]
+    assert {each["owned_by"] for each in document["data"]} == {"pytriton"}
+
+
+def test_model_is_described(service):
+    answer = ask(service, get(b"/v1/models/talk"))
+
+    assert answer.status == 200
+    assert json.loads(answer.body)["id"] == "talk"
+
+
+@pytest.mark.parametrize("name", [b"nobody", b"double", b"a%2Fb"])
+def test_other_models_are_not_found(service, name):
+    answer = ask(service, get(b"/v1/models/" + name))
+
+    assert answer.status == 404
+    assert error(answer)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        get(b"/v1"),
+        get(b"/v1/models"),
+        get(b"/v1/models/double"),
+        chat(),
+        post(b"nonsense", EMBEDDINGS),
+        get(b"/v1/anything"),
+    ],
+    ids=itertools.count(),
+)
+def test_without_a_model_that_has_opted_in_there_are_no_routes(request_bytes):
+    answer = ask(OpenAIService(models=False), request_bytes)
+
+    assert answer == ask(OpenAIService(), get(b"/v3/models"))
+    assert (answer.status, answer.body) == (404, b'{"error":"Not Found"}')
+
+
+def test_routes_are_there_as_soon_as_a_model_has_opted_in():
+    service = OpenAIService(models=False)
+    before = ask(service, get(b"/v1/models")).status
+    service._serve("late", "max_batch_size: 1 " + 'parameters { key: "openai" value { '
+                   'string_value: "chat" } } input { name: "prompt" data_type: TYPE_STRING dims: 1 '
+                   '} output { name: "text" data_type: TYPE_STRING dims: 1 }')  # fmt: skip
+    after = ask(service, get(b"/v1/models"))
+
+    assert (before, after.status) == (404, 200)
+    assert json.loads(after.body)["data"][0]["id"] == "late"
+
+
+# Chats and completions
+
+
+def test_chat_is_answered_as_a_whole(service, client):
+    client.send(chat("hello", temperature=0.5))
+    for piece in ("one ", "two"):
+        service.talk.answer(text(piece), final=False)
+    assert client.received == b""
+    service.talk.answer()
+
+    answer = answer_of(client)
+    document = json.loads(answer.body)
+    assert answer.status == 200
+    assert document["choices"][0]["message"]["content"] == "one two"
+    assert document["choices"][0]["finish_reason"] == "stop"
+    assert document["usage"] == {"prompt_tokens": 0, "completion_tokens": 2, "total_tokens": 2}
+    request = service.talk.inferences[0].request
+    assert request.parameters == {"temperature": 0.5}
+    assert request.id == answer.headers[b"x-request-id"].decode()
+    assert document["id"] == request.id.replace("req_", "chatcmpl-")
+
+
+def test_id_of_the_client_is_kept(service, client):
+    head, _, rest = chat().partition(b"\r\n")
+    client.send(head + b"\r\nX-Request-Id: mine-7\r\n" + rest)
+    service.talk.answer(text("x"))
+
+    answer = answer_of(client)
+    assert answer.headers[b"x-request-id"] == b"mine-7"
+    assert json.loads(answer.body)["id"] == "chatcmpl-mine-7"
+
+
+@pytest.mark.parametrize("given", [b"", b"two words", b"x" * 129, b"\xff"])
+def test_id_that_cannot_be_sent_back_is_replaced(service, client, given):
+    head, _, rest = chat().partition(b"\r\n")
+    client.send(head + b"\r\nX-Request-Id: " + given + b"\r\n" + rest)
+    service.talk.answer(text("x"))
+
+    assert answer_of(client).headers[b"x-request-id"].startswith(b"req_")
+
+
+def test_stream_sends_each_response_at_once(service, client):
+    client.send(chat(stream=True))
+    assert client.received == b""
+    service.talk.answer(text("one "), final=False)
+    assert b'"content":"one "' in client.received
+    service.talk.answer(text("two"))
+
+    answer = answer_of(client)
+    assert deltas(answer) == ["", "one ", "two", "stop"]
+    assert answer.headers[b"Cache-Control"] == b"no-cache"
+    assert answer.headers[b"x-request-id"]
+
+
+def test_stream_of_a_model_that_says_nothing(service, client):
+    client.send(chat(stream=True))
+    service.talk.answer()
+
+    assert deltas(answer_of(client)) == ["", "stop"]
+
+
+def test_stream_ends_with_the_usage_if_it_is_wanted(service, client):
+    client.send(chat(stream=True, stream_options={"include_usage": True}))
+    service.talk.answer(text("one"))
+
+    *others, last = events(answer_of(client))
+    assert [each["usage"] for each in others] == [None, None, None]
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 1)
+
+
+def test_choices_of_a_stream_may_come_in_any_order(service, client):
+    client.send(completion(stream=True, n=2))
+    service.talk.answer(text("b"), index=1)
+    service.talk.answer(text("a"), index=0)
+
+    choices = [event["choices"][0] for event in events(answer_of(client))]
+    assert [(each["index"], each["text"], each["finish_reason"]) for each in choices] == [
+        (1, "b", None),
+        (1, "", "stop"),
+        (0, "a", None),
+        (0, "", "stop"),
+    ]
+
+
+def test_choices_of_a_whole_answer_are_in_order(service, client):
+    client.send(completion(prompt=["x", "y"], echo=True))
+    service.talk.answer(text("2"), index=1)
+    assert client.received == b""
+    service.talk.answer(text("1"), index=0)
+
+    choices = json.loads(answer_of(client).body)["choices"]
+    assert [(each["index"], each["text"]) for each in choices] == [(0, "x1"), (1, "y2")]
+
+
+def test_model_that_answers_at_once_may_be_streamed(service, client):
+    client.send(completion(model="whole", stream=True))
+    service.instances["whole"].answer(text("all of it"))
+
+    choices = [event["choices"][0]["text"] for event in events(answer_of(client))]
+    assert choices == ["all of it", ""]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_string_ends_the_answer_and_the_inference(service, client, stream):
+    client.send(chat(stream=stream, stop="\n\n") + get(b"/v2/health/live"))
+    service.talk.answer(text("one\n"), final=False)
+    assert service.talk.cancelled == []
+    service.talk.answer(text("\ntwo"), final=False)
+    client.loop.run()
+
+    answer, after = client.answers()
+    if stream:
+        assert deltas(answer) == ["", "one", "stop"]
+    else:
+        assert json.loads(answer.body)["choices"][0]["message"]["content"] == "one"
+    assert service.talk.cancelled == service.talk.inferences
+    assert after.status == 200
+
+
+def test_late_responses_after_the_end_are_ignored(service, client):
+    client.send(chat(max_tokens=1) + get(b"/v2/health/live"))
+    service.talk.answer(text("one"), final=False)
+    service.talk.answer(text("two"), final=False)
+    service.talk.fail(InternalError("cancelled"))
+    client.loop.run()
+
+    answer, after = client.answers()
+    assert json.loads(answer.body)["choices"][0]["finish_reason"] == "length"
+    assert after.status == 200
+
+
+def test_one_choice_that_ends_early_does_not_end_the_others(service, client):
+    client.send(completion(n=2, max_tokens=2))
+    for index, piece in ((0, "a"), (0, "b"), (1, "c")):
+        service.talk.answer(text(piece), final=False, index=index)
+    assert service.talk.cancelled == service.talk.inferences[:1]
+    service.talk.answer(text("d"), index=1)
+
+    choices = json.loads(answer_of(client).body)["choices"]
+    assert [each["text"] for each in choices] == ["ab", "cd"]
+
+
+# Clients that go or read slowly
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_that_goes_away_cancels_all_choices(service, client, stream):
+    client.send(completion(stream=stream, n=3))
+    service.talk.answer(text("x"), final=False)
+    client.reset()
+
+    assert service.talk.cancelled == service.talk.inferences
+    assert len(service.talk.cancelled) == 3
+
+
+def test_slow_reader_pauses_the_model(service, client):
+    client.send(chat(stream=True))
+    client.transport.client_reads = False
+    for _ in range(3):
+        service.talk.answer(text("x" * HIGH_WATER_BYTES), final=False)
+        client.loop.run()
+    paused = service.talk.inferences[0].is_paused
+    granted = service.talk.granted
+    client.transport.client_reads = True
+    client.transport.flush()
+    client.loop.run()
+
+    assert paused
+    assert service.talk.granted > granted
+    service.talk.answer()
+    assert deltas(answer_of(client))[-1] == "stop"
+
+
+# Embeddings
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", None])
+def test_embeddings_of_several_requests_are_in_order(service, client, encoding):
+    client.send(embeddings(input=["a", "b", "c"], encoding_format=encoding))
+    vectors = service.instances["vectors"]
+    vectors.answer(rows([5, 6]), index=1)
+    vectors.answer(rows([1, 2], [3, 4]), index=0)
+
+    document = json.loads(answer_of(client).body)
+    found = [each["embedding"] for each in document["data"]]
+    if encoding == "base64":
+        found = [np.frombuffer(base64.b64decode(each), "<f4").tolist() for each in found]
+    assert found == [[1, 2], [3, 4], [5, 6]]
+    assert [each["index"] for each in document["data"]] == [0, 1, 2]
+
+
+def test_large_embeddings_are_written_outside_of_the_event_loop(service, client):
+    client.send(embeddings())
+    service.instances["vectors"].answer(rows([0.5] * 100_000))
+
+    assert service.background.count == 1
+    assert len(json.loads(answer_of(client).body)["data"][0]["embedding"]) == 100_000
+
+
+def test_embeddings_fail_as_a_whole(service, client):
+    client.send(embeddings(input=["a", "b", "c"]) + get(b"/v2/health/live"))
+    vectors = service.instances["vectors"]
+    vectors.answer(rows([1, 2, 3]), index=0)
+
+    answer = client.answers()[0]
+    assert answer.status == 500
+    assert "expected an embedding for each of 2 text(s)" in error(answer)["message"]
+    assert vectors.cancelled == vectors.inferences[1:]
+
+
+# Errors
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "failure, status",
+    [
+        (InternalError("it broke"), 500),
+        (UnavailableError("later"), 503),
+        (UnavailableError("[request id: x] Exceeds maximum queue size"), 429),
+        (InvalidArgumentError("wrong"), 400),
+    ],
+)
+def test_error_before_the_first_response_has_a_status(service, client, stream, failure, status):
+    client.send(chat(stream=stream))
+    service.talk.fail(failure)
+
+    answer = answer_of(client)
+    assert answer.status == status
+    assert error(answer)["message"] == failure.message
+
+
+def test_error_of_one_choice_ends_all(service, client):
+    client.send(completion(n=2) + get(b"/v2/health/live"))
+    service.talk.answer(text("a"), final=False, index=0)
+    service.talk.fail(InternalError("it broke"), index=1)
+    client.loop.run()
+
+    answer, after = client.answers()
+    assert (answer.status, after.status) == (500, 200)
+    assert service.talk.cancelled == service.talk.inferences[:1]
+
+
+def test_error_in_a_stream_is_an_event(service, client):
+    client.send(chat(stream=True) + get(b"/v2/health/live"))
+    service.talk.answer(text("one"), final=False)
+    service.talk.fail(InternalError("it broke"))
+    client.loop.run()
+
+    answer, after = client.answers()
+    *_, last, end = answer.body.split(b"\n\n")
+    assert json.loads(last.removeprefix(b"data: "))["error"] == {
+        "message": "it broke",
+        "type": "server_error",
+        "param": None,
+        "code": "model_error",
+    }
+    assert (end, after.status) == (b"", 200)
+
+
+@pytest.mark.parametrize(
+    "request_bytes, status, param",
+    [
+        (post(b"{", CHAT), 400, None),
+        (post(b"{}", CHAT), 400, "model"),
+        (chat(model=5), 400, "model"),
+        (chat(model="nobody"), 404, "model"),
+        (chat(model="double"), 404, "model"),
+        (chat(model="whole"), 404, "model"),
+        (embeddings(model="talk"), 404, "model"),
+        (completion(prompt=[1]), 400, "prompt"),
+        (get(CHAT), 405, None),
+        (post(b"{}", b"/v1/models"), 405, None),
+        (post(b"{}", b"/v1/responses"), 404, None),
+        (get(b"/v1"), 404, None),
+        (get(b"/v1/models/"), 404, None),
+        (post(b" " * (MAX_BODY_BYTES + 1), CHAT), 413, None),
+        (completion(model="whole", max_tokens=5), 400, "max_tokens"),
+    ],
+    ids=itertools.count(),
+)
+def test_wrong_requests_have_openais_errors(service, request_bytes, status, param):
+    answer = ask(service, request_bytes)
+
+    assert answer.status == status
+    assert error(answer)["param"] == param
+
+
+def test_wrong_method_tells_the_right_one(service):
+    assert ask(service, get(CHAT)).headers[b"Allow"] == b"POST"
+
+
+def test_compressed_body_is_refused(service):
+    head, _, rest = chat().partition(b"\r\n")
+    answer = ask(service, head + b"\r\nContent-Encoding: gzip\r\n" + rest)
+
+    assert error(answer)["message"] == "expected a body without compression, got gzip"
+
+
+def test_mistake_of_the_server_is_logged_and_not_told(service, client, monkeypatch, caplog):
+    monkeypatch.setattr("pytriton.server.openai.api.read_generation", lambda *_, **__: 1 / 0)
+    with caplog.at_level(logging.ERROR):
+        client.send(chat())
+
+    answer = answer_of(client)
+    assert answer.status == 500
+    assert error(answer)["message"] == "unexpected error in the server, its log says more"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_mistake_at_one_choice_cancels_those_before_it(service, client, monkeypatch):
+    usual, numbers = Part.start, itertools.count()
+
+    def start(part, head, request):
+        if next(numbers):
+            raise ZeroDivisionError
+        usual(part, head, request)
+
+    monkeypatch.setattr(Part, "start", start)
+    client.send(completion(n=3))
+
+    assert answer_of(client).status == 500
+    assert service.talk.cancelled == service.talk.inferences
+
+
+# Authorisation
+
+SECRET = RestrictedGroup(apis=("inference",), header="X-Key", value="sesame")
+METADATA = RestrictedGroup(apis=("metadata",), header="X-Other", value="open")
+REQUESTS = [chat(), completion(), embeddings(), get(b"/v1/unknown")]
+
+
+def with_header(request_bytes: bytes, line: bytes) -> bytes:
+    head, _, rest = request_bytes.partition(b"\r\n")
+    return head + b"\r\n" + line + b"\r\n" + rest
+
+
+@pytest.mark.parametrize("request_bytes", REQUESTS, ids=["chat", "text", "vectors", "unknown"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"X-A: b",
+        b"Authorization: Bearer",
+        b"Authorization: Bearer open",
+        b"Authorization: sesame",
+        b"Authorization: Basic sesame",
+        b"X-Key: Bearer sesame",
+        b"X-Other: open",
+    ],
+)
+def test_restricted_routes_refuse_requests_without_the_value(request_bytes, line):
+    service = OpenAIService(http_restricted=(SECRET, METADATA))
+    answer = ask(service, with_header(request_bytes, line))
+
+    assert answer.status == 401
+    assert answer.headers[b"WWW-Authenticate"] == b"Bearer"
+    found = error(answer)
+    assert found["code"] == "invalid_api_key"
+    assert "sesame" not in found["message"]
+    assert service.talk.inferences == []
+
+
+@pytest.mark.parametrize("line", [b"Authorization: Bearer sesame", b"authorization: bearer  sesame",
+                                  b"X-Key: sesame"])  # fmt: skip
+def test_value_may_come_as_a_bearer_token_or_in_its_header(line):
+    service = OpenAIService(http_restricted=(SECRET,))
+    client = service.connect()
+    client.send(with_header(chat(), line))
+    service.talk.answer(text("x"))
+
+    assert answer_of(client).status == 200
+
+
+@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/talk"])
+def test_models_need_what_metadata_need(path):
+    service = OpenAIService(http_restricted=(SECRET, METADATA))
+    statuses = [
+        ask(service, with_header(get(path), line)).status
+        for line in (b"X-A: b", b"Authorization: Bearer sesame", b"Authorization: Bearer open")
+    ]
+
+    assert statuses == [401, 401, 200]
+    assert ask(OpenAIService(http_restricted=(SECRET,)), get(path)).status == 200
+
+
+def test_bearer_tokens_open_no_other_routes():
+    service = OpenAIService(http_restricted=(SECRET,))
+    request_bytes = post(b'{"prompt": "x"}', b"/v2/models/stream/generate")
+
+    answer = ask(service, with_header(request_bytes, b"Authorization: Bearer sesame"))
+
+    assert (answer.status, service.stream.inferences) == (403, [])

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decisions of the page, without a server: paths, rights, samples."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.options.server_options import ServerOptions
+from pytriton.server.page import api, routes
+from pytriton.server.page.access import REFUSED_TO_ALL, PageAccess
+from pytriton.server.page.api import PageApi
+from pytriton.server.page.samples import History, Sampler
+from pytriton.server.page.static_files import static_files
+from pytriton.transport.control import Started
+from tests.server.http_models import Service
+
+TOKEN = {b"triton-access-token": b"secret"}
+
+
+@pytest.mark.parametrize(
+    "path", [b"/", b"/openapi.json", b"/page/app.js", b"/page/api/x", b"/page/"]
+)
+def test_page_owns_its_paths(path):
+    assert routes.owns(path)
+
+
+@pytest.mark.parametrize("path", [b"/metrics", b"/page", b"/pages/", b"/index.html", b"//", b"/v2"])
+def test_page_leaves_other_paths_alone(path):
+    assert not routes.owns(path)
+
+
+@pytest.mark.parametrize(
+    "path, name, needs_token",
+    [
+        (b"/page/api/v2/models/m/infer", "infer", True),
+        (b"/page/api/v2/models/m/versions/3/infer", "infer", True),
+        (b"/page/api/v2/models/m/generate", "generate", True),
+        (b"/page/api/v2/models/m/generate_stream", "generate_stream", True),
+        (b"/page/api/v2/repository/models/m/load", "repository_load", True),
+        (b"/page/api/v2/repository/models/m/unload", "repository_unload", True),
+        (b"/page/api/v2/models/m/config", "model_config", False),
+        (b"/page/api/v2/models/m/stats", "model_statistics", False),
+        (b"/page/api/v2/models/m", "model_metadata", False),
+        (b"/page/api/log", "log", True),
+        (b"/page/api/settings", "settings", True),
+        (b"/page/api/samples", "samples", False),
+    ],
+)
+def test_actions_and_the_log_need_the_token(path, name, needs_token):
+    route = routes.find(path)
+
+    assert route is not None
+    assert (route.name, route.needs_token) == (name, needs_token)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/page/api/v2/logging",
+        b"/page/api/v2/trace/setting",
+        b"/page/api/v2/systemsharedmemory/status",
+        b"/page/api/v2/models/stats/x/y",
+        b"/page/api/v2/models//infer",
+        b"/page/api/v2/../v2/logging",
+    ],
+)
+def test_other_endpoints_of_http_are_not_reached(path):
+    assert routes.find(path) is None
+
+
+def test_only_files_of_the_page_are_files():
+    for path in (b"/page/../api.py", b"/page/static_files.py", b"/page/%2e%2e/api.py", b"/page/"):
+        route = routes.find(path)
+        assert route is not None
+        assert route.name not in static_files()
+    assert {"index.html", "app.js", "page.css", "icon.svg"} <= static_files().keys()
+
+
+def test_page_is_small_and_has_nothing_from_outside():
+    files = static_files()
+
+    assert sum(len(file.packed) for file in files.values()) < 30_000
+    for name, file in files.items():
+        text = file.content.decode().replace("http://www.w3.org/", "")
+        assert "innerHTML" not in text, name
+        assert "https://" not in text, name
+        assert " style=" not in text, name
+    assert b"onclick" not in files["index.html"].content
+
+
+def test_token_is_needed_beside_that_of_the_api():
+    group = RestrictedGroup(apis=("inference",), header="key", value="k")
+    access = PageAccess([group], "secret")
+
+    def ask(**headers: bytes) -> str | None:
+        given = {name.encode().replace(b"_", b"-"): value for name, value in headers.items()}
+        return access.refusal("inference", given.get, needs_token=True)
+
+    assert ask(key=b"k") == "This API is restricted, expecting header 'triton-access-token'"
+    assert ask(triton_access_token=b"secret") == "This API is restricted, expecting header 'key'"
+    assert ask(triton_access_token=b"wrong", key=b"k") is not None
+    assert ask(triton_access_token=b"secret", key=b"k") is None
+    assert access.other_headers == ["key"]
+
+
+def test_server_without_a_token_refuses_in_words():
+    access = PageAccess([], "")
+
+    empty = {b"triton-access-token": b""}
+    assert access.refusal("inference", empty.get, needs_token=True) == REFUSED_TO_ALL
+    assert access.refusal("metadata", empty.get) is None
+
+
+def test_access_token_of_all_apis_is_enough():
+    group = RestrictedGroup(apis=("logging",), header="Triton-Access-Token", value="secret")
+    access = PageAccess([group], "secret")
+
+    assert access.refusal("logging", TOKEN.get, needs_token=True) is None
+    assert access.other_headers == []
+
+
+def test_token_of_the_page_may_differ_from_the_access_token():
+    groups = [
+        RestrictedGroup(apis=("statistics",), header="triton-access-token", value="other"),
+        RestrictedGroup(apis=("logging",), header="key", value="k"),
+    ]
+    access = PageAccess(groups, "secret")
+    other = {b"triton-access-token": b"other"}
+
+    assert access.refusal("statistics", TOKEN.get, needs_token=True) is None
+    assert access.refusal("statistics", TOKEN.get) is None
+    assert access.refusal("statistics", other.get) is None
+    assert access.refusal("statistics", other.get, needs_token=True) is not None
+    assert access.refusal("logging", TOKEN.get, needs_token=True) is not None
+
+
+def test_one_openapi_document_is_made_at_a_time(monkeypatch):
+    under_way: list[str] = []
+    together: list[int] = []
+
+    def make(_specs, url, _headers):
+        under_way.append(url)
+        time.sleep(0.01)  # another one could begin now
+        together.append(len(under_way))
+        under_way.pop()
+        return url.encode()
+
+    async def ask() -> list[bytes]:
+        nothing: Any = SimpleNamespace(index=lambda ready: [])
+        loop = asyncio.get_running_loop()
+        options, ports = ServerOptions(), Started(0, 0, 0)
+        page = PageApi(
+            nothing, nothing, nothing, options, loop, _no_machine, lambda: None, None, ports, 0.0
+        )
+        request: Any = SimpleNamespace(head=SimpleNamespace(headers={}))
+        return await asyncio.gather(*(page._openapi(request) for _ in range(4)))
+
+    monkeypatch.setattr(api, "_openapi_text", make)
+
+    assert asyncio.run(ask()) == [b"/"] * 4
+    assert together == [1] * 4
+
+
+def test_history_returns_samples_after_a_number():
+    history = History()
+    for sample in (b"1", b"2", b"3"):
+        history.add(sample)
+
+    assert history.after(0) == b"[1,2,3]"
+    assert history.after(2) == b"[3]"
+    assert history.after(3) == b"[]"
+    assert history.after(99) == b"[1,2,3]"
+
+
+def test_history_is_bounded_in_bytes_and_in_number():
+    by_bytes, by_count = History(max_bytes=10), History(max_count=2)
+    for history in (by_bytes, by_count):
+        for digit in b"12345":
+            history.add(bytes([digit]) * 4)
+
+    assert by_bytes.after(0) == b"[4444,5555]"
+    assert by_count.after(0) == b"[4444,5555]"
+    assert by_count.after(4) == b"[5555]"
+
+
+def test_history_keeps_one_sample_that_is_too_large():
+    history = History(max_bytes=2)
+    history.add(b"12345")
+
+    assert history.after(0) == b"[12345]"
+
+
+async def _no_machine():
+    return None, ()
+
+
+def test_samples_have_the_numbers_of_each_model_and_are_not_taken_too_often():
+    service = Service()
+    now = [100.0]
+    sampler = Sampler(service.engine, _no_machine, lambda: None, clock=lambda: now[0])
+
+    async def look() -> None:
+        await asyncio.gather(sampler.refresh(), sampler.refresh())
+        await sampler.refresh()
+        now[0] += 1
+        await sampler.refresh()
+
+    asyncio.run(look())
+
+    samples = json.loads(sampler.history.after(0))
+    assert sampler.history.last_number == len(samples) == 2
+    (double, stream) = samples[0]["models"]
+    assert (double["name"], stream["name"]) == ("double", "stream")
+    assert (double["ok"], double["pending"], double["instances"]) == (0, 0, 1)
+    assert set(samples[0]["machine"]) == {"server_memory", "gpus"}

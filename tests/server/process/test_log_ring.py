@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last entries of the log, which the page shows."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pytriton.log_switches import LogSwitches
+from pytriton.server.process import log_ring
+from pytriton.server.process.log_ring import LogRing, keep_lines, kept_lines
+from pytriton.server.process.logs import use_log_switches
+
+
+@pytest.fixture
+def ring():
+    made = LogRing()
+    log = logging.getLogger("tests.log_ring")
+    log.setLevel(logging.DEBUG)
+    log.addHandler(made)
+    yield made
+    log.removeHandler(made)
+
+
+@pytest.fixture
+def log():
+    return logging.getLogger("tests.log_ring")
+
+
+def test_ring_keeps_what_was_logged(ring, log):
+    log.warning("%d of %d", 1, 2)
+
+    (line,) = ring.after(0)
+    assert (line.number, line.level, line.text) == (1, "WARNING", "1 of 2")
+    assert line.place.startswith("test_log_ring.py:")
+
+
+def test_bytes_that_are_no_text_can_be_sent(ring, log):
+    log.warning("model %s", b"\xff".decode("utf-8", "surrogateescape"))
+
+    assert ring.after(0)[0].text == r"model \udcff"
+
+
+def test_ring_returns_only_what_came_after_a_number(ring, log):
+    for text in "abc":
+        log.error(text)
+
+    assert [line.text for line in ring.after(1)] == ["b", "c"]
+    assert ring.after(3) == []
+
+
+def test_ring_returns_all_to_a_viewer_of_an_earlier_server(ring, log):
+    log.error("a")
+
+    assert [line.text for line in ring.after(400)] == ["a"]
+
+
+def test_ring_drops_the_oldest_entries(ring, log):
+    for number in range(log_ring.MAX_ENTRIES + 5):
+        log.error("%d", number)
+
+    lines = ring.after(0)
+    assert len(lines) == log_ring.MAX_ENTRIES
+    assert (lines[0].text, lines[0].number) == ("5", 6)
+    assert [line.text for line in ring.after(log_ring.MAX_ENTRIES + 3)] == ["1003", "1004"]
+
+
+def test_long_entry_is_cut(ring, log):
+    log.error("x" * 10_000)
+
+    assert ring.after(0)[0].text == "x" * log_ring.MAX_CHARACTERS + " ..."
+
+
+def test_traceback_is_part_of_an_entry(ring, log):
+    try:
+        int("deep inside")
+    except ValueError:
+        log.exception("it failed")
+
+    text = ring.after(0)[0].text
+    assert text.startswith("it failed\nTraceback")
+    assert text.endswith("'deep inside'")
+
+
+def test_traceback_of_another_process_and_ids_are_part_of_an_entry(ring, log):
+    record = log.makeRecord(log.name, logging.ERROR, "model.py", 7, "failed", (), None)
+    record.exc_text = "Traceback of a worker"
+    record.triton_request_ids = ["order-17"]
+    log.handle(record)
+
+    assert ring.after(0)[0].text == "[request id: order-17] failed\nTraceback of a worker"
+
+
+def test_ring_follows_the_settings_of_the_log():
+    root = logging.getLogger()
+    level, before = root.level, list(root.handlers)
+    try:
+        keep_lines(LogSwitches(info=False))
+        found = kept_lines()
+        assert found is not None
+        log = logging.getLogger("tests.log_ring.settings")
+        log.warning("first")
+        use_log_switches(LogSwitches(warning=False))
+        log.warning("second")
+        log.error("third")
+
+        assert [line.text for line in found.after(0)] == ["first", "third"]
+    finally:
+        for handler in [each for each in root.handlers if each not in before]:
+            root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def test_process_without_a_page_keeps_nothing():
+    assert kept_lines() is None

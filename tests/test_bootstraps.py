@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first lines of the processes that this package starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytriton import server_process
+from pytriton.executor import python_process
+
+BOOTSTRAPS = {
+    "server": (server_process._BOOTSTRAP.format(entry="main"), []),
+    "zygote": (python_process._ZYGOTE_BOOTSTRAP, ["pytriton.server.main"]),
+}
+STAND_IN = """
+import gc
+
+at_import = gc.isenabled()
+
+
+def main(arguments):
+    print(at_import, gc.isenabled(), gc.get_freeze_count() > 0, arguments)
+"""
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPS)
+def test_garbage_is_looked_for_only_among_what_comes_after_the_imports(name, tmp_path):
+    package = tmp_path / "pytriton" / "server"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(STAND_IN)
+    code, module = BOOTSTRAPS[name]
+
+    command = [sys.executable, "-c", code, str(tmp_path), *module, "--of-the", "process"]
+    output = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+    assert output == "False True True ['--of-the', 'process']\n"

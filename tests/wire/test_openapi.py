@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+from openapi_spec_validator import validate
+
+from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.wire.openapi import openapi_document
+
+CONFIG = """name: "%s" backend: "python" max_batch_size: 8
+input [
+  { name: "x" data_type: TYPE_FP32 dims: [ 3 ] },
+  { name: "note" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+]
+output [ { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]"""
+
+
+def spec_of(name: str, version: int = 1, text: str = CONFIG):
+    config = config_from_text(text % name, "config.pbtxt")
+    return spec_from_config(normalise_config(config), version)
+
+
+def document_of(*specs, **headers):
+    return openapi_document(specs, "http://localhost:8000", "0.1.0", headers)
+
+
+def body_schema(document, path):
+    return document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+
+
+def is_valid(document, schema, value) -> bool:
+    whole = {**schema, "components": document["components"]}
+    return jsonschema.Draft202012Validator(whole).is_valid(value)
+
+
+def test_document_without_models_is_valid():
+    document = document_of()
+
+    validate(document)
+    assert document["servers"] == [{"url": "http://localhost:8000"}]
+    assert "/v2/health/ready" in document["paths"]
+
+
+def test_document_has_paths_for_each_model_and_version():
+    document = document_of(spec_of("a b/c"), spec_of("m", 1), spec_of("m", 2))
+
+    validate(document)
+    paths = document["paths"]
+    assert {
+        "/v2/models/m/infer",
+        "/v2/models/m/versions/1/infer",
+        "/v2/models/m/versions/2",
+    } <= set(paths)
+    assert "/v2/models/a%20b%2Fc/generate_stream" in paths
+    identifiers = [each["operationId"] for path in paths.values() for each in path.values()]
+    assert len(set(identifiers)) == len(identifiers)
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        ({}, True),
+        ({"shape": [2, 3], "data": [[1, 2, 3], [4, 5, 6]]}, True),
+        ({"shape": [2, 4]}, False),
+        ({"shape": [3]}, False),
+        ({"datatype": "FP64"}, False),
+        ({"name": "z"}, False),
+        ({"data": ["text"]}, False),
+    ],
+)
+def test_schema_of_an_infer_request_knows_the_tensors(change, expected):
+    document = document_of(spec_of("m"))
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2.5, 3], **change}
+
+    schema = body_schema(document, "/v2/models/m/infer")
+    assert is_valid(document, schema, {"inputs": [tensor]}) is expected
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        ({"x": [1, 2, 3]}, True),
+        ({"x": 1, "note": "hello", "temperature": 0.5}, True),
+        ({"note": "hello"}, False),
+        ({"x": "text"}, False),
+    ],
+)
+def test_schema_of_a_generate_request_knows_the_inputs(body, expected):
+    document = document_of(spec_of("m"))
+
+    schema = body_schema(document, "/v2/models/m/generate")
+    assert is_valid(document, schema, body) is expected
+
+
+def test_answers_of_decoupled_models_are_events():
+    text = CONFIG + "model_transaction_policy { decoupled: true }"
+    document = document_of(spec_of("m", text=text))
+
+    answer = document["paths"]["/v2/models/m/infer"]["post"]["responses"]["200"]
+    assert list(answer["content"]) == ["text/event-stream"]
+    validate(document)
+
+
+def test_openai_routes_are_there_if_models_have_opted_in():
+    text = """name: "%s" backend: "python"
+        input [ { name: "prompt" data_type: TYPE_STRING dims: [ 1 ] } ]
+        output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+        parameters { key: "openai" value { string_value: "chat,completions" } }"""
+    document = document_of(spec_of("m"), spec_of("talker", text=text))
+
+    validate(document)
+    assert {"/v1/models", "/v1/chat/completions", "/v1/completions"} <= set(document["paths"])
+    assert "/v1/embeddings" not in document["paths"]
+    schema = body_schema(document, "/v1/chat/completions")
+    messages = [{"role": "user", "content": "hello"}]
+    assert is_valid(document, schema, {"model": "talker", "messages": messages})
+    assert not is_valid(document, schema, {"model": "m", "messages": messages})
+    assert not any(path.startswith("/v1") for path in document_of(spec_of("m"))["paths"])
+
+
+def test_restricted_operations_name_their_header():
+    document = document_of(spec_of("m"), statistics="token", inference="key")
+
+    validate(document)
+    paths = document["paths"]
+    assert paths["/v2/models/m/stats"]["get"]["security"] == [{"header-token": []}]
+    assert paths["/v2/models/m/infer"]["post"]["security"] == [{"header-key": []}]
+    assert "security" not in paths["/v2/models/m"]["get"]
+    scheme = document["components"]["securitySchemes"]["header-key"]
+    assert scheme == {"type": "apiKey", "in": "header", "name": "key"}
