@@ -204,7 +204,12 @@ class PythonInstance:
 
     def _on_log_change(self, switches: LogSwitches) -> None:
         if self._channel.is_open and not self._is_lost:
-            self._channel.send(LogChange(switches))
+            self._tell(LogChange(switches))
+
+    def _tell(self, frame: Finalize | LogChange) -> None:
+        self._channel.send(frame)
+        if self._group is not None:
+            self._group.tell(frame)
 
     def start(self) -> None:
         """Begin to report events."""
@@ -220,9 +225,7 @@ class PythonInstance:
         # Nobody takes their answers any more: a model must not wait for that in `finalize`.
         for frame in self._batches.open_cancel_frames():
             self._channel.send(frame)
-        self._channel.send(Finalize())
-        if self._group is not None:
-            self._group.stop()
+        self._tell(Finalize())
         self._kill_timer = self._loop.call_later(self._grace_s, self._on_grace_over)
         reason = "the model was unloaded"
         self._batches.fail_all(

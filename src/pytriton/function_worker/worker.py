@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pytriton.log_switches import LogSwitches
     from pytriton.python_backend.connection import Connection
+    from pytriton.transport.channel import Received
     from pytriton.transport.frames import Frame
 
 UNRECOVERABLE = 3  # exit status after an error with which the function asks for its end
@@ -62,6 +63,7 @@ class FunctionWorker:
         if isinstance(work, InstanceHost):
             self._run_batches(work)
         else:
+            self._connection.handlers[LogChange] = self._on_log_change
             threading.Thread(target=self._follow, args=(member, work), daemon=True).start()
             member.wait_for_end()
         member.leave()
@@ -107,6 +109,9 @@ class FunctionWorker:
         elif isinstance(frame, Finalize):
             self._is_finalized = True
             raise EOFError  # noqa: TRY004  it ends the host's loop
+
+    def _on_log_change(self, received: Received) -> None:
+        self._on_other(received.frame)
 
     def _use(self, switches: LogSwitches) -> None:
         LabelledStream.is_json = switches.format == JSON_FORMAT

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one instance of a model in its own process: `initialize`, batches, `finalize`.
 
-The main thread both reads the channel and calls the model.
+The main thread both reads the channel and calls the model, except on processes without batches.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +90,16 @@ class Worker:
 
     def _follow(self, member: GroupMember) -> None:
         """Do what the model does on a process that gets no batches, until the server ends it."""
-        if hasattr(self._model, "run_rank"):
+        with ThreadPoolExecutor(1, "messages") as threads:
+            end = threads.submit(member.wait_for_end)  # meanwhile it reads, say, changes of the log
             try:
-                self._model.run_rank()
+                if hasattr(self._model, "run_rank"):
+                    self._model.run_rank()
             except BaseException as error:  # noqa: BLE001  the process ends
                 self._log_raised(error, f"raised in run_rank of rank {member.rank}")
                 self._connection.outbox.flush()
                 os._exit(_RANK_FAILED)  # which ends the group
-        member.wait_for_end()
+            end.result()
 
     def _load_failure(self, frame: Initialize, error: BaseException) -> Initialized:
         """Returns the report of a model that cannot be loaded; a foreseen error is not logged."""

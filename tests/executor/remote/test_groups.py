@@ -12,9 +12,11 @@ import pytest
 
 from pytriton.dtypes import FP32
 from pytriton.errors import InternalError, UnavailableError
+from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.remote.placement import Placement
 from pytriton.executor.remote.rank_group import RankGroup
 from pytriton.executor.remote.starter import Place
+from pytriton.log_switches import LogSwitches
 from pytriton.messages import InferTensor
 from pytriton.transport.link import stream_pair
 from pytriton.transport.memory_trimmer import MemoryTrimmer
@@ -67,6 +69,23 @@ def test_group_computes_together_and_every_rank_finalizes(way, tmp_path):
         ]
 
     run(scenario, way)
+
+
+def test_change_of_the_log_reaches_every_rank(tmp_path):
+    async def scenario(owner):
+        instance = await launch(owner, tmp_path, 3)
+        log, lines = LogFeed(), owner.services.lines
+        instance.follow(log)
+        await until(lambda: len(lines) == 2)
+        log.change(LogSwitches(verbose=1))
+
+        told = set()
+        while len(told) < 2:  # each reads the change beside its work
+            await multiply(instance, [1, 0])
+            told = {line for line in lines if "multiplies" in line}
+        assert told == {"rank 1 multiplies", "rank 2 multiplies"}
+
+    run(scenario)
 
 
 def test_end_of_any_rank_is_the_end_of_all(tmp_path):

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from pytriton.executor.call_server import CallServer
 from pytriton.transport.loop_channel import LoopChannel
-from pytriton.transport.worker_frames import Finalize, Finalized, Initialized
+from pytriton.transport.worker_frames import Finalized, Initialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from pytriton.executor.remote.starter import Place
     from pytriton.executor.worker_services import WorkerServices
     from pytriton.transport.channel import Channel, Received
+    from pytriton.transport.log_frames import LogChange
     from pytriton.transport.memory_trimmer import MemoryTrimmer
-    from pytriton.transport.worker_frames import Initialize
+    from pytriton.transport.worker_frames import Finalize, Initialize
 
 # How long the others may take to finalize once rank 0 has: one may wait for work for ever.
 _GRACE_S = 5.0
@@ -101,11 +102,11 @@ class RankGroup:
                     return report
         return first.result()
 
-    def stop(self) -> None:
-        """Let all finalize the model."""
+    def tell(self, frame: Finalize | LogChange) -> None:
+        """Send all of them what rank 0 was sent."""
         for member in self._members:
             if member.channel.is_open:
-                member.channel.send(Finalize())
+                member.channel.send(frame)
 
     def on_first_finalized(self, end: Callable[[], None]) -> None:
         """Call `end` when the others have finalized, too, or have had time to."""

@@ -62,6 +62,7 @@ class TritonPythonModel:
                 x = np.frombuffer(receive(self.first, 8), np.float32)
                 if x[0] < 0:
                     os.kill(os.getpid(), signal.SIGKILL)
+                pb_utils.Logger.log_verbose(f"rank {self.rank} multiplies")
                 self.first.sendall((x @ self.weights).tobytes())
 
     def execute(self, requests):
