@@ -19,6 +19,14 @@ class SteppedLoop(asyncio.SelectorEventLoop):
         """Let everything happen that does not wait for something outside."""
         self.run_until_complete(_some_rounds())
 
+    def close(self) -> None:
+        """End also what waits: a task that is freed so writes into the log of a later test."""
+        if not self.is_closed():
+            for task in asyncio.all_tasks(self):
+                task.cancel()
+            self.run()
+        super().close()
+
 
 async def _some_rounds() -> None:
     for _ in range(ROUNDS):

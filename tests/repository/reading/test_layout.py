@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -33,6 +34,17 @@ def test_models_are_the_directories_of_all_repositories(tmp_path):
 
     assert {name: len(places) for name, places in found.items()} == {"a": 1, "b": 2, "link": 1}
     assert list(found) == ["a", "b", "link"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file systems of other systems refuse the name")
+def test_directory_whose_name_is_not_utf8_is_no_model_and_is_told_once(tmp_path, caplog):
+    write_model(tmp_path, "good")
+    write_model(tmp_path, "bad\udcff")
+
+    assert [*find_models([tmp_path])] == [*find_models([tmp_path])] == ["good"]
+    assert caplog.messages == [
+        f"the directory 'bad\\udcff' in {tmp_path} is no model: expected a name in UTF-8"
+    ]
 
 
 def test_missing_repository_is_named(tmp_path):

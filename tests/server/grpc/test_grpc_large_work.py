@@ -206,7 +206,7 @@ def test_requests_of_a_stream_keep_their_order_in_turns(client):
 
 
 def test_client_that_leaves_before_its_turn_is_forgotten(client):
-    client.api.work.loop_budget = budget = FullBudget(client.loop)
+    client.api.work.loop_budget = budget = FullBudget(client.loop, clock=lambda: 0.0)
     budget._begin = lambda: None  # the next iteration does not come
     stream = client.call("ModelInfer", typed_request(count=10_000))
     client.receive(rst_stream(stream))
@@ -214,6 +214,7 @@ def test_client_that_leaves_before_its_turn_is_forgotten(client):
     client.run()
 
     assert budget.count == 1
+    assert not budget._waiting
     assert not client.engine.inferences
 
 

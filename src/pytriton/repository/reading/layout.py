@@ -7,8 +7,10 @@ outside, unless a setting allows that. Files that a configuration names may neve
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -19,6 +21,8 @@ import msgspec
 
 from pytriton.engine.model_spec import identifier_of
 from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+
+logger = logging.getLogger(__name__)
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _MAX_VERSION = 2**63 - 1
@@ -115,7 +119,8 @@ def find_models(
 ) -> dict[str, list[ModelPlace]]:
     """Returns the directories of all repositories by identifier; several may have the same one.
 
-    Hidden directories are not models: version control and mounted volumes use such names.
+    Hidden directories are not models: version control and mounted volumes use such names. Nor are
+    those whose names are not UTF-8: no answer could name them.
 
     Args:
         repositories: The repositories.
@@ -129,10 +134,22 @@ def find_models(
         if not repository.is_dir():
             raise InternalError(f"failed to stat file {repository}")
         for name in subdirectories(repository):
-            if not name.startswith("."):
+            if not name.startswith(".") and _is_utf8(repository, name):
                 place = ModelPlace(repository, repository / name)
                 models.setdefault(identifier_of(namespace, name), []).append(place)
     return dict(sorted(models.items()))
+
+
+@functools.cache  # not again with each look for changes
+def _is_utf8(repository: Path, name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        logger.warning(
+            "the directory %a in %s is no model: expected a name in UTF-8", name, repository
+        )
+        return False
+    return True
 
 
 def subdirectories(directory: Path) -> list[str]:
