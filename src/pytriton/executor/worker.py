@@ -132,7 +132,7 @@ class LocalWorker:
 
     node: str = ""
     loss: str = "it closed its connection"
-    exit_timeout_s: float = 0.05
+    exit_timeout_s: float = 1.0  # a busy machine is slow to tell how a process ended
 
     def __init__(
         self,
