@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.dtypes import BYTES, INT32
 from pytriton.errors import ErrorCode, InternalError, UnavailableError
+from pytriton.native_backend.answers import NOT_ANSWERED
 from pytriton.native_backend.elf import MACHINES
 from pytriton.native_backend.errors import Errors
 from pytriton.native_backend.execution import Execution
@@ -79,11 +80,11 @@ class Rig:
         self._execution.run(Received(frame, bytearray(data * count), 0, {}))
         return self.outbox.sent
 
-    def respond(self, request):
-        """Send an empty response as the final one."""
+    def respond(self, request, flags=FINAL):
+        """Send an empty response, by default as the final one."""
         place = ctypes.c_uint64()
         self.api["TRITONBACKEND_ResponseNew"](ctypes.addressof(place), request)
-        self.api["TRITONBACKEND_ResponseSend"](place.value, FINAL, 0)
+        self.api["TRITONBACKEND_ResponseSend"](place.value, flags, 0)
 
     def release(self, request):
         self.api["TRITONBACKEND_RequestRelease"](request, RELEASE_ALL)
@@ -118,6 +119,20 @@ def test_released_record_is_used_for_one_request_only():
         rig.run(count=4)
 
     assert [len(handles) for handles in seen] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_request_that_is_released_before_its_final_response_fails(count):
+    def execute(rig, handles):
+        for handle in handles:
+            rig.respond(handle, flags=0)
+            rig.release(handle)
+
+    rig = Rig(execute)
+    (frame,) = rig.run(count)
+
+    assert [item.error for item in frame.items] == [NOT_ANSWERED] * count
+    assert not rig.open
 
 
 def test_request_that_is_answered_later_is_left_to_its_thread():

@@ -92,13 +92,15 @@ def _take_states(request: Request, payload: Payload) -> list[TensorRef]:
 def batch_columns(requests: Sequence[Request]) -> list[list[Output]] | None:
     """Returns the outputs of a whole batch, if each can be sent as one tensor; otherwise None.
 
-    For that, every request must have one response with the same outputs, which may differ only in
-    their number of rows.
+    For that, every request must have one final response with the same outputs, which may differ
+    only in their number of rows.
     """
     table = []
     for request in requests:
         response: Response | None = request.answer
-        if response is None or request.answer_count != 1 or request.is_rescheduled:
+        if response is None or request.answer_count != 1 or not request.is_ended:
+            return None
+        if request.is_rescheduled:
             return None
         if response.error is not None or response.parameters:
             return None
