@@ -8,6 +8,7 @@ from ctypes import addressof, c_int32, c_int64, c_uint32, c_uint64
 
 import pytest
 
+from pytriton.c_library.metrics import Metrics
 from pytriton.dtypes import FP32
 from pytriton.errors import (
     InternalError,
@@ -375,3 +376,16 @@ def test_error_whose_text_is_not_utf_8_is_not_lost():
     handle = errors.new(1, "bad \ud800")
 
     assert text(exported(errors)["TRITONSERVER_ErrorMessage"](handle)) == "bad \\ud800"
+
+
+def test_arguments_of_a_histogram_are_missed_in_tritons_words(caller):
+    caller.functions |= exported(Metrics(caller.parameters))
+    family = caller.made("MetricFamilyNew", 2, b"sizes", b"text")
+    empty = caller.made("MetricArgsNew")
+
+    with pytest.raises(InvalidArgumentError, match="Bucket boundaries not found in Metric args"):
+        caller.made("MetricNewWithArgs", family, 0, 0, 0)
+    with pytest.raises(InvalidArgumentError, match="Metric args not set to histogram kind"):
+        caller.made("MetricNewWithArgs", family, 0, 0, empty)
+    caller("MetricArgsDelete", empty)
+    caller("MetricArgsDelete", 0)  # nothing, as in C

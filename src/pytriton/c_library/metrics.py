@@ -128,7 +128,8 @@ class Metrics:
 
     @export("TRITONSERVER_MetricArgsDelete")
     def _delete_arguments(self, handle: int) -> None:
-        self._buckets.pop(handle)
+        if handle:  # as for other objects in C, deleting NULL is allowed
+            self._buckets.pop(handle)
 
     @export("TRITONSERVER_MetricNew")
     def _new(self, place: int, family: int, labels: int, count: int) -> None:
@@ -139,9 +140,14 @@ class Metrics:
         self, place: int, family: int, labels: int, count: int, arguments: int
     ) -> None:
         owner = self._families.get(family)
-        buckets = self._buckets.get(arguments) if arguments else []
+        buckets = self._buckets.get(arguments) if arguments else None
         if owner.family.kind == _HISTOGRAM and not buckets:
-            raise InvalidArgumentError("Bucket boundaries not found in Metric args.")
+            # In Triton's words: arguments without buckets are not yet those of a histogram.
+            raise InvalidArgumentError(
+                "Bucket boundaries not found in Metric args."
+                if buckets is None
+                else "Metric args not set to histogram kind."
+            )
         named = self._parameters.read_labels(labels, count)
         with self._lock:
             metric = owner.family.acquire(named, buckets)
