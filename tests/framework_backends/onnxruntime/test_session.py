@@ -168,6 +168,13 @@ def test_large_outputs_of_known_shape_have_a_place(
     assert LargeOutputs({"max_batch_size": 8}, signature).allocate(Batch({}, [8], [])) == {}
 
 
+def test_outputs_of_ragged_batches_have_no_places(make_session):
+    signature = make_session(onnx_models.single("Abs", ("n", 1 << 17))).signature
+    scattered = {"max_batch_size": 8, "batch_output": [{"target_name": ["y"]}]}
+
+    assert not LargeOutputs(scattered, signature)
+
+
 @pytest.mark.parametrize("kinds", [("FP32", "STRING"), ("STRING", "FP32")])
 def test_models_with_strings_have_no_places(make_session, kinds):
     source, target = kinds

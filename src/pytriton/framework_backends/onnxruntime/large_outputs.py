@@ -34,7 +34,13 @@ class LargeOutputs:
         self._outputs: dict[str, tuple[tuple[int, ...], DataType]] = {}
         if signature.takes_strings:
             return  # ONNX Runtime cannot bind these, so it cannot bind anything
+        # The rows of a ragged batch's outputs are not those of its requests.
+        scattered = {
+            name for each in config.get("batch_output") or () for name in each["target_name"]
+        }
         for name, info in signature.outputs.items():
+            if name in scattered:
+                continue
             shape = info.shape[1:] if self._is_batching else info.shape
             datatype = BY_CONFIG_NAME.get(info.data_type)
             # A string has no size that is known before, and neither has a dimension that varies.
