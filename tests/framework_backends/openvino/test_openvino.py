@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +72,23 @@ def test_model_of_fixed_size_is_not_batched(tmp_path):
     assert {name: array.tolist() for name, array in response.outputs.items()} == {"largest": [[3]]}
     assert completed["max_batch_size"] == 0
     assert completed["input"][0]["dims"] == [1, 3]
+
+
+def test_scalar_has_one_dimension(tmp_path):
+    x = opset.parameter(openvino.PartialShape([]), np.float32, "x")
+    row = opset.parameter(openvino.PartialShape([2]), np.float32, "row")
+    total = opset.reduce_sum(opset.multiply(row, x), np.array([0], np.int64), keep_dims=False)
+    for node, name in ((x, "x"), (row, "row"), (total, "total")):
+        node.output(0).get_tensor().set_names({name})
+    folder = folder_of(tmp_path, openvino.Model([total], [x, row], "scalars"))
+
+    with ModelHarness(BACKEND, model_directory=folder) as harness:
+        inputs = {"x": np.array([3], np.float32), "row": np.array([1, 2], np.float32)}
+        response = harness.execute(inputs)
+        completed = harness.config
+
+    assert response.outputs["total"].tolist() == [9]
+    assert [each["dims"] for each in (*completed["input"], *completed["output"])] == [[1], [2], [1]]
 
 
 def test_parameters_are_properties_of_the_device(tmp_path):
@@ -146,7 +164,8 @@ def test_missing_file_and_missing_package_are_named(tmp_path, monkeypatch):
         pass
 
 
-def test_file_of_onnx_is_served_too(tmp_path):
+def negative():
+    """A model of ONNX: the negative of its input."""
     onnx = pytest.importorskip("onnx")
     value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
@@ -155,12 +174,28 @@ def test_file_of_onnx_is_served_too(tmp_path):
         [value("x", onnx.TensorProto.FLOAT, ["n", 3])],
         [value("y", onnx.TensorProto.FLOAT, ["n", 3])],
     )
-    model = onnx.helper.make_model(
+    return onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
     )
+
+
+def test_file_of_onnx_is_served_too(tmp_path):
+    content = negative().SerializeToString()
     folder = make_model(
-        tmp_path / "m", "model.onnx", lambda path: onnx.save(model, path), 'backend: "openvino"'
+        tmp_path / "m",
+        "model.onnx",
+        lambda path: Path(path).write_bytes(content),
+        'backend: "openvino"',
     )
+
+    with ModelHarness(BACKEND, model_directory=folder) as harness:
+        assert harness.execute({"x": X}).outputs["y"].tolist() == [[-1, -2, -3]]
+
+
+def test_file_of_onnx_is_served_if_it_is_named_beside_another(tmp_path):
+    text = 'backend: "openvino" default_model_filename: "model.onnx"'
+    folder = folder_of(tmp_path, sums(), text)
+    (folder / "1" / "model.onnx").write_bytes(negative().SerializeToString())
 
     with ModelHarness(BACKEND, model_directory=folder) as harness:
         assert harness.execute({"x": X}).outputs["y"].tolist() == [[-1, -2, -3]]

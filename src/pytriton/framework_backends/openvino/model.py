@@ -44,6 +44,14 @@ class TritonPythonModel:
         self._network = network = _load(config)
         _check(config, "input", network.inputs)
         _check(config, "output", network.outputs)
+        # A tensor of a configuration has at least one dimension; a scalar of the model has none.
+        self._scalar_inputs = {port.name for port in network.inputs if not port.dims}
+        scalars = {port.name for port in network.outputs if not port.dims}
+        self._scalar_dims = {
+            entry["name"]: tuple(entry["dims"])
+            for entry in config["output"]
+            if entry["name"] in scalars
+        }
         if network.ignored_settings:
             pb_utils.Logger.log_warn(
                 f"model '{config['name']}': OpenVINO's CPU device does not have the parameters"
@@ -52,13 +60,19 @@ class TritonPythonModel:
 
     def execute_batch(self, batch: Any) -> dict[str, Any]:
         """Run the model once for all requests."""
-        return self._network.run(batch.inputs, batch.output_names)
+        inputs = dict(batch.inputs)
+        for name in self._scalar_inputs:
+            inputs[name] = inputs[name].reshape(())
+        outputs = self._network.run(inputs, batch.output_names)
+        for name in outputs.keys() & self._scalar_dims.keys():
+            outputs[name] = outputs[name].reshape(self._scalar_dims[name])
+        return outputs
 
 
 def _load(config: dict[str, Any]) -> Network:
     openvino = import_wheel("openvino", "openvino", "openvino")
     # The server fills in the first of the names, so it does not tell what the user wrote.
-    is_usual = config.get("default_model_filename") in ("", *_FILES)
+    is_usual = config.get("default_model_filename") in ("", _FILES[0])
     file_config = {**config, "default_model_filename": ""} if is_usual else config
     path = find_file(file_config, pb_utils.get_model_dir(), _FILES)
     return Network(openvino, path, read_parameters(config))
@@ -110,6 +124,8 @@ def _check(config: dict[str, Any], kind: str, ports: list[Port]) -> None:
 
 def _fits(configured: list[int], expected: list[int]) -> bool:
     """Returns whether a model that takes `expected` can take, or return, what is configured."""
+    if not expected:  # a scalar
+        return all(size == 1 for size in configured)
     return len(configured) == len(expected) and all(
         wanted in (-1, given) for given, wanted in zip(configured, expected, strict=True)
     )
