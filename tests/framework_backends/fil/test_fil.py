@@ -88,6 +88,62 @@ def test_probabilities_have_a_column_for_each_class(tmp_path, library, kind):
     assert np.mean(result.argmax(axis=1) == TARGETS[kind]) > 0.9
 
 
+def two_classes(name):
+    """A model with two classes, of an objective for more."""
+    if name == "model.txt":
+        lightgbm = pytest.importorskip("lightgbm")
+        data = lightgbm.Dataset(ROWS, TARGETS["binary"])
+        settings = {"objective": "multiclass", "num_class": 2, "verbose": -1, "num_threads": 1}
+        return lightgbm.train(settings, data, 3)
+    xgboost = pytest.importorskip("xgboost")
+    settings = {"objective": "multi:softprob", "num_class": 2, "nthread": 1}
+    return xgboost.train(settings, xgboost.DMatrix(ROWS, TARGETS["binary"]), 3)
+
+
+@pytest.mark.parametrize("name", ["xgboost.ubj", "model.txt"])
+@pytest.mark.parametrize(
+    "parameters, shapes, width",
+    [
+        (("output_class", "true"), "", 1),
+        (("output_class", "false"), "", 1),
+        (("predict_proba", "true"), "", 2),
+        (("predict_proba", "true"), tensors(4, 1), 1),
+    ],
+    ids=["class", "score", "probabilities", "probability"],
+)
+def test_two_classes_are_the_same_whatever_the_objective(tmp_path, name, parameters, shapes, width):
+    booster = two_classes(name)
+    text = config(parameter(*parameters), tensors=shapes)
+    folder = make_model(tmp_path / "m", name, booster.save_model, text)
+
+    result, completed = answer(folder)
+    assert completed["output"][0]["dims"] == [width]
+    assert result.shape == (80, width)
+    assert np.mean((result[:, -1] > 0.5) == TARGETS["binary"]) > 0.9
+
+
+def test_classifier_with_several_targets_is_refused(tmp_path):
+    xgboost = pytest.importorskip("xgboost")
+    labels = np.stack([TARGETS["binary"], 1 - TARGETS["binary"]], axis=1)
+    settings = {"objective": "binary:logistic", "nthread": 1}
+    booster = xgboost.train(settings, xgboost.DMatrix(ROWS, labels), 2)
+    folder = make_model(tmp_path / "m", "xgboost.ubj", booster.save_model, config())
+
+    with pytest.raises(InternalError, match="expected a classifier with one target, got 2"):
+        answer(folder)
+
+
+@pytest.mark.parametrize("name", ["xgboost.ubj", "model.txt"])
+def test_no_rows_have_no_answers(tmp_path, name):
+    booster = xgboost_model("multi") if name == "xgboost.ubj" else lightgbm_model("multi")
+    shapes = tensors("[ -1, 4 ]", "[ -1, 1 ]").replace("max_batch_size: 128", "")
+    folder = make_model(tmp_path / "m", name, booster.save_model, config(tensors=shapes))
+
+    with ModelHarness(BACKEND, model_directory=folder) as harness:
+        result = harness.execute({"input__0": ROWS[:0]}).outputs["output__0"]
+    assert result.shape == (0, 1)
+
+
 def test_probabilities_are_those_of_the_library(tmp_path):
     booster = xgboost_model("binary")
     folder = make_model(

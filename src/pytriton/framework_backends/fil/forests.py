@@ -54,12 +54,27 @@ def load_forest(path: Path, model_type: str) -> Forest:
     library, load = _LOADERS[model_type]
     module = import_wheel(library, _EXTRA, _BACKEND)
     try:
-        return load(module, path)
+        forest = load(module, path)
     except Exception as error:
         reason = str(error).split("\nStack trace:", maxsplit=1)[0].strip()
         raise InternalError(
             f"{library} could not load '{path}': {reason}{explain_file(path)}"
         ) from error
+    if forest.classes == _BINARY:
+        forest.predict = _second_class(forest.predict)
+    return forest
+
+
+def _second_class(
+    predict: Callable[[NDArray[Any]], NDArray[Any]],
+) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Returns one number a row, also for models that have two classes as others have more."""
+
+    def predict_second(rows: NDArray[Any]) -> NDArray[Any]:
+        scores = predict(rows)
+        return scores if scores.ndim == 1 else scores[:, 1]
+
+    return predict_second
 
 
 def _load_xgboost(xgboost: Any, path: Path) -> Forest:
@@ -75,6 +90,8 @@ def _load_xgboost(xgboost: Any, path: Path) -> Forest:
         return result
 
     if objective.startswith("binary:"):
+        if targets > 1:
+            raise InvalidArgumentError(f"expected a classifier with one target, got {targets}")
         return Forest(booster.num_features(), _BINARY, lambda rows: _sigmoid(margins(rows)))
     if objective.startswith("multi:"):
         return Forest(booster.num_features(), classes, lambda rows: _softmax(margins(rows)))

@@ -52,6 +52,8 @@ class TritonPythonModel:
     def execute_batch(self, batch: Any) -> dict[str, Any]:
         """Run all rows of a batch at once."""
         array = batch.inputs[self._input]
+        if not array.size:  # most libraries refuse to predict nothing
+            return {self._output: np.empty((0, max(self._width, 1)), np.float32)}
         scores = self._forest.predict(as_rows(array))
         if self._wants_probabilities:
             result = self._probabilities(scores)
@@ -71,8 +73,6 @@ class TritonPythonModel:
     def _classes(self, scores: NDArray[Any]) -> NDArray[Any]:
         if scores.ndim == 1:
             return scores > self._threshold
-        if scores.shape[1] == 2:
-            return scores[:, 1] > self._threshold
         result: NDArray[Any] = scores.argmax(axis=1)
         return result
 
