@@ -100,12 +100,18 @@ def test_regressor_answers_numbers(tmp_path, name):
     assert completed["max_batch_size"] == 32768
 
 
-def test_configured_types_are_kept(tmp_path):
-    text = (
-        'backend: "sklearn" max_batch_size: 100'
-        ' input { name: "rows" data_type: TYPE_FP64 dims: 4 }'
-        ' output { name: "value" data_type: TYPE_FP32 dims: 1 reshape: { shape: [] } }'
-    )
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        "max_batch_size: 100 input {%s dims: 4} output {%s dims: 1 reshape: { shape: [] }}",
+        "max_batch_size: 100 input {%s dims: 4} output {%s dims: 1}",
+        "input {%s dims: [ -1, 4 ]} output {%s dims: [ -1, 1 ]}",
+    ],
+    ids=["reshape", "column", "no-batching"],
+)
+def test_configured_types_and_columns_are_kept(tmp_path, shapes):
+    rows, value = 'name: "rows" data_type: TYPE_FP64', 'name: "value" data_type: TYPE_FP32'
+    text = f'backend: "sklearn" {shapes % (rows, value)}'
     folder = folder_of(tmp_path, regressor(), text)
 
     with ModelHarness(BACKEND, model_directory=folder, backend_config=ALLOWED) as harness:

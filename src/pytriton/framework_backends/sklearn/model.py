@@ -51,11 +51,16 @@ class TritonPythonModel:
         self._input, output = only_tensors(config, features)
         self._output = output["name"]
         self._datatype = BY_CONFIG_NAME[output["data_type"]]
+        dims = output["reshape"].get("shape", ()) if "reshape" in output else output["dims"]
+        # Most estimators answer a row with a number, which is one column for most people.
+        self._rank = len(dims) + (config.get("max_batch_size", 0) > 0)
 
     def execute_batch(self, batch: Any) -> dict[str, Any]:
         """Call the estimator once for all rows."""
         array = batch.inputs[self._input]
         result = self._as_configured(_as_array(self._method(as_rows(array))))
+        if array.ndim > 1 and result.ndim == 1 and self._rank == 2:
+            result = result[:, np.newaxis]
         return {self._output: result if array.ndim > 1 else np.atleast_1d(result[0])}
 
     def _as_configured(self, result: NDArray[Any]) -> NDArray[Any]:
