@@ -6,11 +6,8 @@ from __future__ import annotations
 import pytest
 
 from pytriton.errors import InvalidArgumentError, UnsupportedError
-from pytriton.framework_backends.onnxruntime.auto_complete import (
-    complete,
-    default_max_batch_size,
-    is_complete,
-)
+from pytriton.framework_backends.batch_size import default_max_batch_size
+from pytriton.framework_backends.onnxruntime.auto_complete import complete, is_complete
 from pytriton.framework_backends.onnxruntime.signature import read_signature
 
 

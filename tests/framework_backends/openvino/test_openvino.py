@@ -53,6 +53,17 @@ def test_model_without_configuration_is_batched(tmp_path):
     assert [each["dims"] for each in completed["output"]] == [[3], [1]]
 
 
+def test_model_is_not_batched_if_the_default_is_negative(tmp_path):
+    settings = {"default-max-batch-size": "-1"}
+    folder = folder_of(tmp_path, sums())
+
+    with ModelHarness(BACKEND, model_directory=folder, backend_config=settings) as harness:
+        completed = harness.config
+
+    assert completed["max_batch_size"] == 0
+    assert completed["input"][0]["dims"] == [-1, 3]
+
+
 def test_number_for_each_row_is_a_column(tmp_path):
     folder = folder_of(tmp_path, sums(keep_dims=False))
     with ModelHarness(BACKEND, model_directory=folder) as harness:

@@ -10,31 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytriton.errors import InvalidArgumentError
+from pytriton.framework_backends.batch_size import SETTING
 from pytriton.framework_backends.onnxruntime.config_check import added_input_names
 from pytriton.framework_backends.onnxruntime.signature import Signature, TensorInfo
-
-_DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
-_DEFAULT = 4
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
     """Returns whether nothing is to be completed: the configuration has inputs and outputs."""
     return bool((config.get("input") or config.get("batch_input")) and config.get("output"))
-
-
-def default_max_batch_size(backend_config: Mapping[str, str]) -> int:
-    """Returns the maximum batch size of models whose configuration has none.
-
-    Raises:
-        InvalidArgumentError: The setting is not a number.
-    """
-    value = backend_config.get(_DEFAULT_MAX_BATCH_SIZE, str(_DEFAULT))
-    try:
-        return max(int(value), 0)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"expected a number as {_DEFAULT_MAX_BATCH_SIZE}, got '{value}'"
-        ) from error
 
 
 def complete(config: dict[str, Any], signature: Signature, default_batch_size: int) -> list[str]:
@@ -84,7 +67,7 @@ def _complete_batching(
             warnings.append(
                 f"model '{name}' has no max_batch_size and can batch: it is set to"
                 f" {default_batch_size}. Set it in the configuration, or the default with"
-                f" --backend-config=onnxruntime,{_DEFAULT_MAX_BATCH_SIZE}=<size>"
+                f" --backend-config=onnxruntime,{SETTING}=<size>"
             )
     has_scheduler = "sequence_batching" in config or "dynamic_batching" in config
     if config.get("max_batch_size", 0) > 1 and not has_scheduler:

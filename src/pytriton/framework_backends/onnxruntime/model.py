@@ -13,11 +13,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.framework_backends.onnxruntime.auto_complete import (
-    complete,
-    default_max_batch_size,
-    is_complete,
-)
+from pytriton.framework_backends.batch_size import default_max_batch_size
+from pytriton.framework_backends.onnxruntime.auto_complete import complete, is_complete
 from pytriton.framework_backends.onnxruntime.config_check import check_config
 from pytriton.framework_backends.onnxruntime.large_outputs import LargeOutputs
 from pytriton.framework_backends.onnxruntime.model_file import (

@@ -9,6 +9,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.errors import InvalidArgumentError
+from pytriton.framework_backends.batch_size import default_max_batch_size
 from pytriton.framework_backends.openvino.network import Network, Port
 from pytriton.framework_backends.tabular import find_file, read_parameters
 from pytriton.framework_backends.wheels import import_wheel
@@ -27,7 +28,7 @@ class TritonPythonModel:
             return auto_complete_model_config
         network = _load(config)
         if network.can_batch and config.get("max_batch_size", 0) <= 0:
-            size = int(pb_utils.get_backend_config().get("default-max-batch-size", "4"))
+            size = default_max_batch_size(pb_utils.get_backend_config())
             config["max_batch_size"] = size
             if size > 1 and "sequence_batching" not in config:
                 config.setdefault("dynamic_batching", {})
