@@ -326,4 +326,9 @@ def test_coroutine_function_is_refused_when_it_is_loaded(start_worker):
 def test_decoupled_model_needs_execute(start_worker):
     rig = start_worker(IDENTITY, is_decoupled=True)
 
-    assert "does not implement `execute` method" in rig.initialized().error
+    report = rig.initialized()
+    assert report.error_code == ErrorCode.INVALID_ARG
+    assert report.error == (
+        "the model is decoupled, but its backend sends one response for each request: it has"
+        " `execute_batch` and no `execute`"
+    )

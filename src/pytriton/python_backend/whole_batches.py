@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.dtypes import BY_CONFIG_NAME, BYTES, DataType, from_numpy
+from pytriton.errors import InvalidArgumentError
 from pytriton.python_backend.failure_text import RuleError
 
 if TYPE_CHECKING:
@@ -32,8 +33,14 @@ def takes_whole_batches(model: Any, *, is_backend: bool, is_decoupled: bool) -> 
 
     Raises:
         RuleError: `execute_batch` is a coroutine function.
+        InvalidArgumentError: The model is decoupled, and its backend has no other function.
     """
     function = getattr(model, FUNCTION, None)
+    if function is not None and is_decoupled and not hasattr(model, "execute"):
+        raise InvalidArgumentError(
+            "the model is decoupled, but its backend sends one response for each request: it has"
+            f" `{FUNCTION}` and no `execute`"
+        )
     if function is None or is_decoupled or (hasattr(model, "execute") and not is_backend):
         return False
     if inspect.iscoroutinefunction(function):
