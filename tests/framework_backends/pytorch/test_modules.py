@@ -86,6 +86,16 @@ def test_weights_are_beside_the_code(tmp_path, shares):
     assert answer["Y"].tolist() == [[10, 20, 30]]
 
 
+def test_module_imports_the_files_beside_it(tmp_path):
+    code = "import weights\n" + CODE.replace("* self.scale", "* weights.FACTOR")
+    files = {"1/weights.py": "FACTOR = 7\n"}
+
+    with loaded(tmp_path, code, settings(), "model.py", **files) as model:
+        answer = model.execute({"A": X, "B": X})
+
+    assert answer["Y"].tolist() == [[7, 14, 21]]
+
+
 def test_missing_weights_are_logged(tmp_path):
     with loaded(tmp_path, CODE, settings(), "model.py") as model:
         lines = [line.message for line in model.logs]

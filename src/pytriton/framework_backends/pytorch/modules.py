@@ -140,8 +140,11 @@ def _load_module(
 
 def _import(model: str, path: Path) -> ModuleType:
     """Import a file as a module with the name of its model; it may import files beside it."""
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    folder, own_folder = str(path.parent), str(Path(__file__).parent)
+    if folder not in sys.path:
+        # The folder of this backend is on the path, too, and has files with usual names.
+        place = sys.path.index(own_folder) if own_folder in sys.path else len(sys.path)
+        sys.path.insert(place, folder)
     spec = importlib.util.spec_from_file_location(model, path)
     assert spec is not None
     assert spec.loader is not None
