@@ -26,6 +26,7 @@ LEAVES = frozenset(
         "ray_options",
         "request_ids",
         "security",
+        "time_limit",
         "triton_config",
         "utils",
     }

@@ -329,6 +329,7 @@ def test_launcher_process_that_cannot_be_started_is_an_error_and_is_tried_again(
             it.starts_none = False
             await it.next_of(Connect)
             it.say(CONNECTED)
+            await until(lambda: it.starter.status().is_connected)
             await it.placed(3)
 
             assert not running.exited.done()
@@ -468,3 +469,26 @@ def test_missing_ray_is_told_before_anything_is_started(monkeypatch):
         await executor.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_caller_that_is_given_up_when_its_process_is_placed_does_not_go_on(turns):
+    async def case():
+        async with rig() as it:
+            await it.connected()
+
+            async def launch():
+                await it.starter.start(order())
+                await asyncio.Event().wait()
+
+            launching = asyncio.ensure_future(launch())
+            await it.next_of(Start)
+            it.starter._processes[order().name].on_placed(PLACES)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            launching.cancel()
+            await asyncio.wait([launching], timeout=1)
+
+            assert launching.cancelled()
+
+    run(case)

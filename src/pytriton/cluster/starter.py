@@ -38,6 +38,7 @@ from pytriton.executor.recovery import Recovery
 from pytriton.executor.remote.cluster_status import ClusterStatus
 from pytriton.executor.remote.placement import Placement
 from pytriton.executor.worker import InstanceUnavailableError, watch_exit
+from pytriton.time_limit import within
 from pytriton.transport.handshake import pytriton_version
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class RayStarter:
         timeout_s = (order.spec.placement or Placement()).start_timeout_s
         process = RayProcess(order, self._loop, self._kill)
         try:
-            await asyncio.wait_for(self._start(process), timeout_s)
+            await within(timeout_s, self._start(process))
         except asyncio.TimeoutError:
             self._kill(process)
             raise InstanceUnavailableError(

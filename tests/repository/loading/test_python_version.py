@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from pytriton.engine.model import Model, ModelState
+from pytriton.errors import InternalError
 from pytriton.executor.recovery import Recovery
 from pytriton.executor.remote.placement import Placement
 from pytriton.executor.worker import InstanceUnavailableError
@@ -289,3 +290,22 @@ async def test_start_that_fails_as_before_is_logged_once(rig, caplog):
     assert failures == 1
     assert len(rig.workers) == 5
     assert caplog.text.count("is not healthy: ") == 3
+
+
+@pytest.mark.parametrize("turns", range(5))
+@on_loop
+async def test_replacement_that_fails_while_the_version_is_stopped_is_not_tried_again(rig, turns):
+    rig.version._restart_timeout_s = DEADLINE_S
+    await rig.begin()
+    rig.workers[0].die()
+    rig.workers[0].ended.set_result(None)
+    await turn()
+    rig.start_errors = [InternalError("no")]
+    rig.gate.set()
+    for _ in range(turns):  # somewhere between, the start fails and its caller hears of it
+        await asyncio.sleep(0)
+    await rig.version.drain_and_stop(0.0)
+    await turn()
+
+    assert len(rig.version._restarts) == 0
+    assert len(rig.workers) == 2

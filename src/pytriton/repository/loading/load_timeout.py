@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pytriton.engine.instance_rules import seconds_parameter
 from pytriton.errors import UnavailableError
+from pytriton.time_limit import within
 
 PARAMETER = "LOAD_TIMEOUT_SECS"  # of a model, in place of the server's setting
 
@@ -37,7 +38,7 @@ async def load_within(timeout_s: float, load: Awaitable[_T]) -> _T:
     if not timeout_s:
         return await load
     try:
-        return await asyncio.wait_for(load, timeout_s)
+        return await within(timeout_s, load)
     except asyncio.TimeoutError:
         raise LoadTimeoutError(
             f"it was not loaded within {timeout_s:g} s, and its processes were ended"

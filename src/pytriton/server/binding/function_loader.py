@@ -96,14 +96,8 @@ class FunctionLoader:
         self, version: PythonVersion, plans: list[InstancePlan], timeout_s: float
     ) -> None:
         starts = [asyncio.ensure_future(version.add(plan)) for plan in plans]
-
-        async def all_started() -> None:
-            await asyncio.gather(*starts)
-
         try:
-            # As a coroutine: `wait_for` of Python 3.10 and 3.11 leaves the error of a cancelled
-            # `gather` to nobody, which the log then shows.
-            await load_within(timeout_s, all_started())
+            await load_within(timeout_s, asyncio.gather(*starts))
         except BaseException:
             for start in starts:
                 start.cancel()
