@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from pytriton.background_tasks import BackgroundTasks
+from pytriton.background_tasks import BackgroundTasks, wait_through
 
 
 def test_task_is_kept_until_it_has_ended():
@@ -41,5 +41,23 @@ def test_tasks_can_be_given_up():
 
         assert first.cancelled()
         assert len(tasks) == 0
+
+    asyncio.run(scenario())
+
+
+def test_end_of_tasks_can_be_waited_for_in_spite_of_cancellations():
+    async def scenario():
+        gate = asyncio.Event()
+        task = asyncio.ensure_future(gate.wait())
+        waiting = asyncio.ensure_future(wait_through([task]))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        gate.set()
+        await waiting
+
+        assert task.done()
 
     asyncio.run(scenario())

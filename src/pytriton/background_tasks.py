@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+import contextlib
+from collections.abc import Collection, Coroutine, Iterator
 from typing import Any
 
 
@@ -40,3 +41,13 @@ class BackgroundTasks:
 
     def __repr__(self) -> str:
         return f"<BackgroundTasks {len(self._tasks)} running>"
+
+
+async def wait_through(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Wait until tasks have ended, also if the caller is cancelled meanwhile.
+
+    It is for callers that were cancelled, and have to know what became of the tasks.
+    """
+    while not all(task.done() for task in tasks):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)

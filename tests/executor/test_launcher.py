@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import pathlib
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -216,6 +218,71 @@ def test_worker_that_is_forked_when_its_launch_is_given_up_ends(monkeypatch):
         assert isinstance(result, asyncio.CancelledError)
         await until(lambda: not psutil.pid_exists(pids[0]))
         close_sockets(first)
+
+    run(scenario)
+
+
+@pytest.fixture
+def slow_start(monkeypatch):
+    """Lets threads that start a process wait; returns the events that they came and may go on.
+
+    They pass their sockets on then, by numbers that others may have if these are closed.
+    """
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    class SlowPopen(subprocess.Popen):
+        def __init__(self, *arguments, pass_fds, **named):
+            begun.set()
+            assert may_go_on.wait(DEADLINE_S)
+            began_with.extend(map(is_open, pass_fds))
+            super().__init__(*arguments, pass_fds=pass_fds, **named)
+
+    def is_open(descriptor):
+        with contextlib.suppress(OSError):
+            return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        return False
+
+    began_with = []
+
+    monkeypatch.setenv(START_SETTING, "spawn")
+    monkeypatch.setattr(subprocess, "Popen", SlowPopen)
+    return begun, may_go_on, began_with
+
+
+def test_launch_that_is_given_up_twice_leaves_nothing_and_waits_for_its_thread(slow_start):
+    begun, may_go_on, began_with = slow_start
+
+    async def scenario(launcher):
+        task = asyncio.ensure_future(launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker")))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        may_go_on.set()
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+
+        assert isinstance(result, asyncio.CancelledError)
+
+    run(scenario)
+
+    assert began_with == [True, True]
+
+
+def test_launch_that_is_given_up_and_fails_is_cancelled(slow_start, tmp_path):
+    begun, may_go_on, _ = slow_start
+
+    async def scenario(launcher):
+        missing = str(tmp_path / "python")
+        launcher._fallback_paths[missing] = ()
+        spec = WorkerSpec("m_0_0", "m_0_0 worker", interpreter=missing)
+        task = asyncio.ensure_future(launcher.launch(spec))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+
+        assert isinstance(result, asyncio.CancelledError)
 
     run(scenario)
 

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pytriton.background_tasks import wait_through
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.executor.python_process import fallback_paths, start_worker, start_zygote
 from pytriton.executor.recovery import Recovery
@@ -132,9 +133,11 @@ class WorkerLauncher:
         except OSError as error:
             raise InternalError(f"'{interpreter}' cannot be started: {error}") from error
         except BaseException:
-            process = await starting  # until then, its sockets must not be closed
-            process.kill()
-            await asyncio.to_thread(process.wait)
+            await wait_through([starting])  # until then, its sockets must not be closed
+            if not starting.cancelled() and starting.exception() is None:
+                process = starting.result()
+                process.kill()
+                await asyncio.to_thread(process.wait)
             raise
         return process
 

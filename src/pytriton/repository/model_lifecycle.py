@@ -13,6 +13,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytriton.background_tasks import wait_through
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.engine.model_spec import identifier_of
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
@@ -315,7 +316,7 @@ class ModelLifecycle:
         except BaseException:  # the server stops, or the model is unloaded
             for load in loads.values():
                 load.cancel()
-            await asyncio.wait(loads.values())
+            await wait_through(loads.values())  # the server may stop while the model is unloaded
             self._discard_loaded(
                 placeholders, {each: outcome_of(load) for each, load in loads.items()}
             )

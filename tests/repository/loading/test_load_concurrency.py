@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, ServerError, UnavailableError
-from tests.repository.scene import write_code, write_model
+from tests.repository.scene import ALL_VERSIONS, write_code, write_model
 
 
 def test_loads_of_the_same_model_run_one_after_the_other(scene, repository):
@@ -263,3 +263,35 @@ def test_stop_ends_what_still_works_on_requests_when_the_time_is_over(scene, rep
 
 async def _gather(works):
     return await asyncio.gather(*works)
+
+
+def test_version_beside_one_that_is_given_up_slowly_is_stopped_when_the_server_stops(
+    scene, repository
+):
+    write_model(repository, config=ALL_VERSIONS, versions=("1", "2"))
+    it = scene()
+    is_given_up, may_end = asyncio.Event(), asyncio.Event()
+
+    async def hang(plan):
+        if plan.version == 2:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_given_up.set()
+                await may_end.wait()  # as processes do that end slowly
+
+    it.loader.on_load = hang
+    loading = it.task(it.models.load("m", None, {}))
+    it.until(lambda: it.loader.loaded and it.loader.running["m"])
+    unloading = it.task(it.models.unload("m"))
+    it.until(is_given_up.is_set)
+    stopping = it.task(it.models.stop(0.0))
+    for _ in range(10):
+        it.run(asyncio.sleep(0))
+    may_end.set()
+    it.run(stopping)
+
+    assert it.loader.alive == []
+    for task in (loading, unloading):
+        with pytest.raises(UnavailableError):
+            it.run(task)
