@@ -16,6 +16,7 @@ from msgspec import structs
 from pytriton.dtypes import FP32
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.executor.remote import command, remote_launcher, remote_worker
+from pytriton.executor.remote.instance_port import Ticket
 from pytriton.executor.worker import InstanceUnavailableError
 from pytriton.messages import InferTensor
 from pytriton.transport.instance_address import CONNECTION_LOST
@@ -390,3 +391,21 @@ def test_unix_socket_that_is_not_there_is_passed_over():
         assert await owner.output(instance)
 
     run(scenario)
+
+
+def test_launcher_that_is_closed_when_a_process_connects_ends_it(monkeypatch, way):
+    async def scenario(owner):
+        add, closing = Ticket.add, []
+
+        def add_and_close(*arguments):
+            add(*arguments)
+            closing.append(asyncio.ensure_future(owner.launcher.close()))
+
+        monkeypatch.setattr(Ticket, "add", add_and_close)
+        with pytest.raises(UnavailableError, match="Server is stopping"):
+            await owner.launch()
+        await closing[0]
+
+        await owner.starter.processes[0].exited
+
+    run(scenario, way)

@@ -67,6 +67,7 @@ class RemoteLauncher:
             self._require_open()
             ticket.admit(process.places)
             await self._wait_connected(ticket, process, spec.instance_name)
+            self._require_open()
             links = ticket.take()
         except BaseException:
             ticket.revoke()
