@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 
 import pytest
@@ -378,3 +379,49 @@ def test_cluster_that_is_not_there_is_an_error():
             await it.starts.connect(Connect("", NAMESPACE, "", VERSION))
 
     run(case)
+
+
+def test_start_that_is_killed_while_its_reservation_is_given_back_leaves_nothing():
+    async def case():
+        async with rig(FULL) as it:
+            release, has_thread, asked = it.cluster.release, asyncio.Event(), []
+
+            async def release_later(reservation):
+                """Wait for a free thread: a call that is cancelled until then is never made."""
+                asked.append(reservation)
+                await has_thread.wait()
+                await release(reservation)
+
+            it.cluster.release = release_later
+            it.start()
+            await until(lambda: it.cluster.reservations)
+            (reservation,) = it.cluster.reservations.values()
+            reservation.is_ready = True
+            await until(lambda: asked)
+            it.starts.obey(Kill(NAME))
+            await it.next_of(Ended)
+            has_thread.set()
+            await asyncio.sleep(0.01)
+
+            assert it.cluster.reservations == {}
+
+    run(case)
+
+
+def test_group_whose_actors_die_together_leaves_no_error_to_nobody(caplog):
+    async def case():
+        async with rig() as it:
+            it.start(group_size=2)
+            await it.next_of(Placed)
+            for shell in list(it.cluster.shells.values()):
+                shell.die("its node died")
+            ended = await it.next_of(Ended)
+            gc.collect()
+
+            assert "its node died" in ended.reason
+
+    gc.collect()
+    caplog.clear()  # of what other tests have left
+    run(case)
+
+    assert not caplog.records

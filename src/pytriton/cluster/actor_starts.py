@@ -37,6 +37,7 @@ from pytriton.cluster.names import (
 from pytriton.cluster.room import describe_wait, has_room, wanted_resources
 from pytriton.cluster.spreading import Spreading
 from pytriton.executor.remote.placement import Placement
+from pytriton.time_limit import within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -217,8 +218,12 @@ class ActorStarts:
                     said = reason
                 await asyncio.sleep(_ROOM_S)
         finally:
-            with contextlib.suppress(ClusterError):
-                await self._cluster.release(reservation)
+            # Also if this is cancelled meanwhile: nobody else would give it back.
+            await asyncio.shield(asyncio.ensure_future(self._release(reservation)))
+
+    async def _release(self, reservation: Reservation) -> None:
+        with contextlib.suppress(ClusterError):
+            await self._cluster.release(reservation)
 
     def _seems_free(self, placement: Placement) -> bool:
         """Whether it has room beside those that are on their way to a node."""
@@ -309,7 +314,7 @@ async def _undo(task: asyncio.Future[_Made], undo: Callable[[_Made], Awaitable[N
 async def _within(group: ActorGroup, patience_s: float) -> list[Whereabouts] | None:
     """Returns where the actors run; None if they do not run in time, then they are ended."""
     try:
-        return await asyncio.wait_for(group.where(), patience_s)
+        return await within(patience_s, group.where())
     except asyncio.TimeoutError:
         await _end(group)
         return None
