@@ -209,6 +209,21 @@ async def test_model_that_cannot_be_loaded_leaves_nothing(registrations, control
 
 
 @in_loop
+async def test_load_may_fail_after_its_model_was_removed(registrations, control, archive):
+    control.gate.clear()
+    loading = asyncio.ensure_future(registrations.register("m", archive(own="")))
+    while not control.calls:  # noqa: ASYNC110  the fake has no events
+        await asyncio.sleep(0)
+    await registrations.unregister("m")
+    control.failure = InternalError("it was unloaded")
+    control.gate.set()
+
+    with pytest.raises(InternalError, match="it was unloaded"):
+        await loading
+    assert registrations.listed() == {}
+
+
+@in_loop
 async def test_load_that_the_end_of_the_server_stops_says_so(registrations, control, archive):
     control.failure = UnavailableError("Server exiting")
     with pytest.raises(UnavailableError, match="Server exiting"):

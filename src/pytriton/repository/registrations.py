@@ -166,6 +166,8 @@ class Registrations:
         """
         leaving = self._leaving.get(found.name)
         if leaving is None:
+            if self._found.get(found.name) is not found:
+                return  # somebody has removed it, which ended its load
             leaving = asyncio.ensure_future(self._unload(found))
             self._leaving[found.name] = leaving
             leaving.add_done_callback(lambda _: self._leaving.pop(found.name))
