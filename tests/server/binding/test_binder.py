@@ -420,3 +420,19 @@ def test_close_answers_all_and_takes_all_models_away(server, gate):
     assert list(server.engine.models()) == []
     gate.opened.set()
     assert server.until(lambda: not any(model.is_alive() for model in models))
+
+
+def test_answer_that_waits_to_be_sent_leaves_nothing_on_the_loop(server, monkeypatch):
+    model = server.bind(answering(1), "a", max_batch_size=1)
+    session, descriptor = server.session, server.session._link.fileno()
+    server.call(Unbind, "a", 1)
+
+    async def close():
+        session._on_readable()  # it is answered when its model has ended
+        monkeypatch.setattr(session._link, "flush", lambda: False)
+        await session.close()
+
+    server.loop.run_until_complete(close())
+
+    assert not server.loop.remove_writer(descriptor)  # another file may have this number now
+    assert server.until(lambda: not model.is_alive())

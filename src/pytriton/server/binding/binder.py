@@ -92,7 +92,6 @@ class BinderSession:
         if self._link.fileno() < 0:
             return  # already closed
         self._stop_reading()
-        self._loop.remove_writer(self._link.fileno())
         self._loading.cancel()
         for model in self._models.values():
             model.stop()
@@ -104,6 +103,7 @@ class BinderSession:
             await asyncio.wait(self._unloading)
         await self._loading.wait()
         await asyncio.gather(*map(self._end_instances, list(self._supervised)))
+        self._loop.remove_writer(self._link.fileno())  # answers may have been added until now
         self._link.close()
 
     def _stop_reading(self) -> None:
