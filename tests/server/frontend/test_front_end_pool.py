@@ -475,3 +475,23 @@ def test_clients_that_come_at_the_end_are_closed(scene):
     far.setblocking(False)
 
     assert far.recv(1) == b""
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_pool_that_is_closed_when_a_front_end_has_ended_does_not_replace_it(scene, turns):
+    one = scene(1)
+    (front_end,) = one.start()
+    front_end.die()
+
+    async def close():
+        while not one.pool._tasks:  # noqa: ASYNC110  tasks have no event for that
+            await asyncio.sleep(0)
+        for _ in range(turns):  # somewhere between, it hears how the process ended
+            await asyncio.sleep(0)
+        await one.pool.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    one.loop.run_until_complete(close())
+
+    assert len(one.pool._tasks) == 0

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from typing import TYPE_CHECKING
@@ -57,6 +56,7 @@ _MAX_PER_ITERATION = 256
 _MAX_WAITING_CLIENTS = 4096  # while no front end can take them
 _RETRY_S = 0.01
 _END_S = 1.0  # in addition to the timeout of connections
+_EXIT_S = 1.0  # for a process to end that has closed its connection
 
 
 class FrontEndMember:
@@ -256,9 +256,8 @@ class FrontEndPool:
 
     async def _replace(self, member: FrontEndMember) -> None:
         index = member.index
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(member.worker.exited), 1.0)
         exited = member.worker.exited
+        await asyncio.wait([exited], timeout=_EXIT_S)
         reason = exited.result() if exited.done() else "its connection was lost"
         logger.error("%s (process %d) %s", member.name, member.worker.pid, reason)
         is_stable = self._loop.time() - member.started_s >= _STABLE_S
