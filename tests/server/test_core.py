@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import psutil
@@ -15,6 +16,7 @@ import uvloop
 from pytriton.dtypes import FP32
 from pytriton.errors import ServerError, UnavailableError
 from pytriton.messages import InferTensor
+from pytriton.server import repository_core
 from pytriton.server.core import Core
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.repository_core import make_core
@@ -179,3 +181,31 @@ def test_server_without_a_cluster_imports_nothing_of_it():
         "pytriton.executor.remote",
         "pytriton.executor.remote.placement",
     ]
+
+
+def test_repositories_are_closed_again_if_nobody_waits_for_them_any_more(tmp_path, monkeypatch):
+    begun, may_go_on, closed = threading.Event(), threading.Event(), []
+
+    class Finder:
+        def close(self):
+            closed.append(self)
+
+    def open_finder(*_, **__):
+        begun.set()
+        assert may_go_on.wait(60)
+        return Finder()
+
+    monkeypatch.setattr(repository_core, "open_finder", open_finder)
+
+    async def scenario():
+        making = asyncio.ensure_future(make_core(options(tmp_path), asyncio.get_running_loop()))
+        await asyncio.to_thread(begun.wait, 60)
+        making.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await asyncio.wait([making])
+
+        assert making.cancelled()
+        assert len(closed) == 1
+
+    asyncio.run(scenario())

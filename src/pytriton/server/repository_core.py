@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytriton.background_tasks import wait_through
 from pytriton.executor.launcher import WorkerLauncher
 from pytriton.repository.loading.backends import WORKERS
 from pytriton.repository.loading.ensemble_loader import ensemble_maker
@@ -58,19 +59,33 @@ async def make_core(
     """
     gpu_ids = await asyncio.to_thread(visible_gpu_ids)
     settings = repository_settings(options, gpu_ids)
-    finder = await asyncio.to_thread(
-        open_finder,
-        options.repository.paths,
-        os.environ,
-        with_files=settings.control_mode is not ControlMode.EXPLICIT,
-        retry_count=settings.retry_count,
-        namespacing=options.repository.namespacing,
-    )
+    finder = await _open_finder(options, settings)
     if wrap_finder is not None:
         finder = wrap_finder(finder)
     if awaits_bound_models:
         settings = msgspec.structs.replace(settings, awaits_bound_models=True)
     return RepositoryCore(options, loop, settings, finder)
+
+
+async def _open_finder(options: ServerOptions, settings: RepositorySettings) -> PlaceFinder:
+    """Open the repositories in a thread; if this is cancelled, they are closed again."""
+    opening = asyncio.ensure_future(
+        asyncio.to_thread(
+            open_finder,
+            options.repository.paths,
+            os.environ,
+            with_files=settings.control_mode is not ControlMode.EXPLICIT,
+            retry_count=settings.retry_count,
+            namespacing=options.repository.namespacing,
+        )
+    )
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await wait_through([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            opening.result().close()
+        raise
 
 
 class RepositoryCore(Core):
