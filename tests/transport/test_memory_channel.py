@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import pathlib
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from pytriton.errors import UnavailableError
 from pytriton.transport import arena
 from pytriton.transport.arena import Arena, find_unshared_remote_block
 from pytriton.transport.channel import Received
-from pytriton.transport.frames import Execute, MemoryFrame, PartRef, TensorRef
+from pytriton.transport.frames import Cancel, Execute, MemoryFrame, PartRef, TensorRef
 from pytriton.transport.frontend_frames import ChunkItem, ColumnRef, Submit
 from pytriton.transport.link import socket_pair
 from pytriton.transport.memory import PORTABLE_SETTING
@@ -346,3 +347,38 @@ def test_block_given_back_in_the_middle_of_a_message_is_told_after_it(
         receive(left)
 
     assert "lent=0" in repr(left)
+
+
+def test_what_a_thread_sends_while_another_flushes_comes_once_and_in_order(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = ends
+    for end in ends:
+        end.set_blocking(False)
+    count = 0
+    while not sender.has_unsent:
+        count += 1
+        sender.send(Cancel(count, 0))
+    others = [threading.Thread(target=sender.send, args=[Cancel(count + 1, 0)])]
+    send = sender.link._send
+
+    def send_beside_another(data: memoryview, descriptors: Sequence[int]) -> int:
+        monkeypatch.setattr(sender.link, "_send", send)
+        others[0].start()
+        others[0].join(0.1)
+        return send(data, descriptors)
+
+    batches = []
+
+    def read() -> None:
+        while (received := receiver.receive()) is not None:
+            assert isinstance(received.frame, Cancel)
+            batches.append(received.frame.batch)
+
+    read()
+    monkeypatch.setattr(sender.link, "_send", send_beside_another)
+    sender.flush()
+    others[0].join()
+    read()
+
+    assert batches == list(range(1, count + 2))

@@ -105,7 +105,10 @@ class MemoryChannel:
 
     def flush(self) -> None:
         """See `Channel`."""
-        self.link.flush()
+        with self._send_lock:
+            self.link.flush()
+        if self.releases_at_once and self.tracker.has_releases:
+            self._send_releases()
 
     @property
     def has_unread(self) -> bool:

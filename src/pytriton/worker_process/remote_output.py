@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pytriton.transport.channel import Channel
 
 _READ_BYTES = 64 << 10
+# A longer line becomes several. As text it may take three times as much, and a message that is too
+# long for the socket would be written to shared memory, which only the model's threads allocate.
+_LINE_BYTES = 16 << 10
 
 
 class RemoteOutput:
@@ -55,9 +58,11 @@ class RemoteOutput:
 
     def _send(self, line: bytes) -> None:
         # A bar of progress is written over and over; the last of it is what one would see.
-        text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
-        if text.strip():
-            self._channel.send(LogLine("INFO", text, self._name, 0))
+        shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+        for start in range(0, len(shown), _LINE_BYTES):
+            text = shown[start : start + _LINE_BYTES].decode(errors="replace")
+            if text.strip():
+                self._channel.send(LogLine("INFO", text, self._name, 0))
 
     def __repr__(self) -> str:
         return f"<RemoteOutput of {self._name}>"

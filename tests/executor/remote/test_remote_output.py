@@ -120,12 +120,15 @@ def test_of_a_line_that_is_written_over_the_last_is_sent(output):
     assert [server.receive().frame.message for _ in range(2)] == [" 20%", "end"]
 
 
-def test_line_without_an_end_does_not_grow(output):
+@pytest.mark.parametrize("data", [b"x" * 200_000, b"\xff" * 120_000 + b"\n"])
+def test_long_line_is_sent_in_messages_that_need_no_shared_memory(output, data):
+    """Only threads that have the lock of the worker's memory may allocate in it."""
     writing, server = output
     os.set_blocking(writing, True)
-    os.write(writing, b"x" * 200_000)
+    os.write(writing, data)
 
-    assert len(server.receive().frame.message) <= 2 * (64 << 10)
+    for _ in range(4):
+        assert 0 < len(server.receive().frame.message.encode()) <= 48 << 10
 
 
 def test_what_is_printed_stays_text_if_the_server_formats_it(output, monkeypatch, tmp_path):
