@@ -100,9 +100,10 @@ def test_file_that_is_no_library_is_described(data, words, tmp_path):
         Library(str(path))
 
 
-def test_library_whose_tables_point_nowhere_is_described(tmp_path):
+@pytest.mark.parametrize("place", [1 << 40, 2**64 - 1])
+def test_library_whose_tables_point_nowhere_is_described(place, tmp_path):
     image = bytearray(stub_library("libx.so", NAMES, MACHINES["x86_64"]))
-    struct.pack_into("<Q", image, 32, 1 << 40)
+    struct.pack_into("<Q", image, 32, place)
     path = tmp_path / "broken.so"
     path.write_bytes(image)
 

@@ -196,7 +196,7 @@ class Library:
             raise NotALibraryError(_describe_ident(data))
         try:
             self._read()
-        except (struct.error, IndexError, KeyError, StopIteration, ValueError) as error:
+        except (struct.error, LookupError, OverflowError, StopIteration, ValueError) as error:
             raise NotALibraryError(f"its headers cannot be read: {error!r}") from error
 
     def _read(self) -> None:
