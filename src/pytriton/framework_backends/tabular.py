@@ -93,13 +93,28 @@ def complete_config(
         config["output"] = [output]
 
 
+def refuse_optional_inputs(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration whose requests may lack an input that the model needs.
+
+    Raises:
+        InvalidArgumentError: An input is optional.
+    """
+    for tensor in config.get("input") or ():
+        if tensor.get("optional"):
+            raise InvalidArgumentError(
+                f"'optional' is set to true for input '{tensor['name']}' while the backend model"
+                " doesn't support optional input"
+            )
+
+
 def only_tensors(config: Mapping[str, Any], features: int) -> tuple[str, Mapping[str, Any]]:
     """Returns the name of the only input, and the only output.
 
     Raises:
-        InvalidArgumentError: There are more or none, or the input has another number of columns
-            than the model.
+        InvalidArgumentError: There are more or none, or the input is optional or has another number
+            of columns than the model.
     """
+    refuse_optional_inputs(config)
     name = config.get("name", "")
     for kind in ("input", "output"):
         count = len(config.get(kind) or ())

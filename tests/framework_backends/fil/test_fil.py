@@ -230,6 +230,11 @@ def test_single_row_without_batch_dimension(tmp_path):
             "the model expects 4 columns, but the model configuration specifies shape [5]",
         ),
         (
+            config(tensors=tensors(4, 1).replace("dims: 4", "dims: 4 optional: true")),
+            InvalidArgumentError,
+            "'optional' is set to true for input 'input__0' while",
+        ),
+        (
             config(parameter("model_type", "catboost")),
             InvalidArgumentError,
             "expected one of xgboost_ubj, xgboost_json, xgboost, lightgbm, treelite_checkpoint",
@@ -255,7 +260,7 @@ def test_single_row_without_batch_dimension(tmp_path):
             "is a regressor: it has no classes for predict_proba",
         ),
     ],
-    ids=["columns", "type", "boolean", "number", "file", "regressor"],
+    ids=["columns", "optional", "type", "boolean", "number", "file", "regressor"],
 )
 def test_wrong_configurations_are_refused_in_words(tmp_path, text, kind, expected):
     save = xgboost_model("regression").save_model

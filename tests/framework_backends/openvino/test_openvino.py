@@ -122,6 +122,7 @@ OUTPUT = 'output { name: "total" data_type: TYPE_FP32 dims: 3 }'
     "tensors, expected",
     [
         (INPUTS.replace('"b"', '"c"') + OUTPUT, "configuration has no input ['b'], which"),
+        (INPUTS.replace("dims", "optional: true dims") + OUTPUT, "'optional' is set to true for"),
         (INPUTS + OUTPUT.replace("total", "sum"), "unexpected inference output 'sum', allowed"),
         (
             INPUTS + OUTPUT.replace("FP32", "INT8"),
@@ -135,7 +136,7 @@ OUTPUT = 'output { name: "total" data_type: TYPE_FP32 dims: 3 }'
             ),
         ),
     ],
-    ids=["input", "output", "datatype", "shape"],
+    ids=["input", "optional", "output", "datatype", "shape"],
 )
 def test_wrong_configurations_are_refused_in_words(tmp_path, tensors, expected):
     folder = folder_of(tmp_path, sums(), f'backend: "openvino" max_batch_size: 8 {tensors}')

@@ -11,7 +11,11 @@ import triton_python_backend_utils as pb_utils
 from pytriton.errors import InvalidArgumentError
 from pytriton.framework_backends.batch_size import default_max_batch_size
 from pytriton.framework_backends.openvino.network import Network, Port
-from pytriton.framework_backends.tabular import find_file, read_parameters
+from pytriton.framework_backends.tabular import (
+    find_file,
+    read_parameters,
+    refuse_optional_inputs,
+)
 from pytriton.framework_backends.wheels import import_wheel
 
 _FILES = ("model.xml", "model.onnx")
@@ -42,6 +46,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Compile the model, and check that the configuration fits it."""
         config = json.loads(args["model_config"])
+        # For an input that is missing, OpenVINO would take the one of an earlier request.
+        refuse_optional_inputs(config)
         self._network = network = _load(config)
         _check(config, "input", network.inputs)
         _check(config, "output", network.outputs)
