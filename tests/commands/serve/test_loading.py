@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytriton.commands.serve.loading import load
+from pytriton.commands.serve.loading import LoadError, load
 from pytriton.commands.serve.options import read_options
 from pytriton.model_config import Ray
 
@@ -43,3 +43,13 @@ def test_command_says_how_many_instances_run_on_a_cluster(options, expected, tmp
     load(read_options([str(file), *options]), triton)
 
     assert triton.settings["instances"] == expected
+
+
+def test_wrong_declaration_is_told_with_its_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    file = tmp_path / "chatty.py"
+    file.write_text("from pytriton.decorators import model\n\nmodel(openai='chatt')(print)\n")
+
+    with pytest.raises(LoadError, match=r"^chatty\.py, line 3: Expected chat, .* got 'chatt'\.$"):
+        load(read_options([str(file)]), FakeTriton())

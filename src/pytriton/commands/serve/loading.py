@@ -54,7 +54,7 @@ def load(options: Options, triton: TritonBase) -> Loaded:
         _check_name(options, found)
         names = [_bind(each, options, triton) for each in found]
     except (TargetError, PyTritonError) as error:
-        raise LoadError(str(error)) from error
+        raise LoadError(f"{_place_of(error)}{error}") from error
     except KeyboardInterrupt:
         raise
     except SystemExit as error:
@@ -107,6 +107,18 @@ def users_traceback(error: BaseException) -> str:
             [frame for frame in each.stack if not _is_ours(frame.filename)]
         )
     return "".join(shown.format()).rstrip()
+
+
+def _place_of(error: Exception) -> str:
+    """Returns the line of the user's code that raised, for the start of a message; or nothing."""
+    frames = [
+        each
+        for each in traceback.extract_tb(error.__traceback__)
+        if not _is_ours(each.filename) and not each.filename.startswith("<")  # made by dataclasses
+    ]
+    if not frames:
+        return ""
+    return f"{pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno}: "
 
 
 def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
