@@ -23,6 +23,10 @@ class ErrorCode(enum.IntEnum):
     CANCELLED = 7
 
 
+class InputValueError(ValueError):
+    """A value of a request that its model cannot take: the client's mistake, not the model's."""
+
+
 # The message to a client for an unexpected error in the server.
 UNEXPECTED = "unexpected error in the server, its log says more"
 

@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.backend import bound_model
 from pytriton.backend.bound_model import BoundModel
+from pytriton.errors import ErrorCode, InputValueError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.transport.arena import Arena
 from pytriton.transport.frames import BatchFailure, Execute, Responses
@@ -67,6 +68,14 @@ def open_model():
         model.close(DEADLINE_S)
 
 
+def only_answer(frame):
+    if isinstance(frame, Responses):
+        (answer,) = frame.items
+        return answer
+    assert isinstance(frame, BatchFailure)
+    return frame
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_answer_without_room_is_an_error_and_the_instance_lives(kind, open_model, monkeypatch):
     monkeypatch.setattr(bound_model, "Arena", functools.partial(Arena, limit_bytes=0))
@@ -74,14 +83,57 @@ def test_answer_without_room_is_an_error_and_the_instance_lives(kind, open_model
     channel = open_model(function, is_decoupled=is_decoupled)
     for batch in (1, 2):
         channel.send(Execute(batch, [1], []))
-        frame = channel.receive().frame
-        if isinstance(frame, Responses):
-            (answer,) = frame.items
-        else:
-            answer = frame
-            assert isinstance(frame, BatchFailure)
+        answer = only_answer(channel.receive().frame)
         assert answer.batch == batch
         assert "no room" in answer.error
+
+
+def refuses(requests):
+    raise InputValueError("input `x`: expected 1 or 2, got 3")
+
+
+async def refuses_async(requests):
+    refuses(requests)
+
+
+def stream_that_refuses(requests):
+    refuses(requests)
+    yield
+
+
+async def async_stream_that_refuses(requests):
+    refuses(requests)
+    yield
+
+
+REFUSING = [
+    (refuses, False),
+    (refuses_async, False),
+    (stream_that_refuses, True),
+    (async_stream_that_refuses, True),
+]
+
+
+@pytest.mark.parametrize("function, is_decoupled", REFUSING)
+def test_wrong_value_is_the_mistake_of_the_client(function, is_decoupled, open_model, caplog):
+    channel = open_model(function, is_decoupled=is_decoupled)
+
+    channel.send(Execute(1, [1], []))
+
+    answer = only_answer(channel.receive().frame)
+    assert answer.error == "input `x`: expected 1 or 2, got 3"
+    assert answer.error_code == ErrorCode.INVALID_ARG
+    assert caplog.text == ""
+
+
+def test_wrong_value_in_a_batch_of_several_clients_is_no_mistake_of_the_others(open_model):
+    channel = open_model(refuses)
+
+    channel.send(Execute(1, [1, 1], []))
+
+    answer = only_answer(channel.receive().frame)
+    assert answer.error.endswith("InputValueError: input `x`: expected 1 or 2, got 3")
+    assert answer.error_code == ErrorCode.INTERNAL
 
 
 def test_waiting_thread_leaves_the_timeout_of_its_socket_alone(open_model, monkeypatch):

@@ -13,7 +13,6 @@ from msgspec import structs
 from pytriton.backend.async_host import AsyncInstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.backend.stream import ABANDONED, StreamBatch
-from pytriton.errors import ErrorCode
 from pytriton.request_ids import set_request_ids
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem, Responses
 
@@ -78,7 +77,7 @@ class AsyncStreamHost(AsyncInstanceHost):
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
             stops = is_unrecoverable(error)
             if not batch.is_abandoned and not self._closed.done():
-                last = batch.finish(self._call.error_text(error), ErrorCode.INTERNAL)
+                last = batch.finish(*self._call.error(batch.execute, error))
             elif not isinstance(error, asyncio.CancelledError):
                 self._call.log_raised_on_close(error)
         try:

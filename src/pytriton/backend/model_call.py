@@ -17,7 +17,7 @@ from pytriton.backend.output_validation import convert_output
 from pytriton.backend.request_spans import RequestSpans
 from pytriton.decorators import whole_batch_callable
 from pytriton.dtypes import DataType
-from pytriton.errors import ErrorCode, sendable_text
+from pytriton.errors import ErrorCode, InputValueError, sendable_text
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.request_ids import current_prefix
@@ -179,15 +179,22 @@ class ModelCall:
 
     def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
         """Return the error for all requests of a batch whose call raised."""
-        text = self.error_text(error)
-        return BatchFailure(
-            execute.batch, started_ns, time.monotonic_ns(), text, ErrorCode.INTERNAL
-        )
+        text, code = self.error(execute, error)
+        return BatchFailure(execute.batch, started_ns, time.monotonic_ns(), text, code)
 
     def end_spans(self, execute: Execute, error: str | None = None) -> None:
         """End the open spans of a batch that was answered."""
         if execute.traces:
             self._spans.end(execute, error)
+
+    def error(self, execute: Execute, error: BaseException) -> tuple[str, ErrorCode]:
+        """Return the text and the kind of an error for the clients of a batch.
+
+        A wrong value is the mistake of its client, if that is the only one: no other is to blame.
+        """
+        if isinstance(error, InputValueError) and len(execute.rows) == 1:
+            return _text(error), ErrorCode.INVALID_ARG
+        return self.error_text(error), ErrorCode.INTERNAL
 
     def error_text(self, error: BaseException) -> str:
         """Log an exception of the callable and return the error text for clients."""

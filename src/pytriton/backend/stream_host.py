@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from pytriton.backend.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.backend.model_call import is_unrecoverable
 from pytriton.backend.stream import ABANDONED, StreamBatch
-from pytriton.errors import ErrorCode
 from pytriton.request_ids import set_request_ids
 from pytriton.transport.arena import IDLE_SECONDS
 from pytriton.transport.frames import Cancel, Credit, Execute, ResponseItem
@@ -139,8 +138,8 @@ class StreamHost(InstanceHost):
         self._outbox.trim(IDLE_SECONDS)
 
     def _fail(self, stream: _Stream, error: BaseException) -> None:
-        text = self._call.error_text(error)
-        self._add(stream.batch.finish(text, ErrorCode.INTERNAL), time.monotonic_ns())
+        text, code = self._call.error(stream.batch.execute, error)
+        self._add(stream.batch.finish(text, code), time.monotonic_ns())
         self._streams.pop(stream.batch.execute.batch, None)
         self._call.end_spans(stream.batch.execute, text)
         self._close_stream(stream)

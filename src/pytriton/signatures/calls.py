@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.decorators.batching import batch, get_inference_request_batch_size
+from pytriton.errors import InputValueError
 from pytriton.signatures.records import MISSING, Field, Record
 from pytriton.signatures.signature import Argument, Signature
 
@@ -85,7 +86,7 @@ class _Call:
         given = {name: each for name, each in values.items() if each is not MISSING}
         missing = [name for name in argument.needed if name not in given]
         if missing:
-            raise ValueError(
+            raise InputValueError(
                 f"expected the inputs {', '.join(missing)}, too, as there are {', '.join(given)}"
             )
         return self._make(record)(**given)
@@ -101,7 +102,7 @@ class _Call:
         try:
             return field.type.from_array(array, batched=self._batched)
         except ValueError as error:
-            raise ValueError(f"input `{field.name}`: {error}") from None
+            raise InputValueError(f"input `{field.name}`: {error}") from None
 
     def outputs(self, result: Any, rows: int | None) -> dict[str, NDArray[Any]]:
         """Converts a result of the function.

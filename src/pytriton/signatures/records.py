@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from pytriton.errors import InputValueError
 from pytriton.signatures.annotations import CannotInferError, value_type, without_none
 from pytriton.signatures.values import ValueType
 
@@ -191,7 +192,7 @@ def _checked_by_pydantic(annotation: Callable[..., Any]) -> Callable[..., Any]:
                 f"input `{'.'.join(map(str, each['loc']))}`: {each['msg']}"
                 for each in error.errors()
             )
-            raise ValueError("; ".join(problems)) from None
+            raise InputValueError("; ".join(problems)) from None
 
     return make
 
