@@ -35,9 +35,11 @@ async def run_in_order(
     except BaseException:
         for task in tasks.values():
             task.cancel()
+            task.add_done_callback(_outcome)  # nobody else asks for it
         await asyncio.wait(tasks.values())
         raise
-    return {
-        name: asyncio.CancelledError() if task.cancelled() else task.exception()
-        for name, task in tasks.items()
-    }
+    return {name: _outcome(task) for name, task in tasks.items()}
+
+
+def _outcome(task: asyncio.Future[None]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
