@@ -21,7 +21,7 @@ def test_missing_package_is_named_with_what_installs_it(module):
         import_wheel(module, "mine", "mine")
 
     assert caught.value.message == (
-        "backend 'mine' needs not_installed_anywhere: pip install pytriton[mine]"
+        "backend 'mine' needs not_installed_anywhere: pip install 'pytriton[mine]'"
     )
 
 

@@ -27,5 +27,5 @@ def import_wheel(module: str, extra: str, backend: str) -> ModuleType:
         if error.name != package:
             raise  # the package is there, but something that it needs is not
         raise UnavailableError(
-            f"backend '{backend}' needs {package}: pip install pytriton[{extra}]"
+            f"backend '{backend}' needs {package}: pip install 'pytriton[{extra}]'"
         ) from error

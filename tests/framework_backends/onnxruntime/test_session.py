@@ -311,7 +311,7 @@ def test_missing_package_is_named(monkeypatch):
         available_providers()
 
     assert caught.value.message == (
-        "backend 'onnxruntime' needs onnxruntime: pip install pytriton[onnxruntime]"
+        "backend 'onnxruntime' needs onnxruntime: pip install 'pytriton[onnxruntime]'"
     )
 
 

@@ -96,7 +96,7 @@ def find_gpus(environment: Mapping[str, str] = os.environ) -> GpuReader | None:
     try:
         import pynvml  # noqa: PLC0415  an extra of this package, which only servers with GPUs need
     except ImportError as error:
-        logger.debug("no metrics of GPUs: %s; pip install pytriton[gpu] installs it", error)
+        logger.debug("no metrics of GPUs: %s; pip install 'pytriton[gpu]' installs it", error)
         return None
     try:
         pynvml.nvmlInit()
