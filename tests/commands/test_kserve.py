@@ -58,7 +58,7 @@ def test_refusals_say_which_header_is_missing():
 
     assert isinstance(token, RestrictedError)
     assert "--token" in str(token)
-    assert "give it with -H key:VALUE" in str(other)
+    assert "give it with -H triton-grpc-protocol-key:VALUE" in str(other)
     assert isinstance(refusal("no"), RefusedError)
 
 
@@ -169,3 +169,29 @@ def test_names_come_from_metrics_where_the_index_is_restricted():
 
     assert [(card.name, card.version) for card in listing.models] == [("a", "1"), ("b", "2")]
     assert "needs the access token (--token)" in listing.notes[0]
+
+
+@pytest.mark.parametrize("name", ["admin-key", "triton-grpc-protocol-admin-key"])
+def test_restricted_index_says_which_header_it_needs(name):
+    text = 'nv_inference_count{model="a",version="1"} 3\n'
+    error = refusal(f"This API is restricted, expecting header '{name}'")
+    listing = models.list_models(connection(error, text), describes=False)
+
+    assert str(error).endswith(f"give it with -H {name}:VALUE.")
+    assert f"needs the header '{name}' (-H {name}:VALUE);" in listing.notes[0]
+
+
+def test_model_of_the_page_that_is_not_loaded_is_not_asked_for(monkeypatch):
+    document = {"models": [{"name": "a", "version": "", "state": "", "reason": ""}]}
+    monkeypatch.setattr(FakeMetrics, "get_document", lambda self, path: document)
+    listing = models.list_models(connection(RestrictedError("token")))
+
+    assert [models.state_text(card) for card in listing.models] == ["UNLOADED"]
+
+
+def test_model_that_failed_is_said_with_its_reason_where_the_index_is_restricted():
+    text = 'nv_inference_count{model="a",version="1"} 3\n'
+    refused = RefusedError("'b' has no available versions (version 1: no file)")
+    error = models.unknown_model(connection(RestrictedError("token"), text), "b", "", refused)
+
+    assert str(error) == f"http://localhost:8000 says: {refused}."

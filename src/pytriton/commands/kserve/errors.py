@@ -7,7 +7,8 @@ import re
 
 from pytriton.security import TRITON_ACCESS_HEADER
 
-_RESTRICTED = re.compile(r"restricted, expecting header '(?:triton-grpc-protocol-)?([^']+)'")
+_RESTRICTED = re.compile(r"restricted, expecting header '([^']+)'")
+_GRPC_PREFIX = "triton-grpc-protocol-"  # of metadata that restricts gRPC
 _UNKNOWN_MODEL = re.compile(r"unknown model|not found|no such model|does not exist", re.IGNORECASE)
 _DECOUPLED = re.compile(r"decoupled transaction policy", re.IGNORECASE)
 
@@ -21,7 +22,16 @@ class NoServerError(AskError):
 
 
 class RestrictedError(AskError):
-    """The server answers this only to requests with a certain header."""
+    """The server answers this only to requests with a certain header.
+
+    Args:
+        text: the sentences.
+        needed: what a request needs, with the option that gives it.
+    """
+
+    def __init__(self, text: str, needed: str = "the access token (--token)") -> None:
+        super().__init__(text)
+        self.needed = needed
 
 
 class RefusedError(AskError):
@@ -44,9 +54,10 @@ def refusal(text: str) -> AskError:
     if match is None:
         return RefusedError(text)
     name = match.group(1)
-    if name == TRITON_ACCESS_HEADER:
+    if name.removeprefix(_GRPC_PREFIX) == TRITON_ACCESS_HEADER:
         how = "give it with --token or in the variable TRITON_ACCESS_TOKEN"
         return RestrictedError(f"The server answers this only with its access token: {how}.")
     return RestrictedError(
-        f"The server answers this only with the header '{name}': give it with -H {name}:VALUE."
+        f"The server answers this only with the header '{name}': give it with -H {name}:VALUE.",
+        f"the header '{name}' (-H {name}:VALUE)",
     )

@@ -14,6 +14,7 @@ from pytriton.commands.kserve.options import Connection
 from pytriton.commands.kserve.records import Document, Server
 
 READY = "READY"
+_NOT_SERVED = "has no available versions"
 _SERIES = re.compile(r'^nv_inference_[a-z_]+\{(?=[^}]*model="([^"]*)")(?=[^}]*version="([^"]*)")')
 
 
@@ -131,8 +132,7 @@ def list_models(connection: Connection, *, describes: bool = True) -> Listing:
         if found is None:
             raise _nothing_tells(connection, error) from error
         cards = found
-        is_restricted = isinstance(error, RestrictedError)
-        what = "needs the access token (--token)" if is_restricted else "is not there"
+        what = f"needs {error.needed}" if isinstance(error, RestrictedError) else "is not there"
         notes.append(f"The repository index {what}; this list of loaded models is from {source}.")
     if describes:
         cards = [_described(connection.server, card) for card in cards]
@@ -140,6 +140,7 @@ def list_models(connection: Connection, *, describes: bool = True) -> Listing:
 
 
 def _card_of_index(entry: Document) -> ModelCard:
+    """Returns what an entry of the index says, or one of the page's list, which is alike."""
     return ModelCard(
         entry["name"],
         str(entry.get("version", "")),
@@ -166,7 +167,7 @@ def _open_list(connection: Connection) -> tuple[list[ModelCard] | None, str]:
     """Returns the models that the metrics port tells without a token, and what told them."""
     try:
         document: Any = connection.metrics.get_document("/page/api/models")
-        return [_card_of_page(entry) for entry in document["models"]], "the server's page"
+        return [_card_of_index(entry) for entry in document["models"]], "the server's page"
     except (AskError, KeyError, TypeError):
         pass
     try:
@@ -174,15 +175,6 @@ def _open_list(connection: Connection) -> tuple[list[ModelCard] | None, str]:
     except AskError:
         return None, ""
     return [ModelCard(name, version) for name, version in found], "its metrics"
-
-
-def _card_of_page(entry: Document) -> ModelCard:
-    return ModelCard(
-        entry["name"],
-        str(entry.get("version", "")),
-        entry.get("state", ""),
-        entry.get("reason", ""),
-    )
 
 
 def models_in_metrics(text: str) -> list[tuple[str, str]]:
@@ -212,6 +204,8 @@ def unknown_model(
     except AskError:
         return AskError(f"{connection.address} says: {error}.")
     same = [card for card in cards if card.name == model]
+    if not same and _NOT_SERVED in str(error):  # lists of loaded models leave it out
+        return AskError(f"{connection.address} says: {error}.")
     versions = [card.version for card in same]
     if version and same and version not in versions:
         has = f"it has {', '.join(versions)}"
