@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import os
+import pathlib
 import subprocess
 import sys
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -160,6 +162,38 @@ def test_other_files_are_refused(tmp_path):
             pass
 
         assert text in str(raised.value)
+
+
+class Touch:
+    """Its pickle makes a file when it is loaded."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self._path,)
+
+
+@pytest.mark.parametrize("member", ["weights/weight_0", "sample_inputs/model.pt"])
+def test_pickles_in_programs_are_not_run(tmp_path, member):
+    source, changed, pickled = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    module = torch.nn.Linear(2, 2, bias=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(module, (torch.ones(1, 2),)), source)
+    torch.save(Touch(tmp_path / "touched"), pickled)
+    with zipfile.ZipFile(source) as before, zipfile.ZipFile(changed, "w") as after:
+        for name in before.namelist():
+            data = pickled.getvalue() if name.endswith(f"data/{member}") else before.read(name)
+            if member.startswith("weights"):
+                data = data.replace(b'"use_pickle": false', b'"use_pickle": true')
+            after.writestr(name, data)
+    model = loaded(tmp_path, changed.getvalue(), settings(("ARGS[0]",), ("RESULT",)), NAME)
+
+    with pytest.raises(InternalError) as raised, model:
+        pass
+    assert not (tmp_path / "touched").exists()
+    assert "Weights only load failed" in str(raised.value)
 
 
 def test_strings_are_refused(tmp_path):

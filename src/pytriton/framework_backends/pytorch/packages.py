@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ from pytriton.framework_backends.pytorch.tensors import TensorConverter
 
 # Compiled code reads wrong memory for a wrong shape, unless it finds this when it is run.
 _CHECK_INPUTS = "AOTI_RUNTIME_CHECK_INPUTS"
+# With this, torch loads tensors only. Archives may have pickles, which could run any code.
+_ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MODEL_NAME = "model"  # of the model in a package, which may have several
 
 
@@ -138,7 +141,7 @@ class _ExportedProgram:
 
     def __init__(self, torch: Torch, path: Path, device: Any) -> None:
         export = importlib.import_module("torch.export")
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _without_pickles():
             # torch 2.11 reads constants from bytes, which it does not change, and warns of that.
             warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
             program = export.load(str(path))
@@ -155,6 +158,19 @@ class _ExportedProgram:
         positional, keywords = self._pytree.tree_unflatten(tensors, self._input_spec)
         results: Sequence[Any] = self._pytree.tree_leaves(self._module(*positional, **keywords))
         return results
+
+
+@contextlib.contextmanager
+def _without_pickles() -> Iterator[None]:
+    before = os.environ.get(_ONLY_TENSORS)
+    os.environ[_ONLY_TENSORS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ONLY_TENSORS]
+        else:
+            os.environ[_ONLY_TENSORS] = before
 
 
 def _load_program(torch: Torch, path: Path, model: str, device: Any) -> Program:
