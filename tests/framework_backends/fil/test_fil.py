@@ -158,6 +158,17 @@ def test_probabilities_are_those_of_the_library(tmp_path):
     assert np.allclose(result[:, 0], booster.inplace_predict(ROWS), atol=1e-6)
 
 
+@pytest.mark.parametrize("objective", ["binary:logitraw", "binary:hinge"])
+def test_score_is_that_of_the_library_for_every_objective(tmp_path, objective):
+    xgboost = pytest.importorskip("xgboost")
+    data = xgboost.DMatrix(ROWS, TARGETS["binary"])
+    booster = xgboost.train({"objective": objective, "nthread": 1}, data, 3)
+    wanted = config(parameter("output_class", "false"))
+    folder = make_model(tmp_path / "m", "xgboost.ubj", booster.save_model, wanted)
+
+    assert np.allclose(answer(folder)[0][:, 0], booster.inplace_predict(ROWS), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["output_class", "is_classifier"])
 def test_score_is_returned_if_no_class_is_wanted(tmp_path, name):
     booster = xgboost_model("binary")
@@ -285,7 +296,7 @@ def test_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     folder = make_model(tmp_path / "m", "model.txt", write_nonsense, config())
 
-    with pytest.raises(UnavailableError, match=r"needs lightgbm: pip install pytriton\[trees\]"):
+    with pytest.raises(UnavailableError, match=r"needs lightgbm: pip install 'pytriton\[trees\]'"):
         answer(folder)
 
 

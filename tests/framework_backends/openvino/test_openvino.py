@@ -170,7 +170,7 @@ def test_missing_file_and_missing_package_are_named(tmp_path, monkeypatch):
         pass
     monkeypatch.setitem(sys.modules, "openvino", None)
     with (
-        pytest.raises(UnavailableError, match=r"pip install pytriton\[openvino\]"),
+        pytest.raises(UnavailableError, match=r"pip install 'pytriton\[openvino\]'"),
         ModelHarness(BACKEND, model_directory=folder),
     ):
         pass

@@ -92,7 +92,7 @@ def _load_xgboost(xgboost: Any, path: Path) -> Forest:
     if objective.startswith("binary:"):
         if targets > 1:
             raise InvalidArgumentError(f"expected a classifier with one target, got {targets}")
-        return Forest(booster.num_features(), _BINARY, lambda rows: _sigmoid(margins(rows)))
+        return Forest(booster.num_features(), _BINARY, booster.inplace_predict)
     if objective.startswith("multi:"):
         return Forest(booster.num_features(), classes, lambda rows: _softmax(margins(rows)))
     return Forest(booster.num_features(), 0, booster.inplace_predict, targets)
@@ -145,11 +145,6 @@ FILES = {
     "lightgbm": "model.txt",
     "treelite_checkpoint": "checkpoint.tl",
 }
-
-
-def _sigmoid(margins: NDArray[Any]) -> NDArray[Any]:
-    result: NDArray[Any] = 1 / (1 + np.exp(-margins))
-    return result
 
 
 def _softmax(margins: NDArray[Any]) -> NDArray[Any]:
