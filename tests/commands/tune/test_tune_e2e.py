@@ -111,6 +111,8 @@ def test_own_server_that_does_not_start_says_why(tmp_path):
 
     assert code == 1
     assert "the server did not start" in errors[0]
+    assert "failed to poll model 'none': model not found in any model repository" in errors[0]
+    assert "+---" not in errors[0]  # the tables of the log
 
 
 def test_function_of_a_file_is_served_and_measured(tmp_path):

@@ -63,6 +63,7 @@ def repository_command(repository: pathlib.Path, model: str) -> list[str]:
         f"--load-model={model}",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
+        "--log-info=false",  # so that errors are the end of the log, and not tables
     ]  # fmt: skip
 
 
