@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from pytriton.transport.frames import Cancel
-from pytriton.transport.worker_frames import CheckReady, ReadyReport
+from pytriton.transport.worker_frames import CheckReady, Finalize, LogLine, ReadyReport
 
 X = np.array([[1.0]], np.float32)
 
@@ -111,3 +113,35 @@ def test_batches_go_on_after_a_check_in_a_long_one(worker):
         assert rig.answers(batch, 1) == [{}]
         for _ in range(20):
             assert rig.run({"x": X}) == [{}]
+
+
+def test_check_that_the_end_of_the_model_cancels_is_no_error(worker):
+    rig = worker(
+        model(
+            """
+async def is_ready(self):
+    pb_utils.Logger.log_info("it is asked")
+    try:
+        await self.calls_nobody()
+    finally:
+        threading.Timer(0.1, self.proceed.set).start()  # so that there is time to log something
+
+async def calls_nobody(self):
+    await asyncio.Event().wait()
+
+def finalize(self):
+    self.proceed.wait()
+"""
+        )
+    )
+    rig.say(CheckReady(1))
+    assert rig.hear(LogLine).frame.message == "it is asked"
+    rig.say(Finalize())
+    rig.is_over = True
+    heard = []
+    with contextlib.suppress(EOFError):
+        while True:
+            heard.append(rig.hear(LogLine, ReadyReport).frame)
+    rig.zygote.wait(rig.pid)
+
+    assert [line.message for line in heard if isinstance(line, LogLine)] == []

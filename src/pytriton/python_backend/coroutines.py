@@ -24,6 +24,7 @@ class CoroutineThread:
     """Runs coroutines concurrently; the thread starts with the first one and runs until `stop`."""
 
     def __init__(self, on_start: Callable[[int], None]) -> None:
+        self.is_stopped = False
         self._on_start = on_start  # called with the thread's id
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -40,6 +41,7 @@ class CoroutineThread:
 
     def stop(self) -> None:
         """Cancel running coroutines and end the thread, unless a coroutine blocks it."""
+        self.is_stopped = True
         if self._loop is None or self._thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self._loop)

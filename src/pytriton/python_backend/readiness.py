@@ -61,7 +61,8 @@ class ReadyCheck:
             if asyncio.iscoroutine(answer):
                 answer = self._coroutines.run(answer)
         except BaseException as error:  # noqa: BLE001  a model that raises anything is not ready
-            self._on_error(error)
+            if not self._coroutines.is_stopped:  # else the end of the model has cancelled it
+                self._on_error(error)
             return False
         if not isinstance(answer, bool):
             self._on_error(RuleError(f"is_ready() must return a boolean value, got {answer!r}"))
