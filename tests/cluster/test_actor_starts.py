@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 
 import pytest
@@ -406,22 +405,3 @@ def test_start_that_is_killed_while_its_reservation_is_given_back_leaves_nothing
             assert it.cluster.reservations == {}
 
     run(case)
-
-
-def test_group_whose_actors_die_together_leaves_no_error_to_nobody(caplog):
-    async def case():
-        async with rig() as it:
-            it.start(group_size=2)
-            await it.next_of(Placed)
-            for shell in list(it.cluster.shells.values()):
-                shell.die("its node died")
-            ended = await it.next_of(Ended)
-            gc.collect()
-
-            assert "its node died" in ended.reason
-
-    gc.collect()
-    caplog.clear()  # of what other tests have left
-    run(case)
-
-    assert not caplog.records

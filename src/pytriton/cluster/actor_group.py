@@ -75,7 +75,6 @@ class ActorGroup:
         finally:
             for each in waits:
                 each.cancel()
-                each.add_done_callback(_take_error)
         return reason if len(waits) == 1 else f"rank {rank} {reason}", is_status_known
 
     async def end(self) -> None:
@@ -114,11 +113,6 @@ async def _stop(shell: Shell) -> None:
     shell.stop()
     with contextlib.suppress(ClusterError):
         await shell.wait()
-
-
-def _take_error(wait: asyncio.Future[str]) -> None:
-    if not wait.cancelled():
-        wait.exception()  # another actor has ended at the same time, and that was told
 
 
 async def _reason(ended: asyncio.Future[str]) -> tuple[str, bool]:
