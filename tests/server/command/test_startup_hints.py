@@ -39,3 +39,15 @@ def test_what_is_no_repository_is_named(tmp_path):
         (hint,) = repository_hints([*good, str(path)])
         assert words in hint
     assert hint.endswith(f"--model-repository={tmp_path}/models")
+
+
+def test_model_without_the_folder_of_a_version_is_named(tmp_path):
+    flat, good = tmp_path / "flat", tmp_path / "good"
+    flat.mkdir()
+    (flat / "model.py").touch()
+    (good / "1").mkdir(parents=True)
+    (good / "model.py").touch()
+
+    assert repository_hints([str(tmp_path)]) == [
+        f"{flat}/model.py is not in the folder of a version: move it to {flat}/1/model.py"
+    ]

@@ -22,8 +22,11 @@ def port_hint(message: str) -> str:
 
 def repository_hints(paths: Sequence[str]) -> list[str]:
     """Returns what is wrong with folders that were given as repositories."""
-    folders = [Path(path).absolute() for path in paths if "://" not in path]
-    return [hint for hint in map(_folder_hint, folders) if hint]
+    hints: list[str] = []
+    for folder in (Path(path).absolute() for path in paths if "://" not in path):
+        hint = _folder_hint(folder)
+        hints += [hint] if hint else _version_hints(folder)
+    return hints
 
 
 def _folder_hint(folder: Path) -> str:
@@ -37,3 +40,16 @@ def _folder_hint(folder: Path) -> str:
             f"the repository is perhaps the one above, --model-repository={folder.parent}"
         )
     return ""
+
+
+def _version_hints(repository: Path) -> list[str]:
+    """Returns which models have their file beside `config.pbtxt`, where no version has it."""
+    try:
+        files = sorted(repository.glob("*/model.*"))
+        return [
+            f"{file} is not in the folder of a version: move it to {file.parent}/1/{file.name}"
+            for file in files
+            if not any(each.is_dir() and each.name.isdecimal() for each in file.parent.iterdir())
+        ]
+    except OSError:  # the errors of the models say which folder cannot be read
+        return []
