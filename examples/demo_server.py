@@ -3,6 +3,7 @@
 
 import importlib.util
 import pathlib
+import signal
 import sys
 
 from pytriton.exceptions import PyTritonRuntimeError
@@ -23,8 +24,12 @@ if __name__ == "__main__":
     triton = Triton(config=config)
     for name in ("add_sub", "identity", "linear"):
         example(name).bind(triton)
+    # SIGTERM ends the server, too, before this script ends: the ports are free again then.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         triton.run()
+        triton.serve()
+    except KeyboardInterrupt:  # before it serves
+        triton.stop()
     except PyTritonRuntimeError as error:
         sys.exit(f"{error}\nFor the demo: PORT={port + 1000} scripts/demo")
-    triton.serve()

@@ -120,6 +120,16 @@ def test_demo_request_shows_question_and_answer(demo):
     assert "[42.0]" in shown
 
 
+def test_demo_has_given_up_its_ports_when_it_ends(demo):
+    process, port = demo
+    output_of([sys.executable, "examples/demo_request.py", str(port), str(process.pid)])
+
+    process.terminate()
+
+    assert process.wait(TIMEOUT_S) == 0
+    assert not http_calls.answers(port)
+
+
 def test_every_server_has_client_and_readme():
     for server in SERVERS:
         assert server.with_name("client.py").exists()
