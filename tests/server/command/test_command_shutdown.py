@@ -116,6 +116,19 @@ def test_signals_are_counted_and_told(capsys):
     assert capsys.readouterr().out == "Signal (2) received.\n"
 
 
+def test_signal_is_a_line_of_the_log_where_programs_read_it(capsys, caplog):
+    async def scenario():
+        with exit_signals(asyncio.get_running_loop(), is_logged=True) as signals:
+            signal.raise_signal(signal.SIGINT)
+            await signals.first
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+
+    assert capsys.readouterr().out == ""
+    assert caplog.messages == ["Signal (2) received."]
+
+
 def test_one_signal_that_comes_twice_is_one():
     async def scenario():
         signals = ExitSignals(asyncio.get_running_loop(), same_signal_s=FOREVER_S)

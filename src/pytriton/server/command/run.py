@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.log_switches import JSON_FORMAT
 from pytriton.server.api.documents import TRITON_VERSION
 from pytriton.server.command.help import USAGE, help_page
 from pytriton.server.command.parser import CommandLine, parse
@@ -165,7 +166,9 @@ async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> E
         How the process has to end.
     """
     loop = asyncio.get_running_loop()
-    with exit_signals(loop) as signals:
+    # Who reads lines of JSON expects nothing else between them.
+    is_json = options.log.format == JSON_FORMAT
+    with exit_signals(loop, is_logged=is_json) as signals:
         try:
             serving = await build(options, loop)
         except ServerError as error:

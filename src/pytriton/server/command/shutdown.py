@@ -31,21 +31,35 @@ class Exit(enum.Enum):
 
 
 class ExitSignals:
-    """Handles SIGINT and SIGTERM: the first one exits in order, the second one at once."""
+    """Handles SIGINT and SIGTERM: the first one exits in order, the second one at once.
+
+    Args:
+        loop: the event loop.
+        is_logged: whether signals are told in the log, and not beside it as Triton does.
+        same_signal_s: seconds within which a signal that comes twice is one.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, same_signal_s: float = _SAME_SIGNAL_S
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_logged: bool = False,
+        same_signal_s: float = _SAME_SIGNAL_S,
     ) -> None:
         self._loop = loop
+        self._is_logged = is_logged
         self._same_signal_s = same_signal_s
         self._second_from_s = 0.0  # on the loop's clock
         self.first: asyncio.Future[None] = loop.create_future()
         self.second: asyncio.Future[None] = loop.create_future()
 
     def on_signal(self, number: int) -> None:
-        """Handle and print one signal."""
-        with contextlib.suppress(OSError):  # the reader of the output may have ended
-            print(f"Signal ({number}) received.", flush=True)  # noqa: T201  as Triton does
+        """Handle and tell one signal."""
+        if self._is_logged:
+            logger.info("Signal (%d) received.", number)
+        else:
+            with contextlib.suppress(OSError):  # the reader of the output may have ended
+                print(f"Signal ({number}) received.", flush=True)  # noqa: T201  as Triton does
         if not self.first.done():
             self._second_from_s = self._loop.time() + self._same_signal_s
             self.first.set_result(None)
@@ -54,9 +68,11 @@ class ExitSignals:
 
 
 @contextlib.contextmanager
-def exit_signals(loop: asyncio.AbstractEventLoop) -> Iterator[ExitSignals]:
+def exit_signals(
+    loop: asyncio.AbstractEventLoop, *, is_logged: bool = False
+) -> Iterator[ExitSignals]:
     """Handle the signals while the context is entered."""
-    signals = ExitSignals(loop)
+    signals = ExitSignals(loop, is_logged=is_logged)
     for number in _SIGNALS:
         loop.add_signal_handler(number, signals.on_signal, number)
     try:
