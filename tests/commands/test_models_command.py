@@ -51,7 +51,7 @@ def test_list_that_only_a_token_opens_says_so(server, capsys):
     assert list_of("-u", server.http, "--metrics-url", "localhost:1") == 1
 
     told = capsys.readouterr().err
-    assert "only with its access token: give it with --token or in the variable" in told
+    assert "only with its access token: give the right one with --token or in the variable" in told
     assert "nothing answers at http://localhost:1; --metrics-url says where they are." in told
 
 

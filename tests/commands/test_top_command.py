@@ -102,7 +102,7 @@ def test_statistics_are_read_where_metrics_are_out_of_reach(server, capsys):
     assert top("--once", "--interval", "0.1", *where) == 1
     told = capsys.readouterr().err
     assert "No server answers at http://localhost:1" in told
-    assert "give it with --token" in told
+    assert "give the right one with --token" in told
 
 
 def test_live_view_needs_a_terminal(capsys):

@@ -55,7 +55,7 @@ def refusal(text: str) -> AskError:
         return RefusedError(text)
     name = match.group(1)
     if name.removeprefix(_GRPC_PREFIX) == TRITON_ACCESS_HEADER:
-        how = "give it with --token or in the variable TRITON_ACCESS_TOKEN"
+        how = "give the right one with --token or in the variable TRITON_ACCESS_TOKEN"
         return RestrictedError(f"The server answers this only with its access token: {how}.")
     return RestrictedError(
         f"The server answers this only with the header '{name}': give it with -H {name}:VALUE.",
