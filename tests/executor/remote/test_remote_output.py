@@ -94,11 +94,14 @@ def output():
     """The pipe, and the channel at the server's end."""
     reading, writing = os.pipe()
     ours, theirs = (StreamChannel(sock) for sock in stream_pair())
+    others = set(threading.enumerate())
     RemoteOutput(reading, ours, "m_0_0").start()
+    (thread,) = set(threading.enumerate()) - others
     yield writing, theirs
     os.close(writing)
-    for channel in (ours, theirs):
-        channel.close()
+    theirs.close()  # so that the thread does not wait until what it sends is read
+    thread.join()  # or it might read from the next pipe, which gets the same number
+    ours.close()
     os.close(reading)
     LabelledStream.is_returned = False
 
