@@ -61,7 +61,8 @@ def test_termination_leaves_nothing_behind(start_script, is_loaded):
 
 
 def test_termination_of_the_server_alone_ends_it_in_order(start_script):
-    script = start_script(SERVE).await_ready()
+    script = start_script(SERVE_AND_SAY)
+    assert script.say() is True  # a server that ends before `serve` is started again there
     os.kill(script.server_pids()[0], signal.SIGTERM)
 
     assert script.exit_code() == 0
