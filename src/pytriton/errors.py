@@ -8,6 +8,7 @@ This module does not depend on a protocol; the HTTP and gRPC statuses of each ki
 from __future__ import annotations
 
 import enum
+import errno
 
 
 class ErrorCode(enum.IntEnum):
@@ -107,6 +108,49 @@ _BY_CODE: dict[ErrorCode, type[ServerError]] = {
 def error_from_code(code: int, message: str) -> ServerError:
     """Make an error from the number of its kind, which another process has sent."""
     return _BY_CODE[ErrorCode(code)](message)
+
+
+def resource_error(error: BaseException) -> UnavailableError | None:
+    """Returns the answer to a request for which the machine had no resources left.
+
+    None for any other error. The request may succeed later, and the model is not at fault: such an
+    error is no reason to restart it. EAGAIN counts because `fork` reports so that there are too
+    many processes; callers deal with sockets that would block themselves.
+    """
+    if isinstance(error, MemoryError):
+        return UnavailableError(f"the server has no memory left{_detail(error)}")
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    if error.errno == errno.EMFILE:
+        return descriptor_error()
+    lack = _LACKS.get(error.errno)
+    return UnavailableError(f"the server has no {lack} left") if lack is not None else None
+
+
+def descriptor_error() -> UnavailableError:
+    """Returns the answer to a request for which this process had no file descriptor left."""
+    try:
+        import resource  # noqa: PLC0415  it does not exist on every platform
+    except ImportError:
+        return UnavailableError("the server has no file descriptors left")
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UnavailableError(f"the server has no file descriptors left (limit {limit})")
+
+
+def _detail(error: BaseException) -> str:
+    text = sendable_text(str(error))
+    return f": {text}" if text else ""
+
+
+_LACKS: dict[int, str] = {
+    errno.ENFILE: "file descriptors of the system",
+    errno.ETOOMANYREFS: "file descriptors to send to other processes",
+    errno.ENOMEM: "memory",
+    errno.ENOBUFS: "memory for sockets",
+    errno.ENOSPC: "space for shared memory or files",
+    errno.EDQUOT: "space for shared memory or files",
+    errno.EAGAIN: "processes or threads",
+}
 
 
 def sendable_text(text: str) -> str:
