@@ -119,6 +119,8 @@ def resource_error(error: BaseException) -> UnavailableError | None:
     """
     if isinstance(error, MemoryError):
         return UnavailableError(f"the server has no memory left{_detail(error)}")
+    if isinstance(error, RuntimeError) and str(error).startswith(_NO_THREAD):
+        return UnavailableError("the server has no threads left")
     if not isinstance(error, OSError) or error.errno is None:
         return None
     if error.errno == errno.EMFILE:
@@ -142,6 +144,7 @@ def _detail(error: BaseException) -> str:
     return f": {text}" if text else ""
 
 
+_NO_THREAD = "can't start new thread"  # from `threading`, which has no class of its own for it
 _LACKS: dict[int, str] = {
     errno.ENFILE: "file descriptors of the system",
     errno.ETOOMANYREFS: "file descriptors to send to other processes",

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import pathlib
+import resource
 import signal
 import stat
 import subprocess
@@ -21,8 +23,9 @@ import pytest
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.executor import python_process
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
-from pytriton.executor.worker import describe_exit
+from pytriton.executor.worker import ForkingProcessEndedError, ResourceLackError, describe_exit
 from pytriton.executor.zygote_launcher import Zygote
+from pytriton.server.process.descriptors import lowest_free
 from pytriton.transport.memory import PORTABLE_SETTING
 from tests.executor.worker_rig import until
 
@@ -34,7 +37,7 @@ from pytriton.transport.zygote_messages import Forked, ZygoteLink
 link = ZygoteLink(socket.socket(fileno=int(sys.argv[-1])))
 with contextlib.suppress(EOFError):
     while message := link.receive():
-        link.send(Forked(message.call, 0, "full"))
+        link.send(Forked(message.call, 0, int(message.environment["ERRNO"])))
 """
 
 
@@ -65,6 +68,12 @@ def run(scenario):
 def close_sockets(worker):
     worker.channel.close()
     worker.fork_socket.close()
+
+
+async def end(worker):
+    worker.kill()
+    await worker.exited
+    close_sockets(worker)
 
 
 @pytest.fixture(params=["zygote", "spawn", "portable"])
@@ -354,14 +363,55 @@ def test_zygote_that_never_lives_is_given_up(monkeypatch):
     run(scenario)
 
 
-def test_zygote_that_cannot_fork_says_why(monkeypatch):
+@pytest.mark.parametrize(
+    "number, kind, cause",
+    [
+        (errno.EAGAIN, ResourceLackError, "the server has no processes or threads left"),
+        (errno.EMFILE, ResourceLackError, "the server has no file descriptors left"),
+        (errno.EPERM, InternalError, "no process could be forked: Operation not permitted"),
+    ],
+)
+def test_zygote_that_cannot_fork_says_why(monkeypatch, number, kind, cause):
     monkeypatch.setenv(START_SETTING, "")
     monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", REFUSING_ZYGOTE)
 
     async def scenario(launcher):
         for _ in range(2):
-            with pytest.raises(InternalError, match="Cannot start the process of 'm_0_0': full"):
-                await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
+            with pytest.raises(kind, match=f"Cannot start the process of 'm_0_0': .*{cause}"):
+                await launcher.launch(WorkerSpec("m_0_0", "m", {"ERRNO": str(number)}))
+
+    run(scenario)
+
+
+def test_zygotes_that_end_again_and_again_are_no_crash_of_the_model(monkeypatch):
+    monkeypatch.setenv(START_SETTING, "")
+    monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", "")
+
+    async def scenario(launcher):
+        with pytest.raises(ForkingProcessEndedError, match="ended 2 times"):
+            await launcher.launch(WorkerSpec("m_0_0", "m"))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("start", ["", "spawn"])
+def test_lack_of_descriptors_is_told_as_such_and_leaves_none_open(monkeypatch, start):
+    monkeypatch.setenv(START_SETTING, start)
+
+    async def scenario(launcher):
+        worker = await launcher.launch(WorkerSpec("m_0_0", "m"))  # what later starts use is there
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for spare in range(4):  # two pairs of sockets need four
+            free = lowest_free(0)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+            try:
+                with pytest.raises(ResourceLackError, match="no file descriptors left"):
+                    await launcher.launch(WorkerSpec("m_0_1", "m"))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert lowest_free(0) == free
+        await end(await launcher.launch(WorkerSpec("m_0_1", "m")))
+        await end(worker)
 
     run(scenario)
 

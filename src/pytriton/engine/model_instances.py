@@ -170,6 +170,10 @@ class ModelInstances(ModelStatus, abc.ABC):
         if not self._service.instances:
             self._service.reason = reason
 
+    def limit_wait(self, limit_s: float) -> None:
+        """Refuse requests after this time without an instance, as its start has failed."""
+        self._service.limit_wait(limit_s)
+
     def _refuse_waiting(self) -> None:
         """Refuse what has waited for an instance, and what comes until there is one again."""
         error = self._service.error()

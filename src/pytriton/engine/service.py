@@ -43,6 +43,7 @@ class Service:
         self._on_too_long = on_too_long
         self._timer: asyncio.TimerHandle | None = None
         self._since_ns = 0
+        self._limit_s = 0.0
 
     def add(self, instance: Instance) -> None:
         """Serve with an instance."""
@@ -58,9 +59,14 @@ class Service:
             return
         self.reason = reason
         self._since_ns = time.monotonic_ns()
-        timeout_s = self._spec.no_instance_timeout_s
-        if timeout_s:
-            self._timer = self._loop.call_later(timeout_s, self._on_too_long)
+        if self._spec.no_instance_timeout_s:
+            self.limit_wait(self._spec.no_instance_timeout_s)
+
+    def limit_wait(self, limit_s: float) -> None:
+        """Let requests wait so long for an instance, unless they have a limit already."""
+        if not self.instances and self._timer is None:
+            self._limit_s = limit_s
+            self._timer = self._loop.call_later(limit_s, self._on_too_long)
 
     def stop(self) -> None:
         """Wait for an instance no longer: there is one, or there will never be one."""
@@ -76,7 +82,7 @@ class Service:
         first_line = self.reason.partition("\n")[0]
         return UnavailableError(
             f"model '{spec.identifier}' version {spec.version} has had no instance for "
-            f"{elapsed_s:.1f} s, and requests wait at most {spec.no_instance_timeout_s:g} s for "
+            f"{elapsed_s:.1f} s, and requests wait at most {self._limit_s:g} s for "
             f"one: {first_line}"
         )
 

@@ -10,12 +10,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytriton.background_tasks import wait_through
-from pytriton.errors import InternalError, UnavailableError
+from pytriton.errors import InternalError, UnavailableError, resource_error
 from pytriton.executor.python_process import fallback_paths, start_worker, start_zygote
 from pytriton.executor.recovery import Recovery
-from pytriton.executor.worker import LocalWorker, WorkerSpec, watch_exit
-from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
-from pytriton.transport.link import socket_pair
+from pytriton.executor.worker import (
+    ForkingProcessEndedError,
+    LocalWorker,
+    WorkerSpec,
+    start_error,
+    watch_exit,
+)
+from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError, two_socket_pairs
 from pytriton.transport.memory import is_portable_forced
 
 if TYPE_CHECKING:
@@ -54,11 +59,14 @@ class WorkerLauncher:
 
         Raises:
             InternalError: No process could be started.
-            UnavailableError: The launcher was closed.
+            UnavailableError: The launcher was closed, or the machine lacks resources.
         """
-        if spec.interpreter is None and _can_fork():
-            return await self._fork(spec)
-        return await self._spawn(spec)
+        try:
+            if spec.interpreter is None and _can_fork():
+                return await self._fork(spec)
+            return await self._spawn(spec)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise start_error(spec.instance_name, error) from error
 
     async def close(self) -> None:
         """Kill all processes that were started, and wait until they have ended."""
@@ -85,7 +93,7 @@ class WorkerLauncher:
                 return await zygote.fork(spec)
             except ZygoteGoneError:
                 continue
-        raise InternalError(
+        raise ForkingProcessEndedError(
             f"Cannot start the process of '{spec.instance_name}': the process that forks workers "
             f"ended {_FORK_ATTEMPTS} times"
         )
@@ -96,19 +104,16 @@ class WorkerLauncher:
             found = await asyncio.to_thread(fallback_paths, interpreter)
             self._fallback_paths[interpreter] = found
         self._require_open()
-        channel, worker_channel = socket_pair()
-        fork_socket, worker_fork_socket = socket_pair()
+        ours, (worker_channel, worker_fork_socket) = two_socket_pairs()
         try:
             with worker_channel, worker_fork_socket:
                 process = await self._start(interpreter, spec, (worker_channel, worker_fork_socket))
+            exited = watch_exit(process, self._loop, with_group=True)
         except BaseException:
-            channel.close()
-            fork_socket.close()
+            for each in ours:
+                each.close()
             raise
-        exited = watch_exit(process, self._loop, with_group=True)
-        worker = LocalWorker(
-            spec.instance_name, process.pid, (channel, fork_socket), process.kill, exited
-        )
+        worker = LocalWorker(spec.instance_name, process.pid, ours, process.kill, exited)
         self._spawned.add(worker)
         exited.add_done_callback(lambda _: self._spawned.discard(worker))
         return worker
@@ -131,6 +136,8 @@ class WorkerLauncher:
             process = await asyncio.shield(starting)
             self._require_open()
         except OSError as error:
+            if resource_error(error) is not None:
+                raise
             raise InternalError(f"'{interpreter}' cannot be started: {error}") from error
         except BaseException:
             await wait_through([starting])  # until then, its sockets must not be closed

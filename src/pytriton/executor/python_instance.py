@@ -118,7 +118,11 @@ class PythonInstance:
             ServerError: The model could not be initialized, or the process ended.
         """
         worker = await launcher.launch(spec)
-        instance = cls(worker, labels, memory, loop, events, services, grace_s)
+        try:
+            instance = cls(worker, labels, memory, loop, events, services, grace_s)
+        except BaseException:
+            worker.kill()
+            raise
         if log is not None:
             instance.follow(log)
             initialize.log = log.switches  # they may have changed while the worker was started

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from pytriton.errors import InternalError
+from pytriton.errors import InternalError, resource_error
 from pytriton.transport.link import stream_pair
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def fallback_paths(interpreter: str) -> list[str]:
 
     Raises:
         InternalError: The interpreter is not a Python, or does not run.
+        OSError: The machine lacks resources to start it.
     """
     try:
         asked = subprocess.run(
@@ -111,6 +112,8 @@ def fallback_paths(interpreter: str) -> list[str]:
     except subprocess.CalledProcessError as error:
         raise InternalError(f"The Python '{interpreter}' does not run: {error.stderr}") from error
     except (OSError, subprocess.SubprocessError) as error:
+        if resource_error(error) is not None:
+            raise
         raise InternalError(f"The Python '{interpreter}' does not run: {error}") from error
     if asked.stdout.split() != [str(part) for part in sys.version_info[:2]]:
         return []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from pytriton.errors import InternalError, UnavailableError
+from pytriton.errors import InternalError, ServerError, UnavailableError, resource_error
 from pytriton.executor.remote.placement import Placement
 from pytriton.transport.memory import is_portable_forced
 from pytriton.transport.memory_channel import MemoryChannel
@@ -38,6 +38,19 @@ class InstanceUnavailableError(UnavailableError):
 
     Its model is not the cause: such a start is repeated, and is no crash.
     """
+
+
+class ResourceLackError(InstanceUnavailableError):
+    """This machine has no resources for another process. The start fails at once."""
+
+
+def start_error(instance_name: str, error: Exception) -> ServerError:
+    """Returns the error of a process that could not be started on this machine."""
+    failure = f"Cannot start the process of '{instance_name}': "
+    lack = resource_error(error)
+    if lack is not None:
+        return ResourceLackError(failure + lack.message)
+    return InternalError(failure + str(error))
 
 
 class ChildProcess(Protocol):
@@ -170,6 +183,7 @@ class LocalWorker:
 
 
 PROCESS_ENDED = "its process ended"
+_WATCH_RETRY_S = 0.5
 
 
 def describe_loss(error: Exception) -> str:
@@ -196,40 +210,58 @@ def watch_exit(
     process: ChildProcess, loop: asyncio.AbstractEventLoop, *, with_group: bool = False
 ) -> asyncio.Future[str]:
     """Reap a child when it ends; the future is done then. `with_group` kills its group first."""
-    exited: asyncio.Future[str] = loop.create_future()
+    watch = _ExitWatch(process, loop, with_group=with_group)
+    watch.start()
+    return watch.exited
 
-    def reap() -> None:
-        # Kill the group before the pid can be reused: the child may have started processes.
-        if with_group:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
-    def report() -> None:
-        if not exited.done():
-            exited.set_result(describe_exit(process.returncode or 0))
+class _ExitWatch:
+    """Waits for the end of a child, by a descriptor if there is one, otherwise in a thread."""
 
-    def on_readable() -> None:
-        reap()
-        report()
+    def __init__(
+        self, process: ChildProcess, loop: asyncio.AbstractEventLoop, *, with_group: bool
+    ) -> None:
+        self.exited: asyncio.Future[str] = loop.create_future()
+        self._process = process
+        self._loop = loop
+        self._with_group = with_group
 
-    def wait() -> None:
+    def start(self) -> None:
+        pid, loop = self._process.pid, self._loop
+        descriptor = open_pidfd(pid)
+        if descriptor is not None:
+            loop.add_reader(descriptor, self._on_readable)
+            self.exited.add_done_callback(lambda _: _close_watched(descriptor, loop))
+            return
+        try:
+            threading.Thread(target=self._wait, name=f"wait for {pid}", daemon=True).start()
+        except RuntimeError:  # neither descriptors nor threads are left now
+            loop.call_later(_WATCH_RETRY_S, self.start)
+
+    def _on_readable(self) -> None:
+        self._reap()
+        self._report()
+
+    def _wait(self) -> None:
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):  # other code has reaped it
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
-            process.wait()
-        reap()
+            self._process.wait()
+        self._reap()
         with contextlib.suppress(RuntimeError):  # the loop was closed, so nothing waits for this
-            loop.call_soon_threadsafe(report)
+            self._loop.call_soon_threadsafe(self._report)
 
-    descriptor = open_pidfd(process.pid)
-    if descriptor is None:
-        threading.Thread(target=wait, name=f"wait for {process.pid}", daemon=True).start()
-    else:
-        loop.add_reader(descriptor, on_readable)
-        exited.add_done_callback(lambda _: _close_watched(descriptor, loop))
-    return exited
+    def _reap(self) -> None:
+        # Kill the group before the pid can be reused: the child may have started processes.
+        if self._with_group:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _report(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(describe_exit(self._process.returncode or 0))
 
 
 def open_pidfd(pid: int) -> int | None:

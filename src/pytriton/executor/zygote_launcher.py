@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytriton.errors import InternalError
 from pytriton.executor.python_process import start_zygote
-from pytriton.executor.worker import LocalWorker, WorkerSpec, describe_exit, open_pidfd, watch_exit
+from pytriton.executor.worker import (
+    LocalWorker,
+    WorkerSpec,
+    describe_exit,
+    open_pidfd,
+    start_error,
+    watch_exit,
+)
 from pytriton.transport.link import socket_pair
 from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
@@ -77,19 +83,14 @@ class Zygote:
         """Fork a worker of this interpreter.
 
         Raises:
-            InternalError: The zygote could not fork.
+            ServerError: The zygote could not fork.
+            OSError: There are no file descriptors for the sockets.
             ZygoteGoneError: The zygote ended.
         """
         if not self._is_open:
             raise ZygoteGoneError
-        channel, worker_channel = socket_pair()
-        fork_socket, worker_fork_socket = socket_pair()
-        pending = _Pending(
-            spec,
-            (channel, fork_socket),
-            (worker_channel, worker_fork_socket),
-            self._loop.create_future(),
-        )
+        ours, theirs = two_socket_pairs()
+        pending = _Pending(spec, ours, theirs, self._loop.create_future())
         call = self._next_call
         self._next_call += 1
         self._pending[call] = pending
@@ -150,9 +151,9 @@ class Zygote:
         if not message.pid:
             _close(pending.ours)
             if not pending.answer.done():
-                name = pending.spec.instance_name
-                error = InternalError(f"Cannot start the process of '{name}': {message.error}")
-                pending.answer.set_exception(error)
+                number = message.error_number
+                error = OSError(number, f"no process could be forked: {os.strerror(number)}")
+                pending.answer.set_exception(start_error(pending.spec.instance_name, error))
             return
         worker = self._make_worker(pending.spec, message.pid, pending.ours)
         self._workers[message.pid] = worker
@@ -205,6 +206,17 @@ class Zygote:
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.exited.set_result("killed, as the process that had forked it ended")
+
+
+def two_socket_pairs() -> tuple[_Sockets, _Sockets]:
+    """Returns a worker's channel and fork socket: the server's ends, and the worker's ends."""
+    channel, worker_channel = socket_pair()
+    try:
+        fork_socket, worker_fork_socket = socket_pair()
+    except OSError:
+        _close((channel, worker_channel))
+        raise
+    return (channel, fork_socket), (worker_channel, worker_fork_socket)
 
 
 def _end_unwanted(worker: LocalWorker) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import ErrorCode, ServerError, sendable_text
+from pytriton.errors import ErrorCode, ServerError, resource_error, sendable_text
 from pytriton.pb_utils.failures import TritonModelException
 from pytriton.pb_utils.model_config import ModelConfig
 from pytriton.pb_utils.runtime import set_runtime
@@ -107,6 +107,8 @@ class Worker:
         if isinstance(code, ErrorCode):  # a model may have written anything
             return Initialized(error=sendable_text(str(error)), error_code=int(code))
         self._log_raised(error, "could not be loaded", frame.model_path)
+        if resource_error(error) is not None:
+            return Initialized(error=describe(error), error_code=int(ErrorCode.UNAVAILABLE))
         return Initialized(error=describe(error))
 
     def _make_runtime(self, frame: Initialize) -> WorkerRuntime:

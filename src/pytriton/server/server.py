@@ -22,14 +22,19 @@ from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.pool import FrontEndPool
 from pytriton.server.frontend.zygote import fork_zygote
 from pytriton.server.metrics.api import MetricsApi
+from pytriton.server.metrics.machine import accepting_families
 from pytriton.server.page.opening import UnopenedPage
 from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.process.client_opener import ClientOpener
+from pytriton.server.process.descriptors import raise_limit
 from pytriton.transport.control import Started
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytriton.executor.python_process import StartedZygote
     from pytriton.server.core import Core
+    from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.endpoints import Endpoint
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.page.api import PageApi
@@ -79,7 +84,12 @@ class Server:
             front_end.set_verbose(core.log.feed.switches.verbose)
             core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
         self._metrics = MetricsApi(
-            core.engine, options, loop, core.custom_metrics, core.cluster_status
+            core.engine,
+            options,
+            loop,
+            core.custom_metrics,
+            core.cluster_status,
+            self._accepting_families,
         )
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
@@ -111,7 +121,7 @@ class Server:
                 self._ports[service] = self._listen(endpoint, taker, _NAMES[service])
         if options.metrics.allow:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
-            self.metrics_port = self._listen(options.metrics, opener, "Metrics")
+            self.metrics_port = self._listen(options.metrics, opener, "Metrics", is_essential=True)
             self._metrics.start()
             self._page.ports = self.ports
 
@@ -161,6 +171,11 @@ class Server:
             await asyncio.wait(scrapes, timeout=_FLUSH_S)
         self._page.close()
 
+    def _accepting_families(self) -> Iterator[Family]:
+        pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
+        is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
+        return accepting_families(pauses, is_paused=is_paused)
+
     def _make_page(
         self, client: LocalClient, kind: type[PageApi], ports: Started, started_s: float
     ) -> PageApi:
@@ -182,9 +197,11 @@ class Server:
         endpoint: Endpoint,
         clients: ClientTaker,
         name: str,
+        *,
+        is_essential: bool = False,
     ) -> int:
         sock = _bind(endpoint, name)
-        acceptor = Acceptor(self._loop, sock, clients)
+        acceptor = Acceptor(self._loop, sock, clients, is_essential=is_essential)
         acceptor.start()
         self._acceptors.append(acceptor)
         port: int = sock.getsockname()[1]
@@ -192,11 +209,12 @@ class Server:
         return port
 
 
-def prepare_front_ends(options: ServerOptions) -> StartedZygote | None:
-    """Fork the process that forks front ends, if there will be any.
+def prepare_process(options: ServerOptions) -> StartedZygote | None:
+    """Raise the limit of file descriptors, and fork the process that forks front ends, if any.
 
     This has to be before there is an event loop or a thread, as a fork should not copy them.
     """
+    raise_limit()
     return fork_zygote() if options.frontend_processes else None
 
 

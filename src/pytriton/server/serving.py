@@ -11,7 +11,7 @@ from pytriton.engine.model import ModelState
 from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
 from pytriton.server.repository_core import RepositoryCore, make_core
-from pytriton.server.server import Server, authorizations, prepare_front_ends
+from pytriton.server.server import Server, authorizations, prepare_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ async def build(
 
 def prepare(options: ServerOptions) -> Build:
     """Fork the process that forks front ends, before there is an event loop or a thread."""
-    return partial(build, zygote=prepare_front_ends(options))
+    return partial(build, zygote=prepare_process(options))
 
 
 class RepositoryServing:

@@ -245,6 +245,7 @@ class Connections(msgspec.Struct, tag="connections", array_like=True):
     grpc: int
     opening: int  # those that have no protocol yet, for example during a TLS handshake
     taken: int
+    capacity: int  # how many clients its file descriptors suffice for
     memory: MemoryUpdate | None = None
 
 

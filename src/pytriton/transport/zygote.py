@@ -8,6 +8,7 @@ forked process ends. When the server ends, it kills all of them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import select
@@ -78,18 +79,21 @@ class Zygote:
                 return None
 
     def _fork(self, message: ForkWorker) -> Fork | None:
-        channel, fork_socket = self._link.take_descriptors(2)
+        descriptors = self._link.take_descriptors(2)
         sys.stdout.flush()
         try:
-            pid = os.fork()
+            # Without two descriptors, this process had no room for them.
+            pid, error_number = (os.fork(), 0) if len(descriptors) == 2 else (-1, errno.EMFILE)
         except OSError as error:
-            self._link.send(Forked(message.call, 0, f"no process could be forked: {error}"))
-            pid = -1
+            pid, error_number = -1, error.errno or 0
+        if pid < 0:
+            self._link.send(Forked(message.call, 0, error_number))
         if pid == 0:
             self._become_worker()
+            channel, fork_socket = descriptors
             return Fork(channel, fork_socket, message.title, message.environment)
-        os.close(channel)
-        os.close(fork_socket)
+        for descriptor in descriptors:
+            os.close(descriptor)
         if pid > 0:
             self._workers.add(pid)
             with contextlib.suppress(OSError):  # the child has done it, or has ended

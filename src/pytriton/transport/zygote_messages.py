@@ -31,7 +31,7 @@ class Forked(msgspec.Struct, tag="forked", array_like=True):
 
     call: int
     pid: int  # 0: no worker was forked
-    error: str = ""
+    error_number: int = 0  # the reason, as a value of `errno`
 
 
 class Exited(msgspec.Struct, tag="exited", array_like=True):

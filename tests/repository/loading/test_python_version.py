@@ -11,10 +11,16 @@ import pytest
 from msgspec import structs
 
 from pytriton.engine.model import Model, ModelState
-from pytriton.errors import InternalError
+from pytriton.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.executor.recovery import Recovery
 from pytriton.executor.remote.placement import Placement
-from pytriton.executor.worker import InstanceUnavailableError
+from pytriton.executor.worker import (
+    ForkingProcessEndedError,
+    InstanceUnavailableError,
+    ResourceLackError,
+)
+from pytriton.repository.loading import python_version as module
+from pytriton.repository.loading import restart_policy
 from pytriton.repository.loading.load_timeout import LoadTimeoutError
 from pytriton.repository.loading.plans import InstancePlan
 from pytriton.repository.loading.python_version import PythonVersion
@@ -210,6 +216,58 @@ async def test_start_without_a_free_place_is_repeated_and_is_no_crash(rig, error
     await is_ready.wait()
 
     assert len(rig.workers) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResourceLackError("the server has no file descriptors left"),
+        UnavailableError("the model says that a device is busy"),
+        ForkingProcessEndedError("the process that forks workers ended 2 times"),
+    ],
+)
+@on_loop
+async def test_failed_start_that_is_not_the_models_fault_never_gives_it_up(rig, error, monkeypatch):
+    monkeypatch.setattr(restart_policy, "LACK_DELAY_S", 0.0)
+    monkeypatch.setattr(restart_policy, "FIRST_DELAY_S", 0.0)
+    rig = Rig(rig.loop, crash_limit=2)
+    await rig.begin()
+    rig.start_errors = [error] * 20
+    rig.gate.set()
+    is_ready = asyncio.Event()
+    rig.model.on_changed = lambda: is_ready.set() if rig.model.is_ready else None
+    rig.workers[0].die()
+    sink = rig.submit()
+    await is_ready.wait()
+    await turn()
+    rig.workers[-1].finish()
+
+    assert len(rig.workers) == 22
+    assert (sink.final_count, sink.errors) == (1, [])
+
+
+@on_loop
+async def test_requests_do_not_wait_for_ever_for_a_start_that_lacks_resources(rig, monkeypatch):
+    monkeypatch.setattr(module, "FAILED_START_WAIT_S", 0.0)
+    rig.version._policy = LatePolicy()
+    await rig.begin()
+    rig.start_errors = [ResourceLackError("the server has no processes left")]
+    rig.workers[0].is_to_blame = False
+    rig.workers[0].die()
+    waiting = rig.submit()
+    await turn()
+    rig.recovery.announce()
+    rig.gate.set()
+    while not waiting.errors:
+        await turn()
+    with pytest.raises(UnavailableError) as late:
+        rig.submit()
+    rig.workers[0].ended.set_result(None)
+    await rig.version.drain_and_stop(0.0)
+
+    for error in (*waiting.errors, late.value):
+        assert error.code is ErrorCode.UNAVAILABLE
+        assert "instance m_0_0 is gone, the server has no processes left" in error.message
 
 
 class LatePolicy(RestartPolicy):

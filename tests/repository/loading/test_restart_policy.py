@@ -8,6 +8,7 @@ import pytest
 from pytriton.repository.loading.restart_policy import (
     CRASH_LIMIT,
     CRASH_PERIOD_S,
+    LACK_DELAY_S,
     MAX_DELAY_S,
     GiveUp,
     Restart,
@@ -74,3 +75,10 @@ def test_losses_do_not_count_as_crashes():
     decisions = [policy.on_exit(100.0 + count, "x") for count in range(CRASH_LIMIT)]
 
     assert [type(decision) for decision in decisions] == [Restart] * (CRASH_LIMIT - 1) + [GiveUp]
+
+
+def test_lack_of_resources_is_tried_again_soon_for_ever_and_is_no_crash():
+    policy = RestartPolicy()
+
+    assert [policy.on_lack() for _ in range(100)] == [Restart(LACK_DELAY_S)] * 100
+    assert policy.on_exit(0.0, "x") == Restart(0.0)

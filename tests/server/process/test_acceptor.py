@@ -15,9 +15,11 @@ import types
 import pytest
 import uvloop
 
+from pytriton.server.process import acceptor as acceptor_module
 from pytriton.server.process import client_opener as module
 from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.process.client_opener import MAX_PER_ITERATION, ClientOpener, keepalive_options
+from pytriton.server.process.descriptors import lowest_free
 from tests.server.http_fakes import FakeLoop
 
 DEADLINE_S = 30.0
@@ -291,7 +293,7 @@ def start_scripted(*numbers: int):
 
 
 def test_acceptor_rests_while_there_are_no_descriptors_and_says_so_once(caplog):
-    loop, sock, _ = start_scripted(errno.EMFILE, errno.EMFILE)
+    loop, sock, acceptor = start_scripted(errno.EMFILE, errno.EMFILE)
     loop.readers[7]()
 
     assert loop.readers == {}
@@ -300,14 +302,16 @@ def test_acceptor_rests_while_there_are_no_descriptors_and_says_so_once(caplog):
     loop.readers[7]()
 
     assert loop.readers == {}
+    assert acceptor.is_paused
 
     loop.advance(1.5)
     loop.readers[7]()
 
     assert 7 in loop.readers
-    assert sock.accepts == 3
+    assert not acceptor.is_paused
+    assert (sock.accepts, acceptor.pause_count) == (3, 2)
     assert [it.getMessage() for it in caplog.records] == [
-        "cannot accept new clients on port 8000, trying again: [Errno 24] EMFILE"
+        "new clients on port 8000 have to wait until others disconnect: [Errno 24] EMFILE"
     ]
 
 
@@ -338,6 +342,47 @@ def test_acceptor_that_is_closed_while_it_rests_stays_closed():
     loop.advance(5)
 
     assert loop.readers == {}
+
+
+def test_clients_leave_the_reserved_descriptors_free(loop, monkeypatch, caplog):
+    async def test(port):
+        clients = [port.connect() for _ in range(6)]
+        limit = lowest_free(clients[0].fileno()) + 3
+        monkeypatch.setattr(acceptor_module, "client_limit", lambda **_: limit)
+        port.acceptor.start()
+        await port.until(lambda: port.acceptor.is_paused)
+        await port.until(lambda: len(port.made) == 4)  # the last one used the number `limit`
+        port.acceptor._resume()
+
+        assert port.acceptor.is_paused
+
+        for greeter in port.made[:2]:
+            greeter.transport.abort()
+        await port.until(lambda: len(port.made) == 6)
+
+        assert await port.read(clients[5]) == b"hello"
+        assert "have to wait until others disconnect: the first" in caplog.text
+        assert len(caplog.records) == 1
+
+    run(loop, test)
+
+
+def test_no_client_is_accepted_while_those_who_serve_are_full(loop):
+    async def test(port):
+        port.opener.is_full = True
+        clients = [port.connect() for _ in range(3)]
+        port.acceptor.start()
+        await port.until(lambda: len(port.made) == 1)
+        port.acceptor._resume()
+
+        assert port.acceptor.is_paused
+
+        port.opener.is_full = False
+        await port.until(lambda: len(port.made) == 3)
+
+        assert await port.read(clients[2]) == b"hello"
+
+    run(loop, test)
 
 
 # What platforms have

@@ -12,12 +12,12 @@ import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model import ModelState
-from pytriton.errors import ServerError
+from pytriton.errors import ServerError, UnavailableError
 from pytriton.executor.recovery import Recovery
-from pytriton.executor.worker import ForkingProcessEndedError, InstanceUnavailableError
+from pytriton.executor.worker import ForkingProcessEndedError, ResourceLackError
 from pytriton.repository.loading.instance_scaler import InstanceScaler
 from pytriton.repository.loading.load_timeout import LoadTimeoutError, load_within
-from pytriton.repository.loading.restart_policy import GiveUp, RestartPolicy
+from pytriton.repository.loading.restart_policy import GiveUp, Restart, RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pytriton.repository.loading.plans import InstancePlan
 
 logger = logging.getLogger(__name__)
+
+# How long requests wait for an instance whose start failed for a reason outside of the model.
+FAILED_START_WAIT_S = 5.0
 
 
 class _Member(msgspec.Struct, eq=False):
@@ -196,8 +199,14 @@ class PythonVersion:
 
     def _restart(self, plan: InstancePlan, reason: str, *, is_crash: bool = True) -> bool:
         now_s = self._clock()
+        policy = self._policy
+        decision = policy.on_exit(now_s, reason) if is_crash else policy.on_loss(now_s)
+        return self._restart_as(decision, plan, reason, is_crash=is_crash)
+
+    def _restart_as(
+        self, decision: Restart | GiveUp, plan: InstancePlan, reason: str, *, is_crash: bool
+    ) -> bool:
         self._model.explain_outage(f"instance {plan.name} is gone, {reason}")
-        decision = self._policy.on_exit(now_s, reason) if is_crash else self._policy.on_loss(now_s)
         if isinstance(decision, GiveUp):
             logger.error("Stub process '%s' is not healthy: %s", plan.name, decision.reason)
             self._loop.call_soon(self._give_up, decision.reason)
@@ -226,12 +235,18 @@ class PythonVersion:
         try:
             instance = await load_within(self._restart_timeout_s, self.add(plan))
             self._reasons.pop(plan.name, None)
-        except (ForkingProcessEndedError, InstanceUnavailableError) as error:
+        except ResourceLackError as error:
+            self._model.limit_wait(FAILED_START_WAIT_S)
+            self._restart_as(self._policy.on_lack(), plan, error.message, is_crash=False)
+        except LoadTimeoutError as error:
+            # In a cluster, most of the time may have passed without a free place.
+            self._restart(plan, error.message, is_crash=plan.placement is None)
+        except (ForkingProcessEndedError, UnavailableError) as error:
+            if plan.placement is None:
+                self._model.limit_wait(FAILED_START_WAIT_S)
             self._restart(plan, error.message, is_crash=False)
         except ServerError as error:
-            # In a cluster, most of the time may have passed without a free place.
-            may_wait = plan.placement is not None and isinstance(error, LoadTimeoutError)
-            self._restart(plan, error.message, is_crash=not may_wait)
+            self._restart(plan, error.message)
         except Exception as error:  # a bug here must not leave the model without instances
             logger.exception("%s could not be started again", plan.name)
             self._restart(plan, f"{type(error).__name__}: {error}")

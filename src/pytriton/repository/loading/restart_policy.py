@@ -10,6 +10,7 @@ FIRST_DELAY_S = 0.2  # before the second restart in a row; the first is immediat
 MAX_DELAY_S = 30.0
 CRASH_LIMIT = 5
 CRASH_PERIOD_S = 60.0
+LACK_DELAY_S = 0.25  # such a start fails at once, so trying it again costs little
 SAME_EVENT_S = 1.0  # instances lost within this time are assumed to have one common cause
 
 
@@ -57,6 +58,13 @@ class RestartPolicy:
             self._losses_in_a_row += 1
             self._last_loss_s = now_s
         return Restart(_delay_s(self._losses_in_a_row - 1))
+
+    def on_lack(self) -> Restart:
+        """Decide after the machine had no resources for a start, which is not the model's fault.
+
+        It is tried until there are resources again.
+        """
+        return Restart(LACK_DELAY_S)
 
     def on_exit(self, now_s: float, cause: str) -> Restart | GiveUp:
         """Decide after an instance ended unexpectedly.

@@ -71,6 +71,7 @@ class FrontEndMember:
         self.passed_count = 0
         self.counts = (0, 0)  # connections over HTTP and gRPC
         self.load = 0  # connections, with those that it has not taken yet
+        self.capacity = 0  # how many clients it can serve
         self.on_ended: asyncio.Future[None] | None = None
 
     @property
@@ -82,6 +83,12 @@ class FrontEndMember:
         """Update the number of connections."""
         self.counts = (frame.http, frame.grpc)
         self.load = frame.http + frame.grpc + frame.opening + self.passed_count - frame.taken
+        self.capacity = frame.capacity
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can serve another client."""
+        return self.load < self.capacity
 
 
 class FrontEndPool:
@@ -231,6 +238,8 @@ class FrontEndPool:
     def _on_event(self, member: FrontEndMember, frame: Frame) -> None:
         if isinstance(frame, Connections):
             member.on_connections(frame)
+            if self._waiting and member.is_ready and member.has_room:
+                self._pass_waiting()
         elif isinstance(frame, ConnectionsEnded):
             _finish(member)
         elif isinstance(frame, RegistryTaken) and not member.is_ready:
@@ -291,9 +300,15 @@ class FrontEndPool:
 
     # Clients
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no front end has room for a client; those that are replaced will have some."""
+        ready = [member for member in self._members.values() if member.is_ready]
+        return bool(ready) and not any(member.has_room for member in ready)
+
     def pass_client(self, service: Service, client: socket.socket) -> None:
         """Pass a client to the front end with the fewest connections."""
-        ready = [member for member in self._members.values() if member.is_ready]
+        ready = [member for member in self._members.values() if member.is_ready and member.has_room]
         for member in sorted(ready, key=lambda each: each.load):
             if pass_client(member.worker.fork_socket, service, client):
                 member.passed_count += 1
@@ -330,6 +345,11 @@ class ClientPasser:
     def __init__(self, pool: FrontEndPool, service: Service) -> None:
         self._pool = pool
         self._service = service
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no front end has room for another client."""
+        return self._pool.is_full
 
     def take(self, sock: socket.socket) -> None:
         """Pass a client to a front end."""

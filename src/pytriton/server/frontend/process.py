@@ -22,6 +22,7 @@ from pytriton.server.frontend.remote_regions import RemoteRegions
 from pytriton.server.frontend.remote_trace import RemoteTracing
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import usable_cores
+from pytriton.server.process.descriptors import client_limit, lowest_free
 from pytriton.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.transport.frontend_frames import (
@@ -86,6 +87,7 @@ class FrontEndProcess:
         self._front_end: FrontEnd | None = None  # until the options have come
         self._takers: dict[Service, ClientOpener] = {}
         self._taken_count = 0
+        self._own_descriptors = 0  # those that are open without clients
         self._is_report_due = False
         self._client = RemoteClient(
             channel,
@@ -138,6 +140,8 @@ class FrontEndProcess:
         for service, endpoint in options.services().items():
             if endpoint.allow:
                 self._takers[service] = self._front_end.taker(service)
+        self._own_descriptors = lowest_free(self._clients.fileno())
+        self._report_connections()  # now, so that the core knows the capacity first
         self._loop.add_reader(self._clients.fileno(), self._on_clients)
         freeze_memory()
 
@@ -173,4 +177,5 @@ class FrontEndProcess:
         if self._front_end is not None:
             http, grpc = self._front_end.connection_counts
             opening = sum(taker.opening_count for taker in self._takers.values())
-            self._client.link.send(Connections(http, grpc, opening, self._taken_count))
+            capacity = client_limit() - self._own_descriptors
+            self._client.link.send(Connections(http, grpc, opening, self._taken_count, capacity))

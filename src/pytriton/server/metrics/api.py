@@ -65,6 +65,7 @@ class MetricsApi(HttpHandler):
         loop: The event loop.
         custom: Returns the custom metrics of models.
         cluster: Returns what is known of the cluster that instances run on, if there is one.
+        accepting: Returns the families about the acceptance of clients.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class MetricsApi(HttpHandler):
         loop: asyncio.AbstractEventLoop,
         custom: Callable[[], Iterable[Family]] = tuple,
         cluster: Callable[[], ClusterStatus | None] = _no_cluster,
+        accepting: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
         super().__init__(_limits(options), loop)
         self._engine = engine
         self._custom = custom
         self._cluster = cluster
+        self._accepting = accepting
         self._options = options.metrics_options
         self._page = MetricsPage(self._options)
         self._tasks = BackgroundTasks(loop)
@@ -143,6 +146,7 @@ class MetricsApi(HttpHandler):
         return [model for model in self._engine.models() if _has_served(model)]
 
     def _others(self, models: list[ServedModel]) -> Iterator[Family]:
+        yield from self._accepting()
         yield from cluster_families(self._cluster(), models)
         yield from self._custom()
 

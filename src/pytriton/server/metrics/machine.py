@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytriton.server.metrics.exposition import Family, Number, Sample, gauge
@@ -39,6 +39,19 @@ def pool_families(total_bytes: int) -> Iterable[Family]:
     pool = "Pinned memory pool {} memory size, in bytes"
     yield gauge("nv_pinned_memory_pool_total_bytes", pool.format("total"), total_bytes)
     yield gauge("nv_pinned_memory_pool_used_bytes", pool.format("used"), 0)
+
+
+def accepting_families(pauses: int, *, is_paused: bool) -> Iterator[Family]:
+    """Yields the families about new clients, which wait while file descriptors are short."""
+    yield Family(
+        "nv_accept_pause_count",
+        "counter",
+        "Number of times that new clients had to wait for file descriptors",
+        [Sample(pauses, {})],
+    )
+    yield gauge(
+        "nv_accept_paused", "Whether new clients have to wait for file descriptors", int(is_paused)
+    )
 
 
 def cpu_families(machine: MachineReading) -> Iterable[Family]:

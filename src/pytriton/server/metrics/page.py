@@ -17,6 +17,7 @@ from pytriton.server.metrics.exposition import KINDS, Family, Sample, family_tex
 from pytriton.server.metrics.gpus import GpuReading
 from pytriton.server.metrics.machine import (
     MachineReading,
+    accepting_families,
     cpu_families,
     gpu_families,
     pool_families,
@@ -149,6 +150,11 @@ def server_family_names() -> frozenset[str]:
         *model_families.HISTOGRAMS,
         *model_families.SUMMARIES,
     )
-    of_machine = (*pool_families(0), *cpu_families(MachineReading(0, 0, 0)), *gpu_families(()))
+    of_machine = (
+        *pool_families(0),
+        *cpu_families(MachineReading(0, 0, 0)),
+        *gpu_families(()),
+        *accepting_families(0, is_paused=False),
+    )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
     return frozenset([*names, *cluster.NAMES])

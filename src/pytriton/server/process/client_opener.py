@@ -29,6 +29,8 @@ KEEPALIVE_PROBES = 4
 class ClientOpener:
     """Serves the accepted clients of one protocol in this process."""
 
+    is_full = False  # the acceptor itself looks at the descriptors of this process
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
