@@ -28,11 +28,15 @@ PORT_NAMES = ("http", "grpc", "metrics")
 COMMAND = (sys.executable, "-m", "pytriton.server")
 
 
-def _is_front_end(process: psutil.Process) -> bool:
+def _words(process: psutil.Process) -> list[str]:
     try:
-        return "front end" in " ".join(process.cmdline())
+        return process.cmdline()
     except psutil.NoSuchProcess:  # also of a zombie, which counts until its parent has reaped it
-        return False
+        return []
+
+
+def _is_front_end(process: psutil.Process) -> bool:
+    return "front end" in " ".join(_words(process))
 
 
 class ServerProcess:
@@ -144,17 +148,17 @@ class ServerProcess:
         return process
 
     def zygote(self) -> psutil.Process:
-        (zygote,) = self._zygotes()
+        (zygote,) = self.zygotes()
         return zygote
 
-    def _zygotes(self) -> list[psutil.Process]:
+    def zygotes(self) -> list[psutil.Process]:
         """The process that forks workers, not the one that forks front ends."""
         children = psutil.Process(self.pid).children()
-        return [each for each in children if "pytriton.worker_process.zygote" in each.cmdline()]
+        return [each for each in children if "pytriton.worker_process.zygote" in _words(each)]
 
     def workers(self) -> list[psutil.Process]:
         workers = []
-        for zygote in self._zygotes():
+        for zygote in self.zygotes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 workers += zygote.children()
         return workers

@@ -91,6 +91,22 @@ def test_model_of_many_instances_outlives_the_zygote_again_and_again(start_serve
     assert server.end() == 0
 
 
+def test_zygotes_that_are_killed_at_their_start_do_not_give_a_model_up(start_server):
+    server = start_server({"plain": model()}).await_ready()
+    killed = set()
+
+    def kill_zygotes():
+        for zygote in server.zygotes():
+            if zygote.pid not in killed:
+                killed.add(zygote.pid)
+                zygote.kill()
+        return len(killed) >= 14  # two for each start, of which five would be too many crashes
+
+    assert eventually(kill_zygotes)
+    assert eventually(lambda: server.get("/v2/health/ready").status == 200), server.output
+    assert server.infer("plain", 2.0) == [2.0]
+
+
 def test_load_survives_the_death_of_the_zygote(start_server):
     slow = model(code(initialize=HOLD), **HELD)
     server = start_server({"slow": slow}, flags=["--model-control-mode=explicit"]).await_ready()

@@ -17,7 +17,12 @@ from pytriton.executor.recovery import Recovery
 from pytriton.executor.worker import ForkingProcessEndedError, ResourceLackError
 from pytriton.repository.loading.instance_scaler import InstanceScaler
 from pytriton.repository.loading.load_timeout import LoadTimeoutError, load_within
-from pytriton.repository.loading.restart_policy import GiveUp, Restart, RestartPolicy
+from pytriton.repository.loading.restart_policy import (
+    MAX_FORK_DELAY_S,
+    GiveUp,
+    Restart,
+    RestartPolicy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -241,7 +246,11 @@ class PythonVersion:
         except LoadTimeoutError as error:
             # In a cluster, most of the time may have passed without a free place.
             self._restart(plan, error.message, is_crash=plan.placement is None)
-        except (ForkingProcessEndedError, UnavailableError) as error:
+        except ForkingProcessEndedError as error:
+            self._model.limit_wait(FAILED_START_WAIT_S)
+            decision = self._policy.on_loss(self._clock(), MAX_FORK_DELAY_S)
+            self._restart_as(decision, plan, error.message, is_crash=False)
+        except UnavailableError as error:
             if plan.placement is None:
                 self._model.limit_wait(FAILED_START_WAIT_S)
             self._restart(plan, error.message, is_crash=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 FIRST_DELAY_S = 0.2  # before the second restart in a row; the first is immediate
 MAX_DELAY_S = 30.0
+MAX_FORK_DELAY_S = 1.0  # after the process that forks workers ended, which starts again at once
 CRASH_LIMIT = 5
 CRASH_PERIOD_S = 60.0
 LACK_DELAY_S = 0.25  # such a start fails at once, so trying it again costs little
@@ -42,7 +43,7 @@ class RestartPolicy:
         self._losses_in_a_row = 0
         self._last_loss_s = 0.0
 
-    def on_loss(self, now_s: float) -> Restart:
+    def on_loss(self, now_s: float, max_delay_s: float = MAX_DELAY_S) -> Restart:
         """Decide after the process that forks instances ended, which is not the model's fault.
 
         This does not count as a crash. Instances that are lost together are restarted together,
@@ -50,6 +51,7 @@ class RestartPolicy:
 
         Args:
             now_s: The time of a monotonic clock.
+            max_delay_s: The longest delay.
         """
         elapsed_s = now_s - self._last_loss_s
         if elapsed_s >= CRASH_PERIOD_S:
@@ -57,7 +59,7 @@ class RestartPolicy:
         if not self._losses_in_a_row or elapsed_s >= SAME_EVENT_S:
             self._losses_in_a_row += 1
             self._last_loss_s = now_s
-        return Restart(_delay_s(self._losses_in_a_row - 1))
+        return Restart(min(_delay_s(self._losses_in_a_row - 1), max_delay_s))
 
     def on_lack(self) -> Restart:
         """Decide after the machine had no resources for a start, which is not the model's fault.
