@@ -16,10 +16,22 @@ from typing import TYPE_CHECKING, Any
 from pytriton.background_tasks import wait_through
 from pytriton.engine.model import UNLOADED, Model, ModelState
 from pytriton.engine.model_spec import identifier_of
-from pytriton.errors import InternalError, InvalidArgumentError, ServerError
+from pytriton.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ServerError,
+    UnavailableError,
+    resource_error,
+)
 from pytriton.repository.loading.ensemble_steps import StepsError
 from pytriton.repository.loading.load_coordinator import LoadCoordinator, failure_text
-from pytriton.repository.loading.outcomes import failure_of, given_up, list_failures, outcome_of
+from pytriton.repository.loading.outcomes import (
+    LackOfResources,
+    failure_of,
+    given_up,
+    list_failures,
+    outcome_of,
+)
 from pytriton.repository.reading.config_files import version_chooser
 from pytriton.repository.reading.layout import (
     FetchError,
@@ -233,13 +245,16 @@ class ModelLifecycle:
                 return await read_uploaded_source(name, override, settings, self._namespace)
             return await self._read_places(places, override)
         except Exception as error:
+            lack = resource_error(error)
             reason = failure_text(error)
-            message = error.message if isinstance(error, ServerError) else reason
+            known = lack or error
+            message = known.message if isinstance(known, ServerError) else reason
             logger.error("Poll failed for model directory '%s': %s", name, message)  # noqa: TRY400  the message is enough
             # A mistake in what a client sent is no problem of the model in the repository.
             if override is None:
                 self._loads.table.set_problem(self.name, reason)
-            raise InternalError(f"{_REFUSAL.format(name)}: {message}") from error
+            kind = InternalError if lack is None else UnavailableError
+            raise kind(f"{_REFUSAL.format(name)}: {message}") from error
 
     async def _read_places(
         self, places: Sequence[ModelPlace], override: Override | None
@@ -326,9 +341,9 @@ class ModelLifecycle:
         if failures:
             self._discard_loaded(placeholders, outcomes)
             self._failure = list_failures(failures, "")
-            raise InvalidArgumentError(
-                f"load failed for model '{self.name}': {list_failures(failures)}"
-            )
+            is_lack = all(isinstance(reason, LackOfResources) for reason in failures.values())
+            kind = UnavailableError if is_lack else InvalidArgumentError
+            raise kind(f"load failed for model '{self.name}': {list_failures(failures)}")
         return {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
 
     def _add_placeholder(self, version: int) -> Model:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from pytriton.engine.model import Model
 from pytriton.engine.model_spec import ModelSpec
-from pytriton.errors import ServerError
-from pytriton.executor.worker import InstanceUnavailableError
+from pytriton.errors import ServerError, resource_error
+from pytriton.executor.worker import InstanceUnavailableError, ResourceLackError
 from pytriton.repository.loading.backends import find_loader
 from pytriton.repository.loading.held_version import hold
 from pytriton.repository.loading.load_timeout import load_within
+from pytriton.repository.loading.outcomes import LackOfResources
 from pytriton.repository.reading.source import ModelSource, make_plan
 from pytriton.repository.states import StateTable
 
@@ -109,6 +110,8 @@ class LoadCoordinator:
             return hold(loaded, source.place.holder())
         except Exception as error:  # noqa: BLE001  it becomes the version's reason
             text = source.place.explain(failure_text(error))
+            if isinstance(error, ResourceLackError) or resource_error(error) is not None:
+                return LackOfResources(text)
             if is_reload and isinstance(error, InstanceUnavailableError):
                 text = f"{text.removesuffix('.')}. {_NO_ROOM}"
             return text
@@ -148,6 +151,7 @@ class LoadCoordinator:
 
 def failure_text(error: Exception) -> str:
     """Returns the text of an error for states and logs; unexpected errors are logged in full."""
+    error = resource_error(error) or error
     if isinstance(error, ServerError):
         return f"{error.kind}: {error.message}"
     logger.error("unexpected error while a model was loaded", exc_info=error)

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from pytriton.repository.loading.plans import LoadedVersion
 
 
+class LackOfResources(str):
+    """Why a version could not be loaded now: its machine had no resources for that."""
+
+    __slots__ = ()
+
+
 def outcome_of(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
     """Returns what a load that has ended came to: a version, or why there is none."""
     return UNLOADED if load.cancelled() else load.result()

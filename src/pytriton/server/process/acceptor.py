@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.server.process.descriptors import client_limit, lowest_free
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_DELAY_S = 0.1  # after there was no room for another connection
+_SILENT_S = 60.0  # pauses that follow each other so soon are logged once
 
 # Errors of `accept` that concern only one client, which has disconnected (accept(2), "Error
 # handling").
@@ -83,7 +85,7 @@ class Acceptor:
         self._socket = sock
         self._clients = clients
         self._is_essential = is_essential
-        self._is_short = False  # since the last time that no client was waiting
+        self._last_short_s = -math.inf
         self._retry_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -113,7 +115,6 @@ class Acceptor:
             try:
                 sock, _address = self._socket.accept()
             except BlockingIOError:
-                self._is_short = False
                 return
             except OSError as error:
                 if error.errno in _SINGLE_CLIENT_ERRORS:
@@ -132,8 +133,10 @@ class Acceptor:
     def _pause(self, reason: str) -> None:
         """Accept no clients until there is room; to try again at once would spin."""
         self.pause_count += 1
-        if not self._is_short:
-            self._is_short = True
+        now = self._loop.time()
+        is_news = now - self._last_short_s > _SILENT_S
+        self._last_short_s = now
+        if is_news:
             port = self._socket.getsockname()[1]
             logger.warning(
                 "new clients on port %d have to wait until others disconnect: %s", port, reason
@@ -144,6 +147,7 @@ class Acceptor:
     def _resume(self) -> None:
         limit = client_limit(is_essential=self._is_essential)
         if self._clients.is_full or lowest_free(self._socket.fileno()) >= limit:
+            self._last_short_s = self._loop.time()
             self._retry_timer = self._loop.call_later(RETRY_DELAY_S, self._resume)
             return
         self._retry_timer = None
