@@ -100,8 +100,8 @@ def test_unknown_model_is_not_ready(world, name, version, reason):
     world.add("add")
 
     assert refusal(world, name, model_version=version).message == (
-        f"Model {name} - Error when running inference: Failed for execute the inference request. "
-        f"Model '{name}' is not ready. {reason}"
+        f"Model {name} - Error when running inference: {reason}. "
+        f"Failed for execute the inference request. Model '{name}' is not ready."
     )
 
 

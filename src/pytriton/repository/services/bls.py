@@ -112,8 +112,8 @@ class ModelCaller:
         except ServerError as error:
             if call.keeps_errors:
                 raise
-            # Triton's releases use either the first or the second half; clients get both.
-            raise InternalError(f"{_not_ready(call.model_name)} {error.message}") from error
+            # Newer releases of Triton use the first half, older ones the second; clients get both.
+            raise InternalError(f"{error.message}. {_not_ready(call.model_name)}") from error
         if model.spec.decoupled and not call.is_decoupled:
             raise InternalError(
                 f"Model {call.model_name} is using the decoupled. The current BLS request call "
