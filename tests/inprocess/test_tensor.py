@@ -28,6 +28,22 @@ def test_tensor_from_dlpack_shares_the_memory():
     assert np.from_dlpack(tensor).tolist() == [[41, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.uint64])
+def test_array_from_a_tensor_keeps_the_tensor_alive(dtype):
+    tensor = Tensor.from_dlpack(np.ones((2, 3), dtype))
+    watch = weakref.ref(tensor)
+    made = np.from_dlpack(tensor)
+    del tensor
+    gc.collect()
+
+    assert watch() is not None
+    assert (made.dtype, made.tolist()) == (dtype, np.ones((2, 3), dtype).tolist())
+
+    del made
+    gc.collect()
+    assert watch() is None
+
+
 def test_array_from_a_tensor_keeps_the_memory_alive():
     class Owner(np.ndarray):
         pass

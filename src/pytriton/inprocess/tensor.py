@@ -178,9 +178,7 @@ class Tensor:
         array = self.to_numpy()
         if copy or not array.flags.writeable:  # the capsule cannot say that it is read-only
             array = array.copy()
-        if self.data_type is DataType.BF16:
-            return dlpack.export_capsule(self, array)
-        return array.__dlpack__()  # its capsule keeps the array alive, which keeps the memory
+        return dlpack.export_capsule(self, array)  # numpy's capsules keep only the array alive
 
     def __dlpack_device__(self) -> tuple[int, int]:
         if self.memory_type is MemoryType.GPU:
