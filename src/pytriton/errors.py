@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import enum
 import errno
+import logging
+
+logger = logging.getLogger(__name__)
 
 
 class ErrorCode(enum.IntEnum):
@@ -127,6 +130,23 @@ def resource_error(error: BaseException) -> UnavailableError | None:
         return descriptor_error()
     lack = _LACKS.get(error.errno)
     return UnavailableError(f"the server has no {lack} left") if lack is not None else None
+
+
+def error_for_clients(error: Exception, activity: str) -> ServerError:
+    """Returns the answer to a request that an exception has ended.
+
+    An exception that is neither a `ServerError` nor a lack of resources is logged.
+
+    Args:
+        error: The exception.
+        activity: What the server did, for the log: "it read a request of front end 1".
+    """
+    if isinstance(error, ServerError):
+        return error
+    if (lack := resource_error(error)) is not None:
+        return lack
+    logger.error("unexpected error in the server while %s", activity, exc_info=error)
+    return InternalError(UNEXPECTED)
 
 
 def descriptor_error() -> UnavailableError:

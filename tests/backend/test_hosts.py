@@ -19,6 +19,31 @@ from pytriton.transport.memory_channel import MemoryChannel
 
 DEADLINE_S = 30.0
 LONG = "x" * 300_000
+LARGE = [{"x": np.zeros(20_000, np.float32)}]
+
+
+def answers(requests):
+    return LARGE
+
+
+async def answers_async(requests):
+    return LARGE
+
+
+def streams(requests):
+    yield LARGE
+
+
+async def streams_async(requests):
+    yield LARGE
+
+
+LARGE_KINDS = {
+    "plain": (answers, False),
+    "coroutine": (answers_async, False),
+    "generator": (streams, True),
+    "async generator": (streams_async, True),
+}
 
 
 def raises(requests):
@@ -79,13 +104,26 @@ def only_answer(frame):
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_answer_without_room_is_an_error_and_the_instance_lives(kind, open_model, monkeypatch):
     monkeypatch.setattr(bound_model, "Arena", functools.partial(Arena, limit_bytes=0))
-    function, is_decoupled = KINDS[kind]
+    function, is_decoupled = LARGE_KINDS[kind]
     channel = open_model(function, is_decoupled=is_decoupled)
     for batch in (1, 2):
         channel.send(Execute(batch, [1], []))
         answer = only_answer(channel.receive().frame)
         assert answer.batch == batch
-        assert "no room" in answer.error
+        assert answer.error.startswith("no room for a tensor of 80000 bytes")
+        assert answer.error_code == ErrorCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_long_error_needs_no_shared_memory(kind, open_model, monkeypatch):
+    monkeypatch.setattr(bound_model, "Arena", functools.partial(Arena, limit_bytes=0))
+    function, is_decoupled = KINDS[kind]
+    channel = open_model(function, is_decoupled=is_decoupled)
+    channel.send(Execute(1, [1], []))
+    answer = only_answer(channel.receive().frame)
+
+    assert answer.error.endswith(f"ValueError: {LONG}")
+    assert answer.error_code == ErrorCode.INTERNAL
 
 
 def refuses(requests):

@@ -80,15 +80,16 @@ def test_batch_without_room_is_refused_and_takes_no_slot(rig):
     assert rig.instance.is_idle
 
 
-def test_header_without_room_is_refused_and_takes_no_slot():
-    rig = Rig(limit_bytes=SEGMENT_BYTES)
-    rig.execute(SEGMENT_BYTES - 64)
+@pytest.mark.parametrize("size", [100_000, 200_000, 5_000_000])
+def test_large_header_needs_no_shared_memory(rig, size):
+    parameters = {"text": "x" * size}
+    rig.execute(parameters=parameters)
+    rig.far.set_blocking(False)
+    while (received := rig.far.receive()) is None:
+        rig.turn(1)
 
-    with pytest.raises(UnavailableError, match="no room for a tensor"):
-        rig.execute(4, parameters={"text": "x" * 200_000})
-
-    assert rig.instance.free_slots == 3
-    rig.close()
+    assert received.frame.parameters == {0: parameters}
+    assert rig.instance._channel.channel.reserved_bytes == 0
 
 
 def test_what_cannot_be_encoded_is_refused_and_takes_no_slot(rig):

@@ -14,7 +14,7 @@ import pytest
 from pytriton.dtypes import FP32
 from pytriton.transport import loop_channel
 from pytriton.transport.frames import BatchResult, Cancel, Execute, LogLine, TensorRef
-from pytriton.transport.loop_channel import LoopChannel
+from pytriton.transport.loop_channel import LoopChannel, ProtocolError
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 
 DEADLINE_S = 30.0
@@ -168,15 +168,37 @@ def test_message_that_cannot_be_read_is_a_loss(rig, caplog):
     assert not isinstance(rig.losses[0], OSError | EOFError)
 
 
-def test_what_takes_messages_and_fails_is_a_loss(rig, caplog):
-    def fail(received):
-        raise ValueError("no")
+@pytest.mark.parametrize("is_over", [False, True], ids=["open", "read to its end"])
+def test_mistake_of_the_receiver_is_logged_and_the_connection_goes_on(rig, caplog, is_over):
+    def fail_once(received):
+        rig.near._on_message = rig.take
+        raise KeyError("no")
 
-    rig.near._on_message = fail
+    rig.near._on_message = fail_once
+    rig.far.send(Cancel(1, 0))
+    rig.far.send(Cancel(2, 0))
+    if is_over:
+        rig.near.read_to_end()
+    rig.until(lambda: rig.heard)
+
+    assert [frame.batch for frame in rig.heard] == [2]
+    assert rig.losses == []
+    (record,) = caplog.records
+    assert record.exc_info[0] is KeyError
+    assert record.getMessage() == (
+        "peer: unexpected error in the server while it processed a message (Cancel)"
+    )
+
+
+def test_message_that_contradicts_earlier_ones_is_a_loss(rig):
+    def refuse(received):
+        raise ProtocolError("no")
+
+    rig.near._on_message = refuse
     rig.far.send(Cancel(1, 0))
     rig.until(lambda: rig.losses)
 
-    assert isinstance(rig.losses[0], ValueError)
+    assert isinstance(rig.losses[0], ProtocolError)
 
 
 def test_frame_that_cannot_be_encoded_is_the_callers_error(rig):

@@ -17,7 +17,7 @@ from pytriton.backend.output_validation import convert_output
 from pytriton.backend.request_spans import RequestSpans
 from pytriton.decorators import whole_batch_callable
 from pytriton.dtypes import DataType
-from pytriton.errors import ErrorCode, InputValueError, sendable_text
+from pytriton.errors import ErrorCode, InputValueError, ServerError, sendable_text
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.request_ids import current_prefix
@@ -194,6 +194,9 @@ class ModelCall:
         """
         if isinstance(error, InputValueError) and len(execute.rows) == 1:
             return _text(error), ErrorCode.INVALID_ARG
+        if isinstance(error, ServerError):  # there was no room for the tensors of the batch
+            logger.warning("%s%s: %s", current_prefix(), self.instance_name, error)
+            return sendable_text(error.message), error.code
         return self.error_text(error), ErrorCode.INTERNAL
 
     def error_text(self, error: BaseException) -> str:

@@ -11,7 +11,7 @@ import logging
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import InternalError, ServerError, sendable_text
+from pytriton.errors import InternalError, ServerError, error_for_clients, sendable_text
 from pytriton.executor.batch_tensors import make_tensor
 from pytriton.transport.credit import RESPONSE_WINDOW
 from pytriton.transport.frames import TensorRef
@@ -82,7 +82,12 @@ class CallServer:
     def _infer(self, received: Received, frame: InferCall) -> None:
         call = _InferenceCall(self, frame.call)
         self._calls[frame.call] = call
-        inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
+        try:
+            inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
+        except Exception as error:  # noqa: BLE001  see below
+            reason = error_for_clients(error, f"it read a call of model {frame.model_name}")
+            call.on_error(reason)
+            return
         try:
             call.start(self._services.infer(frame, inputs, call))
         except Exception as error:  # whatever happened, the caller waits for a reply

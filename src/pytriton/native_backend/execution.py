@@ -69,6 +69,9 @@ class Execution:
         except (ValueError, struct.error) as fault:  # texts that are not what their tensor says
             self._fail(run, (), InternalError(f"the batch cannot be read: {fault}"))
             return
+        except ServerError as lack:  # there was no room for its tensors
+            self._fail(run, (), lack)
+            return
         del received  # the requests keep it until they are released
         self._statistics.begin_batch()
         self._handles.fill([request.handle for request in requests])
@@ -80,7 +83,9 @@ class Execution:
             self._finish(run, requests)
         except OSError:
             raise
-        except Exception as failure:  # noqa: BLE001  there is no memory, or a text cannot be sent
+        except ServerError as lack:  # there is no memory
+            self._fail(run, requests, lack)
+        except Exception as failure:  # noqa: BLE001  a text cannot be sent
             text = f"the responses could not be sent: {type(failure).__name__}: {failure}"
             self._fail(run, requests, InternalError(text))
 

@@ -177,5 +177,9 @@ def _response(received: Received, reply: InferReply) -> InferenceResponse:
     failure = None
     if reply.error is not None:
         failure = TritonError(reply.error, ErrorCode(reply.error_code))
-    tensors = [Tensor.from_array(ref.name, received.array(ref)) for ref in reply.outputs or ()]
+    tensors: list[Tensor] = []
+    try:
+        tensors = [Tensor.from_array(ref.name, received.array(ref)) for ref in reply.outputs or ()]
+    except ServerError as error:  # there was no room for them
+        failure = TritonError(error.message, error.code)
     return InferenceResponse.received(tensors, failure, reply.parameters)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import ErrorCode
+from pytriton.errors import ErrorCode, ServerError, sendable_text
 from pytriton.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.python_backend import answers
 from pytriton.python_backend.batch_run import BatchRun
@@ -208,8 +208,11 @@ class Execution:
         run.end()
 
     def _send_failure(self, run: BatchRun, times_ns: tuple[int, int], error: BaseException) -> None:
-        text = answers.failure_text(self._runtime.instance_name, error)
-        code = int(ErrorCode.INTERNAL)
+        if isinstance(error, ServerError):  # there was no room for the tensors of the batch
+            text, code = sendable_text(error.message), int(error.code)
+        else:
+            text = answers.failure_text(self._runtime.instance_name, error)
+            code = int(ErrorCode.INTERNAL)
         batch = run.execute.batch
         if run.is_returned:
             items = [

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pytriton.errors import UnavailableError
+from pytriton.errors import UnavailableError, resource_error
 from pytriton.transport.memory import Segment
 
 if TYPE_CHECKING:
@@ -360,8 +360,9 @@ class Arena:
             raise UnavailableError(message)
         try:
             segment = Segment(segment_size)
-        except OSError as error:  # no free file descriptor, or no memory
-            raise UnavailableError(f"no room for a tensor of {size} bytes: {error}") from error
+        except (OSError, MemoryError) as error:
+            reason = resource_error(error) or error
+            raise UnavailableError(f"no room for a tensor of {size} bytes: {reason}") from error
         allocator = _SegmentAllocator(segment)
         self._allocators[allocator.segment.id] = allocator
         return allocator

@@ -13,12 +13,13 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pytriton.errors import UnavailableError
 from pytriton.transport.arena import RemoteBlock, block_bytes
 from pytriton.transport.memory import ReceivedSegment
 from pytriton.transport.refs import BlockRef, MemoryUpdate, SegmentRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -32,6 +33,17 @@ _MAX_RELEASES = 2000  # per message
 
 def _do_nothing() -> None:
     """Ignore a release."""
+
+
+class _PartialBlocks(dict[int, "NDArray[np.uint8]"]):
+    """The blocks of a message, without those whose segment could not be mapped."""
+
+    def __init__(self, blocks: Mapping[int, NDArray[np.uint8]], reason: str) -> None:
+        super().__init__(blocks)
+        self._reason = reason
+
+    def __missing__(self, block_id: int) -> NDArray[np.uint8]:
+        raise UnavailableError(f"a tensor in shared memory could not be read: {self._reason}")
 
 
 class BlockTracker:
@@ -56,6 +68,10 @@ class BlockTracker:
         self._forwarded: dict[int, weakref.ref[Segment | ReceivedSegment]] = {}
         self._dropped_segments: deque[int] = deque()
         self._mappings: dict[int, ReceivedSegment] = {}  # by the peer's id
+        # The peer's segments that could not be mapped, with the reasons, and those of them that the
+        # peer was not told about yet.
+        self._unmapped: dict[int, str] = {}
+        self._missing_segments: deque[int] = deque()
         self._released: deque[int] = deque()
         self._abandoned: deque[int] = deque()
         self._is_closed = False
@@ -107,6 +123,8 @@ class BlockTracker:
         self.has_update = False  # first: later entries may miss this update and set the flag again
         while self._dropped_segments:
             update.dropped_segments.append(self._dropped_segments.popleft())
+        while self._missing_segments:
+            update.missing_segments.append(self._missing_segments.popleft())
         if self._released:
             self._move(self._released, update.released_blocks, _MAX_RELEASES)
         if self._abandoned:
@@ -121,16 +139,18 @@ class BlockTracker:
             self.has_update = True
 
     def apply_update(
-        self, update: MemoryUpdate, segments: Iterable[ReceivedSegment]
+        self, update: MemoryUpdate, segments: Iterable[ReceivedSegment | UnavailableError]
     ) -> dict[int, NDArray[np.uint8]]:
-        """Apply the peer's update; returns its message's blocks, with negative ids for ours."""
-        if update.segments:
-            for ref, segment in zip(update.segments, segments, strict=True):
-                self._mappings[ref.id] = segment
-        for segment_id in update.dropped_segments:
-            self._mappings.pop(segment_id, None)
+        """Apply the peer's update; returns its message's blocks, with negative ids for ours.
+
+        Reading a block whose segment could not be mapped raises UnavailableError. It counts as
+        released, and the peer sends the segment again with the next message that uses it.
+        """
+        if update.segments or update.dropped_segments or update.missing_segments:
+            self._apply_segments(update, segments)
         # Before the releases: a returned block must be referenced here before it is released.
-        blocks = {}
+        blocks: dict[int, NDArray[np.uint8]] = {}
+        reason = ""
         for block_id in update.returned_blocks:
             blocks[-block_id] = block_bytes(self._lent[block_id][0])
         for block_id in update.released_blocks:
@@ -138,6 +158,10 @@ class BlockTracker:
         for block_id in update.abandoned_blocks:
             self._remove_lent(block_id).abandon()
         for block in update.blocks:
+            if block.segment in self._unmapped:
+                reason = self._unmapped[block.segment]
+                self._release(block.id, is_abandoned=False)
+                continue
             mapping = self._mappings[block.segment]
             if block.offset < 0 or block.size < 0 or block.offset + block.size > mapping.size:
                 raise ValueError(f"expected a block within {mapping.size} bytes, got {block}")
@@ -151,7 +175,25 @@ class BlockTracker:
                 is_unshared=self._peer_gives_up_blocks,
             )
             blocks[block.id] = block_bytes(remote)
-        return blocks
+        return _PartialBlocks(blocks, reason) if reason else blocks
+
+    def _apply_segments(
+        self, update: MemoryUpdate, segments: Iterable[ReceivedSegment | UnavailableError]
+    ) -> None:
+        for ref, segment in zip(update.segments, segments, strict=True):
+            if isinstance(segment, ReceivedSegment):
+                self._mappings[ref.id] = segment
+                self._unmapped.pop(ref.id, None)
+            elif ref.id not in self._mappings:
+                self._unmapped[ref.id] = segment.message
+                self._missing_segments.append(ref.id)
+                self.has_update = True
+        for segment_id in update.dropped_segments:
+            self._mappings.pop(segment_id, None)
+            self._unmapped.pop(segment_id, None)
+        for segment_id in update.missing_segments:
+            self._known_segments.discard(segment_id)
+            self._forwarded.pop(segment_id, None)
 
     def close(self) -> None:
         """Abandon all lent blocks, because the peer can no longer release them."""

@@ -54,7 +54,6 @@ __all__ = [
     "ResponseItem",
     "Responses",
     "SegmentRef",
-    "Spill",
     "TensorRef",
     "decode_frame",
     "decode_record",
@@ -156,14 +155,6 @@ class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
     memory: MemoryUpdate | None = None
 
 
-class Spill(msgspec.Struct, tag="spill", array_like=True):
-    """In both directions: the message is in a block because it is too large for the socket."""
-
-    block: int
-    size: int
-    memory: MemoryUpdate | None = None
-
-
 Frame = (
     Execute
     | Cancel
@@ -172,7 +163,6 @@ Frame = (
     | BatchResult
     | Responses
     | BatchFailure
-    | Spill
     | Initialize
     | Initialized
     | Finalize

@@ -18,18 +18,21 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pytriton.errors import descriptor_error
 from pytriton.transport.memory import is_portable_forced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A message of this size fits into the default send buffer of every Linux. Larger messages are sent
-# through the arena.
-MAX_MESSAGE_BYTES = 128 << 10
+# A packet of this size fits into the default send buffer of every Linux. Larger messages are sent
+# in several packets: all but the last are full.
+MAX_PACKET_BYTES = 128 << 10
 MAX_DESCRIPTORS = 250  # per system call; Linux allows 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _LENGTH = struct.Struct("<I")
 _NO_BYTES = bytes(4)  # the answer of TIOCOUTQ if the peer has read everything
+_TRUNCATED = socket.MSG_CTRUNC
+_MISSING = -1  # in place of the descriptors of one system call that there was no room for
 
 
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -82,10 +85,11 @@ class Link:
     def __init__(self, sock: socket.socket) -> None:
         close_in_forked_children(sock)
         self.socket = sock
-        self._scratch = bytearray(MAX_MESSAGE_BYTES + 4)
+        self._scratch = bytearray(MAX_PACKET_BYTES)
         self._scratch_view = memoryview(self._scratch)
         self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._descriptors: list[int] = []
+        self._received = bytearray()  # of a message whose rest is still to come
 
     @property
     def has_unsent(self) -> bool:
@@ -98,7 +102,14 @@ class Link:
         return False
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, after those that are still queued."""
+        """Send one message, after those that are still queued.
+
+        Nothing may follow the end of a message, so one that fills its last packet is extended by a
+        byte, which no receiver reads.
+        """
+        if len(message) >= MAX_PACKET_BYTES:
+            self._send_packets(message, descriptors)
+            return
         if not self._unsent and not descriptors:
             # Nearly always all data fits; not queueing it saves a microsecond.
             try:
@@ -110,6 +121,16 @@ class Link:
             self._unsent.append((memoryview(message)[sent:], ()))
         else:
             self._unsent.append((memoryview(message), descriptors))
+        self.flush()
+
+    def _send_packets(self, message: bytes, descriptors: Sequence[int]) -> None:
+        if len(message) % MAX_PACKET_BYTES == 0:
+            message += b"\0"
+        data = memoryview(message)
+        while len(data) > MAX_PACKET_BYTES:
+            self._unsent.append((data[:MAX_PACKET_BYTES], ()))
+            data = data[MAX_PACKET_BYTES:]
+        self._unsent.append((data, descriptors))
         self.flush()
 
     def flush(self) -> None:
@@ -131,13 +152,38 @@ class Link:
 
         None if there is none and the socket does not block, or `flags` has MSG_DONTWAIT.
         """
-        size = self._read_into(self._scratch, flags)
-        return None if size < 0 else bytearray(self._scratch_view[:size])
+        while (size := self._read_into(self._scratch, flags)) == MAX_PACKET_BYTES:
+            self._received += self._scratch_view
+        if size < 0:
+            return None
+        if not self._received:
+            return bytearray(self._scratch_view[:size])
+        message, self._received = self._received, bytearray()
+        if not size:
+            return bytearray()
+        message += self._scratch_view[:size]
+        return message
 
     def take_descriptors(self, count: int) -> list[int]:
-        """Returns file descriptors from the received messages, in order; the caller owns them."""
-        taken = self._descriptors[:count]
-        del self._descriptors[:count]
+        """Returns file descriptors from the received messages, in order; the caller owns them.
+
+        The caller takes all descriptors of a message at once.
+
+        Raises:
+            UnavailableError: This process had no room for some of them. The others are closed.
+        """
+        taken: list[int] = []
+        is_complete = True
+        for at in range(0, count, MAX_DESCRIPTORS):  # those that were sent together
+            part = self._descriptors[: min(count - at, MAX_DESCRIPTORS)]
+            if _MISSING in part:
+                is_complete = False
+                del part[part.index(_MISSING) + 1 :]
+            del self._descriptors[: len(part)]
+            taken += part
+        if not is_complete:
+            _close_descriptors(taken)
+            raise descriptor_error()
         return taken
 
     @property
@@ -159,8 +205,8 @@ class Link:
         self._scratch = bytearray()  # frees it, as it is large and this object may be kept longer
         self._scratch_view = memoryview(self._scratch)
         self.socket.close()
-        for descriptor in self.take_descriptors(len(self._descriptors)):
-            os.close(descriptor)
+        _close_descriptors(self._descriptors)
+        self._descriptors = []
 
     def _send(self, data: memoryview, descriptors: Sequence[int]) -> int:
         if not descriptors:
@@ -171,7 +217,7 @@ class Link:
     def _read_into(self, buffer: bytearray, flags: int) -> int:
         """Returns the number of bytes read; 0 at the end of the connection, -1 if none came."""
         try:
-            size, ancillary, _, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES, flags)
+            size, ancillary, told, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return -1
         except ConnectionResetError:
@@ -180,7 +226,15 @@ class Link:
             received = array.array("i")
             received.frombytes(data[: len(data) - len(data) % received.itemsize])
             self._descriptors.extend(received)
+        if told & _TRUNCATED:
+            self._descriptors.append(_MISSING)
         return size
+
+
+def _close_descriptors(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor != _MISSING:
+            os.close(descriptor)
 
 
 class StreamLink(Link):
@@ -189,7 +243,6 @@ class StreamLink(Link):
     def __init__(self, sock: socket.socket, limit_bytes: int = 2**32 - 1) -> None:
         super().__init__(sock)
         self._limit_bytes = limit_bytes
-        self._received = bytearray()
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """See `Link.send`; there is no limit on the number of descriptors."""

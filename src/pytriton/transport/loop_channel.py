@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+class ProtocolError(ValueError):
+    """A message of the peer that contradicts earlier messages."""
+
+
 _MAX_READ_MESSAGES = 32
 _MAX_PATIENCE = 8
 
@@ -31,7 +36,9 @@ class LoopChannel:
         loop: The event loop that watches it.
         memory: The arena of the channel's payloads.
         name: The name of the peer, for the log.
-        on_message: Called with each message.
+        on_message: Called with each message. EOFError: the message ends the connection.
+            ProtocolError: the message contradicts earlier ones, so the connection is lost. Any
+            other exception is a mistake of this process: it is logged, and the connection goes on.
         on_lost: Called once when the connection is lost, with EOFError if the peer closed it,
             OSError if sending failed, or another exception if a message could not be read (that
             message is lost). The channel is still open then.
@@ -164,7 +171,7 @@ class LoopChannel:
                 return
             if received.blocks:
                 self._memory.touch()
-            self._on_message(received)
+            self._process(received)
             if not self._is_watched:
                 return
         if self._has_lone_batch and self._spinner is not None:
@@ -184,12 +191,24 @@ class LoopChannel:
             while self.is_open and (received := self.channel.receive()) is not None:
                 if received.blocks:
                     self._memory.touch()
-                self._on_message(received)
+                self._process(received)
         except EOFError:
             return True
         except Exception:
             logger.exception("%s: its last message could not be read", self._name)
         return False
+
+    def _process(self, received: Received) -> None:
+        try:
+            self._on_message(received)
+        except (EOFError, ProtocolError):
+            raise
+        except Exception:
+            logger.exception(
+                "%s: unexpected error in the server while it processed a message (%s)",
+                self._name,
+                type(received.frame).__name__,
+            )
 
     def _watch_unsent(self) -> None:
         if self._is_watched and self.channel.has_unsent:

@@ -12,9 +12,10 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from pytriton.errors import UnavailableError, resource_error
 from pytriton.transport.block_tracker import BlockTracker
-from pytriton.transport.frames import MemoryFrame, Spill, decode_frame, encode_frame
-from pytriton.transport.link import MAX_MESSAGE_BYTES, make_link
+from pytriton.transport.frames import MemoryFrame, decode_frame, encode_frame
+from pytriton.transport.link import make_link
 from pytriton.transport.memory import ReceivedSegment
 from pytriton.transport.payload import Payload, Received
 
@@ -27,11 +28,8 @@ if TYPE_CHECKING:
 
     from pytriton.transport.arena import Arena
     from pytriton.transport.frames import Frame
-    from pytriton.transport.payload import Buffer
     from pytriton.transport.refs import SegmentRef
 
-# A larger message is sent in a block; the rest of the limit is left for the memory update.
-_SPILL_BYTES = MAX_MESSAGE_BYTES - (32 << 10)
 _NO_BLOCKS: dict[int, NDArray[np.uint8]] = {}
 
 
@@ -87,10 +85,6 @@ class MemoryChannel:
             return Received(frame, message, start, _NO_BLOCKS)
         segments = self._take_segments(memory.segments) if memory.segments else ()
         blocks = self.tracker.apply_update(memory, segments)
-        if isinstance(frame, Spill):
-            message = bytearray(blocks[frame.block][: frame.size])
-            frame, start = decode_frame(message)
-            frame.memory = memory
         return Received(frame, message, start, blocks)
 
     @property
@@ -175,28 +169,30 @@ class MemoryChannel:
     def _send(self, frame: Frame, payload: Payload | None) -> None:
         if payload is None:
             payload = self.payload()
-        inline: Sequence[Buffer] = payload.inline
-        message = encode_frame(frame, inline)
-        if len(message) > _SPILL_BYTES:
-            frame, inline = self._spill(message, payload), ()
-        descriptors: Sequence[int] = ()
-        if payload.blocks or payload.returned_blocks or self.tracker.has_update:
+        message = encode_frame(frame, payload.inline)
+        descriptors: Sequence[int] = payload.descriptors
+        if descriptors:
+            # The descriptors of memory come with another message: the receiver has to know which
+            # ones are missing if it has no room for all.
+            if self.tracker.has_update:
+                self._send(MemoryFrame(), None)
+        elif payload.blocks or payload.returned_blocks or self.tracker.has_update:
             frame.memory, descriptors = self.tracker.make_update(payload)
-            message = encode_frame(frame, inline)
-        if payload.descriptors:
-            descriptors = [*descriptors, *payload.descriptors]
+            message = encode_frame(frame, payload.inline)
         self.link.send(message, descriptors)
 
-    def _spill(self, message: bytes, payload: Payload) -> Spill:
-        block = self.arena.allocate(len(message))
-        block.view()[: len(message)] = message
-        payload.blocks.append(block)
-        return Spill(block.id, len(message))
-
-    def _take_segments(self, refs: Sequence[SegmentRef]) -> list[ReceivedSegment]:
-        descriptors = self.link.take_descriptors(len(refs))
+    def _take_segments(
+        self, refs: Sequence[SegmentRef]
+    ) -> list[ReceivedSegment | UnavailableError]:
+        """Map segments; returns the reason in place of each that there are no resources for."""
         try:
-            return [ReceivedSegment(descriptors.pop(0), ref.size) for ref in refs]
+            descriptors = self.link.take_descriptors(len(refs))
+        except UnavailableError as error:
+            return [error] * len(refs)
+        if len(descriptors) != len(refs):
+            raise ValueError(f"expected {len(refs)} descriptors, got {len(descriptors)}")
+        try:
+            return [_map(descriptors.pop(0), ref.size) for ref in refs]
         finally:
             for descriptor in descriptors:  # what is left if one of them was refused
                 os.close(descriptor)
@@ -213,3 +209,13 @@ class MemoryChannel:
                     self._send(MemoryFrame(), None)
                 finally:
                     self._send_lock.release()
+
+
+def _map(descriptor: int, size: int) -> ReceivedSegment | UnavailableError:
+    try:
+        return ReceivedSegment(descriptor, size)
+    except (OSError, MemoryError) as error:
+        lack = resource_error(error)
+        if lack is None:
+            raise
+        return lack

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from pytriton.dtypes import BY_NUMBER, BYTES, bytes_elements_to_array, decode_bytes
+from pytriton.errors import UnavailableError, resource_error
 from pytriton.transport.arena import Arena, Block, RemoteBlock, find_block
 from pytriton.transport.frames import INLINE_ALIGNMENT, Frame, PartRef, TensorRef
 
@@ -170,6 +171,9 @@ def unshareable(data: Buffer) -> Buffer:
 class Received(msgspec.Struct, eq=False):
     """A received message, and access to its tensors.
 
+    Reading a tensor raises UnavailableError if there were no resources to receive it. So those who
+    read tensors can still tell from the frame which requests to answer.
+
     Attributes:
         frame: The record.
         message: The whole message.
@@ -221,10 +225,27 @@ class Received(msgspec.Struct, eq=False):
         """Copies parts to one place; raises ValueError if they are not `size` bytes together."""
         if sum([part.size for part in parts]) != size:
             raise ValueError(f"expected parts of {size} bytes together, got {parts}")
-        joined = np.empty(size, np.uint8)
+        try:
+            joined = np.empty(size, np.uint8)
+        except MemoryError as error:
+            raise resource_error(error) or error from error
         at = 0
         for part in parts:
             end = at + part.size
             joined[at:end] = np.frombuffer(self.column(part, 0, part.size), np.uint8)
             at = end
         return joined
+
+
+class UnreadReceived(Received):
+    """A received message whose tensors were dropped on arrival, as there was no memory for them."""
+
+    reason: str = ""
+
+    def column(self, ref: TensorRef | PartRef | ColumnRef, start: int, end: int) -> memoryview:
+        """Raise UnavailableError."""
+        raise UnavailableError(f"a tensor could not be received: {self.reason}")
+
+    def array(self, ref: TensorRef) -> NDArray[Any]:
+        """Raise UnavailableError."""
+        raise UnavailableError(f"a tensor could not be received: {self.reason}")

@@ -56,3 +56,5 @@ class MemoryUpdate(msgspec.Struct, array_like=True, omit_defaults=True):
     released_blocks: list[int] = []  # of the receiver's arena
     returned_blocks: list[int] = []  # of the receiver's arena, used by tensors of this message
     abandoned_blocks: list[int] = []  # released, but a process without connection may read them
+    # Of the receiver: the sender had no resources to map them, and needs them again.
+    missing_segments: list[int] = []

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytriton.errors import ErrorCode, sendable_text
+from pytriton.errors import ErrorCode, ServerError, sendable_text
 from pytriton.transport.frames import ResponseItem, Responses
 
 if TYPE_CHECKING:
@@ -219,8 +219,11 @@ class ResponseOutbox:
 
 def _failed(item: ResponseItem, error: Exception) -> ResponseItem:
     """Returns the error that replaces a response."""
-    text = sendable_text(f"the response could not be sent: {type(error).__name__}: {error}")
-    code = int(ErrorCode.INTERNAL)
+    if isinstance(error, ServerError):
+        text, code = sendable_text(error.message), int(error.code)
+    else:
+        text = sendable_text(f"the response could not be sent: {type(error).__name__}: {error}")
+        code = int(ErrorCode.INTERNAL)
     return ResponseItem(item.batch, item.position, None, item.is_final, text, code)
 
 

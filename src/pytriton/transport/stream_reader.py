@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytriton.errors import resource_error
 from pytriton.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.transport.frames import INLINE_ALIGNMENT, decode_record
-from pytriton.transport.payload import Received
+from pytriton.transport.payload import Received, UnreadReceived
 
 if TYPE_CHECKING:
     import socket
@@ -61,6 +62,8 @@ class StreamReader:
         self._end = 0
         self._large: memoryview | None = None  # a message whose rest is still to come
         self._filled = 0  # of the large message
+        self._excess = 0  # bytes after the large message to drop, as there was no memory for them
+        self._lack = ""  # the reason
 
     @property
     def has_message(self) -> bool:
@@ -85,7 +88,7 @@ class StreamReader:
         while self.is_blocking or reads < _MAX_READS:
             reads += 1
             if self._large is not None:
-                if not self._read(self._large[self._filled :], flags):
+                if not self._read(self._large_room(self._large), flags):
                     return None
                 if (received := self._take_large(self._large)) is not None:
                     return received
@@ -123,20 +126,42 @@ class StreamReader:
             frame = decode_record(memoryview(message)[HEAD_BYTES:at])
             return Received(frame, message, tensors_at, _NO_BLOCKS)
         if size > SCRATCH_BYTES:
-            self._large = np.empty(size, np.uint8).data  # a bytearray would be zeroed first
-            self._large[: end - start] = self._view[start:end]
-            self._filled = end - start
-            self._start = self._end = 0
+            self._begin_large(size, tensors_at)
         return None
+
+    def _begin_large(self, size: int, tensors_at: int) -> None:
+        try:
+            large = np.empty(size, np.uint8)  # a bytearray would be zeroed first
+            self._excess = 0
+        except MemoryError as error:
+            # The record is received, so that its requests can be answered.
+            self._lack = str(resource_error(error))
+            large = np.empty(tensors_at, np.uint8)
+            self._excess = size - tensors_at
+        self._large = large.data
+        arrived = self._view[self._start : self._end]
+        self._filled = len(arrived)
+        kept = arrived[: len(self._large)]
+        self._large[: len(kept)] = kept
+        self._start = self._end = 0
+
+    def _large_room(self, large: memoryview) -> memoryview:
+        """Returns where the next bytes of the large message go."""
+        if self._filled < len(large):
+            return large[self._filled :]
+        return self._view[: len(large) + self._excess - self._filled]
 
     def _take_large(self, message: memoryview) -> Received | None:
         """Returns the large message if all of it has arrived."""
-        if self._filled < len(message):
+        if self._filled < len(message) + self._excess:
             return None
         self._large = None
         at = HEAD_BYTES + _unpack_head(message)[1]
         frame = decode_record(message[HEAD_BYTES:at])
-        return Received(frame, message, at + -at % INLINE_ALIGNMENT, _NO_BLOCKS)
+        start = at + -at % INLINE_ALIGNMENT
+        if self._excess:
+            return UnreadReceived(frame, message, start, _NO_BLOCKS, self._lack)
+        return Received(frame, message, start, _NO_BLOCKS)
 
     def _read(self, room: memoryview | bytearray, flags: int) -> bool:
         """Read into the scratch memory or the large message; returns whether anything came."""

@@ -17,6 +17,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytriton.errors import UnavailableError
 from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
 if TYPE_CHECKING:
@@ -79,21 +80,22 @@ class Zygote:
                 return None
 
     def _fork(self, message: ForkWorker) -> Fork | None:
-        descriptors = self._link.take_descriptors(2)
+        try:
+            channel, fork_socket = self._link.take_descriptors(2)
+        except UnavailableError:
+            self._link.send(Forked(message.call, 0, errno.EMFILE))
+            return None
         sys.stdout.flush()
         try:
-            # Without two descriptors, this process had no room for them.
-            pid, error_number = (os.fork(), 0) if len(descriptors) == 2 else (-1, errno.EMFILE)
+            pid = os.fork()
         except OSError as error:
-            pid, error_number = -1, error.errno or 0
-        if pid < 0:
-            self._link.send(Forked(message.call, 0, error_number))
+            self._link.send(Forked(message.call, 0, error.errno or 0))
+            pid = -1
         if pid == 0:
             self._become_worker()
-            channel, fork_socket = descriptors
             return Fork(channel, fork_socket, message.title, message.environment)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(channel)
+        os.close(fork_socket)
         if pid > 0:
             self._workers.add(pid)
             with contextlib.suppress(OSError):  # the child has done it, or has ended

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.dtypes import BY_NUMBER
 from pytriton.engine.delivery import deliver, deliver_run, refuse
-from pytriton.errors import CancelledError, error_from_code
+from pytriton.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.executor.base import Outcome
 from pytriton.executor.columns import OutputColumn, Run
 from pytriton.messages import InferRequest, InferTensor
@@ -23,6 +23,7 @@ from pytriton.transport.frontend_frames import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytriton.errors import ServerError
     from pytriton.executor.columns import Chunk, Signature
     from pytriton.executor.inference import Inference
     from pytriton.messages import InferResponse
@@ -148,17 +149,29 @@ class ChunkSender:
         assert chunk is not None
         starts = chunk.row_starts
         rows = starts[item.end] - starts[item.first]
-        outputs = [
-            OutputColumn(
-                ref.name, BY_NUMBER[ref.dtype], ref.shape, ref.size // rows, received.buffer(ref)
-            )
-            for ref in item.outputs
-        ]
-        self._count(item.call, opened, item.end - item.first)
-        run = Run(chunk, item.first, item.end, item.first, 0, outputs)
-        deliver_run(list(opened.members[item.first : item.end]), run)
+        members = list(opened.members[item.first : item.end])
+        self._count(item.call, opened, len(members))
+        try:
+            outputs = [
+                OutputColumn(
+                    ref.name,
+                    BY_NUMBER[ref.dtype],
+                    ref.shape,
+                    ref.size // rows,
+                    received.buffer(ref),
+                )
+                for ref in item.outputs
+            ]
+        except Exception as failure:  # noqa: BLE001  the clients get it
+            error = error_for_clients(failure, "it read responses of the core")
+            for member in members:
+                deliver(member, Outcome(0, None, error))
+            return
+        deliver_run(members, Run(chunk, item.first, item.end, item.first, 0, outputs))
 
-    def on_reply(self, item: ReplyItem, response: InferResponse | None) -> None:
+    def on_reply(
+        self, item: ReplyItem, response: InferResponse | None, error: ServerError | None
+    ) -> None:
         """Pass on the end of one request, or of all that are left if they have to be repeated."""
         opened = self._open[item.call]
         if item.is_outdated:
@@ -169,7 +182,6 @@ class ChunkSender:
             return
         member = opened.members[item.index]
         self._count(item.call, opened, 1)
-        error = None
         if item.error is not None:
             error = error_from_code(item.error_code, item.error)
             if item.is_refused:

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pytriton.engine.delivery import deliver, dispatch_error, refuse
-from pytriton.errors import CancelledError, ServerError, error_from_code
+from pytriton.errors import CancelledError, ServerError, error_for_clients, error_from_code
 from pytriton.executor.base import Outcome
 from pytriton.executor.batch_tensors import make_tensor
 from pytriton.messages import InferResponse
@@ -196,7 +196,8 @@ class CoreLink:
             payload = self._payload = self._channel.payload()
         try:
             item, size = self._chunks.make_item(call, model, members, payload)
-        except ServerError as error:  # there is no memory
+        except Exception as failure:  # noqa: BLE001  for example there is no memory
+            error = error_for_clients(failure, "it sent requests to the core")
             self._flush_soon()
             for member in members:
                 refuse(member, error)
@@ -349,7 +350,7 @@ class CoreLink:
                 refuse(inference, error)
                 return
         elif item.outputs is not None:
-            response = _response(received, item, item.outputs, inference)
+            response, error = _response(received, item, item.outputs, inference)
         deliver(inference, Outcome(0, response, error, item.is_final))
         if not item.is_final:
             inference.taken_count += 1
@@ -358,11 +359,11 @@ class CoreLink:
                 self._report_consumed(inference)
 
     def _on_chunk_reply(self, received: Received, item: ReplyItem) -> None:
-        response = None
+        response = error = None
         if item.outputs is not None:
             member = self._chunks.member(item)
-            response = _response(received, item, item.outputs, member)
-        self._chunks.on_reply(item, response)
+            response, error = _response(received, item, item.outputs, member)
+        self._chunks.on_reply(item, response, error)
 
     def _submit_again(self, inference: Inference) -> None:
         """Submit a request again whose model was replaced while the request was on its way."""
@@ -377,8 +378,12 @@ class CoreLink:
 
 def _response(
     received: Received, item: ReplyItem, outputs: list[TensorRef], inference: Inference
-) -> InferResponse:
+) -> tuple[InferResponse | None, ServerError | None]:
+    """Returns the response, or the error in its place if its tensors cannot be read."""
     model: Any = inference.owner
-    tensors = [make_tensor(received, ref) for ref in outputs]
+    try:
+        tensors = [make_tensor(received, ref) for ref in outputs]
+    except Exception as error:  # noqa: BLE001  the client gets it
+        return None, error_for_clients(error, "it read a response of the core")
     name, version = model.spec.name, model.version_text
-    return InferResponse(name, version, inference.request.id, tensors, item.parameters)
+    return InferResponse(name, version, inference.request.id, tensors, item.parameters), None

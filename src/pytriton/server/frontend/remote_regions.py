@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from pytriton.errors import UnavailableError
 from pytriton.server.shared_memory.region_file import received_file
 from pytriton.server.shared_memory.regions import Region, RegionTable
 from pytriton.transport.frontend_frames import RegionsTaken
@@ -12,6 +14,8 @@ from pytriton.transport.frontend_frames import RegionsTaken
 if TYPE_CHECKING:
     from pytriton.server.frontend.core_link import CoreLink
     from pytriton.transport.frontend_frames import RegionUpdate
+
+logger = logging.getLogger(__name__)
 
 
 class RemoteRegions:
@@ -35,8 +39,13 @@ class RemoteRegions:
         """Apply a change of the core's regions, whose descriptors came with the message."""
         for name in frame.removed:
             self.table.remove(name)
-        descriptors = self._link.take_descriptors(len(frame.added))
-        for record, descriptor in zip(frame.added, descriptors, strict=True):
+        try:
+            descriptors = self._link.take_descriptors(len(frame.added))
+        except UnavailableError as error:
+            names = ", ".join(record.name for record in frame.added)
+            logger.warning("requests of this front end cannot use the regions %s: %s", names, error)
+            descriptors = []
+        for record, descriptor in zip(frame.added, descriptors, strict=bool(descriptors)):
             file = received_file(descriptor)
             self.table.add(Region(record.name, record.key, record.offset, record.byte_size, file))
         self._link.send(RegionsTaken(frame.number))

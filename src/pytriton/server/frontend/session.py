@@ -18,6 +18,7 @@ from pytriton.errors import (
     NotFoundError,
     ServerError,
     UnavailableError,
+    error_for_clients,
     error_from_code,
     sendable_text,
 )
@@ -262,8 +263,12 @@ class FrontEndSession:
             shared.registry.push()  # first, so that the front end finds the current model
             self.outbox.add_outdated(item.call)
             return
+        try:
+            request = read_request(received, item, model)
+        except Exception as error:  # noqa: BLE001  the client gets it
+            sink.on_refused(error_for_clients(error, f"it read a request of {self._name}"))
+            return
         self._requests[item.call] = sink
-        request = read_request(received, item, model)
         trace = None
         if item.trace is not None and shared.tracing is not None:
             trace = shared.tracing.begin(request, model.spec, item.trace, sink)
@@ -303,7 +308,12 @@ class FrontEndSession:
             shared.registry.push()
             self.outbox.add_outdated(item.call)
             return
-        self._chunks.submit(received, item, signature, model)
+        try:
+            self._chunks.submit(received, item, signature, model)
+        except Exception as error:  # noqa: BLE001  the clients get it
+            reason = error_for_clients(error, f"it read requests of {self._name}")
+            for index in range(item.count):
+                self.outbox.add_error(item.call, reason, is_refused=True, index=index)
 
     def _on_flow(self, received: Received, frame: Flow) -> None:
         for call in frame.cancelled:
