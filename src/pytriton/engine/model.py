@@ -9,6 +9,7 @@ outcomes to the requests' sinks.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduling import Dispatch
 from pytriton.engine.start_policy import StartPolicy
 from pytriton.engine.stats import FailureReason
-from pytriton.errors import CancelledError, ServerError
+from pytriton.errors import UNEXPECTED, CancelledError, InternalError, ServerError
 from pytriton.executor.base import Outcome, RunningBatch
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pytriton.executor.inference import Inference
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
+
+logger = logging.getLogger(__name__)
 
 
 class Model(ModelInstances):
@@ -150,13 +153,18 @@ class Model(ModelInstances):
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
         """See `ServedModel`."""
-        if self._cache is not None:
-            inferences, hits = self._cache.answer_members(inferences)
-            for inference, response in hits:
-                self._answers.pass_on_cached(inference, response)
-            if not inferences:
-                return
-        refused = self._scheduler.add_all(inferences, now_ns)
+        try:
+            if self._cache is not None:
+                inferences, hits = self._cache.answer_members(inferences)
+                for inference, response in hits:
+                    self._answers.pass_on_cached(inference, response)
+                if not inferences:
+                    return
+            refused = self._scheduler.add_all(inferences, now_ns)
+        except Exception as failure:  # noqa: BLE001  it is logged
+            self._log_unexpected(failure, "it queued requests")
+            self._refuse_chunk(inferences)
+            return
         self.statistics.pending_count += len(inferences) - len(refused)
         if self._answers.is_ordered:
             self._answers.take_tickets([each for each in inferences if each not in refused])
@@ -170,6 +178,13 @@ class Model(ModelInstances):
             self._start.soon()
         for inference, error in refused.items():
             refuse(inference, error)
+
+    def _refuse_chunk(self, inferences: Sequence[Inference]) -> None:
+        """End those of the requests that are not answered, after an unexpected error."""
+        for inference in inferences:
+            if not inference.is_over:
+                self._scheduler.remove(inference)  # it may be in the queue or not
+                refuse(inference, InternalError(UNEXPECTED))
 
     def is_start_due(self, count: int) -> bool:
         """See `ServedModel`."""
@@ -206,6 +221,25 @@ class Model(ModelInstances):
         self._start.after_iteration()
 
     def _pump(self) -> None:
+        """Form batches; a scheduler that fails loses the requests that wait, not its model."""
+        try:
+            self._form_batches()
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._log_unexpected(error, "it formed batches")
+            for inference in self._scheduler.take_all():
+                self._refuse(inference, InternalError(UNEXPECTED), FailureReason.OTHER)
+            self.statistics.pending_count = len(self._scheduler)
+
+    def _log_unexpected(self, error: Exception, activity: str) -> None:
+        logger.error(
+            "model %s version %s: unexpected error in the server while %s",
+            self.spec.name,
+            self.spec.version,
+            activity,
+            exc_info=error,
+        )
+
+    def _form_batches(self) -> None:
         self._start.began()
         now_ns = time.monotonic_ns()
         scheduler = self._scheduler
@@ -293,12 +327,33 @@ class Model(ModelInstances):
         times_ns: tuple[int, int],
     ) -> None:
         """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
+        now_ns = time.monotonic_ns()
+        try:
+            passed_on = self._settle(batch, outcomes, times_ns, now_ns)
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._log_unexpected(error, "it scheduled the answers of a batch")
+            passed_on = _as_failures(batch, outcomes)
+            self.statistics.pending_count = len(self._scheduler)
+        try:
+            self._use_again(instance)
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._log_unexpected(error, "it looked for the next batch")
+        if passed_on or batch.answered:  # it is empty if the instance only reports that it is free
+            self._finish(batch, passed_on, times_ns, now_ns)
+
+    def _settle(
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
+    ) -> list[Outcome]:
+        """Tell the scheduler about outcomes; returns those to pass on to clients."""
         if batch.is_traced:
             record_traces(batch, outcomes, times_ns)
-        now_ns = time.monotonic_ns()
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
         if batch.is_rescheduled and len(passed_on) != len(outcomes):
             self._on_queued_again(batch, len(outcomes) - len(passed_on))
+        return passed_on
+
+    def _use_again(self, instance: Instance) -> None:
+        """Give an instance that has answered its next batch."""
         if self._turns is not None:
             self._turns.settle(instance)
         if instance.free_slots and (not self._retiring or self._may_go_on(instance)):
@@ -307,8 +362,6 @@ class Model(ModelInstances):
                 self._free.move_to_end(instance, last=False)
             if self.statistics.pending_count:
                 self._pump()
-        if passed_on or batch.answered:  # it is empty if the instance only reports that it is free
-            self._finish(batch, passed_on, times_ns, now_ns)
         if self.spec.sequence is not None:  # its sequences may be idle now
             deadline_ns = self._scheduler.next_deadline_ns()
             if deadline_ns:
@@ -333,16 +386,39 @@ class Model(ModelInstances):
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
     ) -> None:
         """Count outcomes and deliver them to the sinks of their requests."""
+        try:
+            self._record(batch, outcomes, times_ns, now_ns)
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._log_unexpected(error, "it counted the answers of a batch")
+            outcomes = _as_failures(batch, outcomes)
+        self._answers.pass_on(batch, outcomes)
+        try:
+            if self._cache is not None:
+                self._cache.store(batch, outcomes)
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._log_unexpected(error, "it stored the answers of a batch in the cache")
+        self._check_idle()
+
+    def _record(
+        self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
+    ) -> None:
         if self.spec.decoupled:
             record_responses(self.statistics, batch, outcomes, times_ns, now_ns)
         else:
             record_answers(self.statistics, batch, outcomes, times_ns, now_ns)
             self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
-        self._answers.pass_on(batch, outcomes)
-        if self._cache is not None:
-            self._cache.store(batch, outcomes)
-        self._check_idle()
 
     def _check_idle(self) -> None:
         if self._idle.is_awaited and not self.is_busy:
             self._idle.tell()
+
+
+def _as_failures(batch: RunningBatch, outcomes: list[Outcome]) -> list[Outcome]:
+    """Returns errors in place of all outcomes of a batch, also in place of columns."""
+    error = InternalError(UNEXPECTED)
+    failures = [Outcome(each.position, None, error, each.is_final) for each in outcomes]
+    for run in batch.answered:
+        positions = range(run.position, run.position + run.end - run.first)
+        failures += [Outcome(position, None, error) for position in positions]
+    batch.answered = ()
+    return failures

@@ -60,7 +60,8 @@ class InstanceEvents(Protocol):
     ) -> None:
         """Called with responses; `times_ns` is when the model began and finished computing them.
 
-        The runs in `batch.answered` have their responses, too.
+        The runs in `batch.answered` have their responses, too. It never raises: whatever goes wrong
+        is logged and answered, because other outcomes must still be reported.
         """
 
     def on_unavailable(self, instance: Instance) -> None:

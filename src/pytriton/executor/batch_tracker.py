@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from pytriton.errors import error_from_code
+from pytriton.errors import error_for_clients, error_from_code
 from pytriton.executor.base import Outcome, RunningBatch
 from pytriton.executor.batch_tensors import (
     add_columns,
@@ -25,6 +25,7 @@ from pytriton.executor.inference import CLOSED_SINK
 from pytriton.executor.reshape import reshape_inputs, reshape_outputs
 from pytriton.messages import InferResponse
 from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Execute, Responses
+from pytriton.transport.loop_channel import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytriton.executor.model_labels import ModelLabels
     from pytriton.messages import InferRequest, InferTensor
     from pytriton.transport.channel import Payload, Received
+    from pytriton.transport.frames import ResponseItem
     from pytriton.transport.refs import TensorRef
 
 
@@ -233,8 +235,10 @@ class BatchTracker:
     def handle(self, received: Received) -> bool:
         """Report the outcomes in an answer; returns False if the message is not an answer.
 
+        A batch whose answer cannot be processed fails; other batches are not concerned.
+
         Raises:
-            ValueError: The answer is to a batch that is not running.
+            ProtocolError: The answer is to a batch that is not running.
         """
         frame = received.frame
         if isinstance(frame, BatchResult):
@@ -263,17 +267,22 @@ class BatchTracker:
         if batch is None:
             self._check_closed(frame.batch)
             return
-        if (error := self._reshape(frame.outputs)) is not None:
-            self._fail(batch, error, (frame.started_ns, frame.finished_ns))
-            return
-        try:
-            outcomes = self._outcomes(received, frame, batch)
-        except Exception:
-            self.running[frame.batch] = batch  # `fail_all` answers it, as this message cannot
-            raise
-        batch.open_positions.clear()
         times_ns = (frame.started_ns, frame.finished_ns)
+        try:
+            error = self._reshape(frame.outputs)
+            outcomes = self._outcomes(received, frame, batch) if error is None else []
+        except Exception as failure:  # noqa: BLE001  the requests of the batch end with it
+            error = self._read_error(failure)
+        if error is not None:
+            batch.answered = ()
+            self._fail(batch, error, times_ns)
+            return
+        batch.open_positions.clear()
         self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
+
+    def _read_error(self, error: Exception) -> ServerError:
+        """Returns the error of requests whose answer could not be read."""
+        return error_for_clients(error, f"it read an answer of model {self._labels.name}")
 
     def _outcomes(
         self, received: Received, frame: BatchResult, batch: RunningBatch
@@ -343,41 +352,50 @@ class BatchTracker:
             returned = self.executing.pop(frame.returned_batch, None)
         by_batch = self._outcomes_by_batch(received, frame)
         times_ns = (frame.started_ns, frame.finished_ns)
-        for batch_id, outcomes in by_batch.items():
-            batch = self.running[batch_id]
+        for batch_id, (batch, outcomes) in by_batch.items():
             if not batch.open_positions:
-                del self.running[batch_id]
+                # It is gone if the outcomes of another batch made their receiver stop the instance.
+                self.running.pop(batch_id, None)
             self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
         if returned is not None and returned.id not in by_batch:
             self.events.on_outcomes(self._instance, returned, [], times_ns)
 
-    def _outcomes_by_batch(self, received: Received, frame: Responses) -> dict[int, list[Outcome]]:
+    def _outcomes_by_batch(
+        self, received: Received, frame: Responses
+    ) -> dict[int, tuple[RunningBatch, list[Outcome]]]:
         """Returns the outcomes of each batch, without those for requests that have ended."""
-        by_batch: dict[int, list[Outcome]] = {}
-        labels = self._labels
+        by_batch: dict[int, tuple[RunningBatch, list[Outcome]]] = {}
         for item in frame.items:
             batch = self.running.get(item.batch)
             if batch is None or item.position not in batch.open_positions:
                 continue
-            response: InferResponse | None = None
-            error: ServerError | None = None
-            if item.error is not None:
-                error = error_from_code(item.error_code, item.error)
-            elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
-                response = InferResponse(
-                    labels.name,
-                    labels.version,
-                    batch.inferences[item.position].request.id,
-                    [make_tensor(received, ref) for ref in item.outputs],
-                    item.parameters,
-                )
+            try:
+                outcome = self._outcome(received, item, batch)
+            except Exception as failure:  # noqa: BLE001  it takes the place of the response
+                error = self._read_error(failure)
+                outcome = Outcome(item.position, None, error, item.is_final)
             if item.is_final:
                 batch.open_positions.discard(item.position)
-            outcome = Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
             if item.is_rescheduled:
                 batch.is_rescheduled = True
-            by_batch.setdefault(item.batch, []).append(outcome)
+            by_batch.setdefault(item.batch, (batch, []))[1].append(outcome)
         return by_batch
+
+    def _outcome(self, received: Received, item: ResponseItem, batch: RunningBatch) -> Outcome:
+        labels = self._labels
+        response: InferResponse | None = None
+        error: ServerError | None = None
+        if item.error is not None:
+            error = error_from_code(item.error_code, item.error)
+        elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
+            response = InferResponse(
+                labels.name,
+                labels.version,
+                batch.inferences[item.position].request.id,
+                [make_tensor(received, ref) for ref in item.outputs],
+                item.parameters,
+            )
+        return Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
 
     def _handle_failure(self, frame: BatchFailure) -> None:
         returned = self.executing.pop(frame.batch, None)
@@ -385,7 +403,10 @@ class BatchTracker:
         if batch is None:
             self._check_closed(frame.batch)
             return
-        error = error_from_code(frame.error_code, frame.error)
+        try:
+            error = error_from_code(frame.error_code, frame.error)
+        except ValueError as failure:  # there is no such code
+            error = self._read_error(failure)
         self._fail(batch, error, (frame.started_ns, frame.finished_ns))
 
     def _fail(self, batch: RunningBatch, error: ServerError, times_ns: tuple[int, int]) -> None:
@@ -395,4 +416,6 @@ class BatchTracker:
 
     def _check_closed(self, batch_id: int) -> None:
         if self._end is None:
-            raise ValueError(f"expected an answer to a running batch, got one to batch {batch_id}")
+            raise ProtocolError(
+                f"expected an answer to a running batch, got one to batch {batch_id}"
+            )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.engine.delivery import deliver_run
 from pytriton.engine.ensemble.slab import InputSource, Slab
 from pytriton.engine.validation import UncountedStringsError, validate
-from pytriton.errors import CancelledError, ServerError
+from pytriton.errors import CancelledError, ServerError, error_for_clients
 from pytriton.executor.columns import (
     InputColumn,
     MemberSink,
@@ -142,7 +142,13 @@ class ColumnRuns:
             column.name: InputSource(chunk, index)
             for index, column in enumerate(chunk.signature.inputs)
         }
-        self._submit(Slab(plan, chunk, (0, len(members)), sources), is_complete=is_complete)
+        try:
+            self._submit(Slab(plan, chunk, (0, len(members)), sources), is_complete=is_complete)
+        except Exception as failure:  # noqa: BLE001  the clients get it
+            error = error_for_clients(failure, "it started the first step of an ensemble")
+            for member in members:
+                if not member.is_over:
+                    self._fail(member, error)
 
     def cancel(self, member: Inference) -> None:
         """Cancel a member at its step; it goes to no other step."""

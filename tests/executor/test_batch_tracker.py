@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of an instance that concern several batches: what happens to one harms no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.dtypes import FP32
+from pytriton.errors import UNEXPECTED, InternalError
+from pytriton.executor.batch_tracker import BatchTracker
+from pytriton.executor.model_labels import ModelLabels
+from pytriton.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    ResponseItem,
+    Responses,
+    TensorRef,
+)
+from pytriton.transport.loop_channel import ProtocolError
+from pytriton.transport.payload import Payload, Received
+from tests.fakes import inference
+
+RESULT = TensorRef("y", FP32.number, (1, 1), 0, 4)
+IN_A_BLOCK = TensorRef("y", FP32.number, (1, 1), 0, 4, block=7)
+
+
+class Rig:
+    """A tracker whose owner may stop the instance when it hears of outcomes."""
+
+    def __init__(self) -> None:
+        self.tracker = BatchTracker(self, ModelLabels("m", "1", [], batching=True), self)
+        self.name = "m_0_0"
+        self.ends: dict[int, list[str]] = {}  # by batch
+        self.stops = False
+
+    def begin(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.tracker.begin([inference()], 0, Payload(None))
+
+    def on_outcomes(self, instance, batch, outcomes, times_ns):
+        for outcome in outcomes:
+            end = "answer" if outcome.error is None else outcome.error.message
+            self.ends.setdefault(batch.id, []).append(end)
+        if self.stops:
+            self.stops = False
+            self.tracker.fail_all(InternalError("stopped"))
+
+    def hear(self, frame) -> None:
+        assert self.tracker.handle(Received(frame, bytearray(64), 0, {}))
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def test_answers_that_came_with_the_one_that_stops_the_instance_are_passed_on(rig):
+    rig.begin(3)
+    rig.stops = True
+    rig.hear(Responses(0, 0, [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [RESULT])]))
+
+    assert rig.ends == {1: ["answer"], 2: ["answer"], 3: ["stopped"]}
+    assert not rig.tracker.has_requests
+
+
+def test_stream_that_goes_on_when_the_instance_is_stopped_ends_once(rig):
+    rig.begin(2)
+    rig.stops = True
+    items = [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [RESULT], is_final=False)]
+    rig.hear(Responses(0, 0, items))
+
+    assert rig.ends[1] == ["answer"]
+    assert rig.ends[2].count("stopped") == 1
+
+
+def test_response_that_cannot_be_read_is_an_error_and_others_are_passed_on(rig, caplog):
+    rig.begin(2)
+    rig.hear(Responses(0, 0, [ResponseItem(1, 0, [IN_A_BLOCK]), ResponseItem(2, 0, [RESULT])]))
+
+    assert rig.ends == {1: [UNEXPECTED], 2: ["answer"]}
+    (record,) = caplog.records
+    assert record.exc_info[0] is KeyError
+    assert not rig.tracker.has_requests
+
+
+def test_result_that_cannot_be_read_fails_its_batch(rig, caplog):
+    rig.begin(2)
+    rig.hear(BatchResult(1, 0, 0, [IN_A_BLOCK]))
+    rig.hear(BatchResult(2, 0, 0, [RESULT]))
+
+    assert rig.ends == {1: [UNEXPECTED], 2: ["answer"]}
+    assert [record.exc_info[0] for record in caplog.records] == [KeyError]
+
+
+def test_failure_with_an_unknown_code_fails_its_batch(rig):
+    rig.begin()
+    rig.hear(BatchFailure(1, 0, 0, "no", 99))
+
+    assert rig.ends == {1: [UNEXPECTED]}
+
+
+def test_answer_to_a_batch_that_never_was_contradicts_the_protocol(rig):
+    with pytest.raises(ProtocolError, match="got one to batch 5"):
+        rig.hear(BatchResult(5, 0, 0, []))
