@@ -71,12 +71,13 @@ class Scene:
     def sink(self, number: int) -> RecordingSink:
         return self.sinks[number]
 
-    def check_all_answered(self) -> None:
+    def check_all_answered(self, *, repeated_executions: int = 0) -> None:
         """Every request ended exactly once, and the account says so too."""
         assert [sink.final_count for sink in self.sinks] == [1] * len(self.sinks)
         statistics = self.model.statistics
         assert statistics.pending_count == 0
-        assert statistics.success_count + statistics.fail.count == len(self.sinks)
+        counted = statistics.success_count + statistics.fail.count
+        assert counted == len(self.sinks) + repeated_executions
         assert statistics.fail.count == sum(statistics.failures.values())
         latencies = statistics.latencies
         assert latencies.request.count == statistics.success_count

@@ -28,7 +28,41 @@ def test_rescheduled_request_is_executed_again_and_answered_once(scene):
     assert (submitted.request.correlation_id, submitted.request.flags) == (1, 0)
 
     one.instance.finish()
-    one.check_all_answered()
+    one.check_all_answered(repeated_executions=1)
+
+
+def test_each_execution_of_a_rescheduled_request_counts(scene):
+    one = scene(iterative=True)
+    one.submit()
+    for _ in range(4):
+        one.loop.advance(0.001)
+        reschedule(one)
+    one.loop.advance(0.001)
+    one.instance.finish()
+
+    statistics = one.model.statistics
+    assert statistics.inference_count == statistics.execution_count == 5
+    durations = statistics.inference_durations()
+    assert durations.success.count == durations.queue.count == durations.compute_infer.count == 5
+    assert durations.queue.ns == 0
+    assert durations.success.ns == sum(range(1, 6)) * 1_000_000
+    one.check_all_answered(repeated_executions=4)
+
+
+def test_execution_counts_once_if_only_some_of_its_requests_are_rescheduled(scene):
+    one = scene(iterative=True, concurrency=1)
+    one.submit()
+    one.submit(2)
+    one.instance.finish()
+    batch = one.instance.running[0]
+    batch.is_rescheduled = True
+    one.instance.report(batch, [Outcome(0, is_rescheduled=True), Outcome(1)])
+    one.loop.run()
+    one.instance.finish()
+
+    assert one.model.statistics.execution_count == 3
+    assert one.model.statistics.inference_count == 4
+    one.check_all_answered(repeated_executions=1)
 
 
 def test_sequences_of_one_request_have_ids_of_their_own_unless_clients_name_them(scene):
@@ -58,7 +92,7 @@ def test_cancelled_request_is_not_executed_again(scene):
     assert one.instance.cancelled == [submitted]
     assert one.instance.sizes == [1, 1]
     assert isinstance(one.sink(0).errors[0], CancelledError)
-    one.check_all_answered()
+    one.check_all_answered(repeated_executions=2)
 
 
 def test_request_that_finds_its_queue_full_when_it_returns_is_refused(scene):
@@ -71,7 +105,7 @@ def test_request_that_finds_its_queue_full_when_it_returns_is_refused(scene):
 
     assert "Exceeds maximum queue size" in one.sink(0).errors[0].message
     one.instance.finish()
-    one.check_all_answered()
+    one.check_all_answered(repeated_executions=1)
 
 
 def test_rescheduled_request_joins_the_next_batch(scene):
@@ -83,7 +117,7 @@ def test_rescheduled_request_joins_the_next_batch(scene):
 
     assert one.instance.sizes == [1, 3]
     one.instance.finish()
-    one.check_all_answered()
+    one.check_all_answered(repeated_executions=1)
 
 
 def test_model_waits_for_an_instance_that_is_replaced(scene):

@@ -75,7 +75,7 @@ def test_trace_hears_of_every_execution_of_a_request(scene):
     report(one, Outcome(0, response()))
 
     assert len(trace.executions) == 2
-    one.check_all_answered()
+    one.check_all_answered(repeated_executions=1)
 
 
 def test_trace_hears_that_its_client_is_gone(scene):

@@ -22,7 +22,12 @@ from pytriton.engine.earliest_timer import EarliestTimer
 from pytriton.engine.idle_wait import IdleWait
 from pytriton.engine.model_instances import ModelInstances
 from pytriton.engine.model_state import TRANSITIONS, UNLOADED, ModelState
-from pytriton.engine.recording import record_answers, record_responses, record_traces
+from pytriton.engine.recording import (
+    record_answers,
+    record_late_failures,
+    record_responses,
+    record_traces,
+)
 from pytriton.engine.response_credit import ResponseCredit
 from pytriton.engine.scheduling import Dispatch
 from pytriton.engine.start_policy import StartPolicy
@@ -347,7 +352,11 @@ class Model(ModelInstances):
         """Tell the scheduler about outcomes; returns those to pass on to clients."""
         if batch.is_traced:
             record_traces(batch, outcomes, times_ns)
+        if self.spec.iterative:  # first, as the scheduler queues requests again: each round counts
+            self._record(batch, outcomes, times_ns, now_ns)
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
+        if self.spec.iterative:
+            record_late_failures(self.statistics, batch, outcomes, passed_on, now_ns)
         if batch.is_rescheduled and len(passed_on) != len(outcomes):
             self._on_queued_again(batch, len(outcomes) - len(passed_on))
         return passed_on
@@ -387,7 +396,8 @@ class Model(ModelInstances):
     ) -> None:
         """Count outcomes and deliver them to the sinks of their requests."""
         try:
-            self._record(batch, outcomes, times_ns, now_ns)
+            if not self.spec.iterative:
+                self._record(batch, outcomes, times_ns, now_ns)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")
             outcomes = _as_failures(batch, outcomes)

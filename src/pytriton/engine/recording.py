@@ -68,6 +68,22 @@ def record_answers(
         statistics.record_batch(record, time.time_ns() // 1_000_000)
 
 
+def record_late_failures(
+    statistics: ModelStatistics,
+    batch: RunningBatch,
+    outcomes: list[Outcome],
+    passed_on: list[Outcome],
+    now_ns: int,
+) -> None:
+    """Count the requests whose execution succeeded, but which the scheduler has ended after it."""
+    counted = {outcome.position for outcome in outcomes if outcome.error is not None}
+    for outcome in passed_on:
+        if outcome.error is not None and outcome.position not in counted:
+            inference = batch.inferences[outcome.position]
+            reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.OTHER
+            statistics.record_failures(1, now_ns - inference.request.received_ns, reason)
+
+
 def record_responses(
     statistics: ModelStatistics,
     batch: RunningBatch,
@@ -79,6 +95,9 @@ def record_responses(
     final = []
     latencies = statistics.latencies
     for outcome in outcomes:
+        if outcome.is_rescheduled:  # this execution has ended without a response
+            final.append(outcome)
+            continue
         inference = batch.inferences[outcome.position]
         if outcome.error is not None:
             kind = ResponseOutcome.CANCEL if inference.is_cancelled else ResponseOutcome.FAIL

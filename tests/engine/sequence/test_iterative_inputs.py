@@ -45,7 +45,7 @@ def test_each_execution_has_its_controls(scene):
 
     assert seen == [{"START": [[1]], "CORRID": [[1]]}, {"START": [[0]], "CORRID": [[1]]}]
     one.instance.finish()
-    one.check_all_answered()
+    one.check_all_answered(repeated_executions=1)
 
 
 def test_each_row_has_its_controls(scene):
