@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import gc
+import json
+
 import pytest
 
 from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.errors import UNEXPECTED, UnavailableError
+from pytriton.server.http import columns as http_columns
+from pytriton.server.http.api import HttpApi
+from pytriton.server.options.server_options import ServerOptions
 from tests.contract.seam import doubled
+from tests.server.http_fakes import Client, post
 
 KINDS = pytest.mark.parametrize("joined", [True, False], ids=["joined", "pieces"])
 ONES = [[1, 2], [3, 4], [5, 6]]
@@ -275,3 +282,29 @@ def test_exiting_engine_refuses_chunks_and_finishes_those_that_it_has(seam):
         assert seam.ends.of(on_its_way) == [("refused", "Server exiting")] * 3
     finish(seam, instance)
     assert seam.ends.of(accepted) == [doubled(each) for each in ONES]
+
+
+def test_structures_that_a_front_end_forgets_are_forgotten_by_the_core(seam, monkeypatch):
+    monkeypatch.setattr(http_columns, "LEARNED_AFTER", 1)
+    monkeypatch.setattr(http_columns, "MAX_LEARNED", 8)
+    _, (instance,) = seam.doubling(max_batch_size=64)
+    client = Client(HttpApi(seam.client, ServerOptions(), seam.loop))
+    sizes, answers = [], []
+    for rows in [*range(1, 65), 1, 64]:
+        tensor = {"shape": [rows, 2], "datatype": "INT32", "data": [rows] * 2 * rows}
+        body = json.dumps({"inputs": [{"name": name, **tensor} for name in "xy"]}).encode()
+        body = body.ljust(2048)  # one head for all: each head keeps the last structure with it
+        for _ in range(3):  # the first is learned from, the others travel as columns
+            client.send(post(body, b"/v2/models/m/infer"))
+            seam.run()
+            finish(seam, instance)
+        answers.append([each["data"] for each in json.loads(client.bodies()[-1])["outputs"]])
+        gc.collect()
+        for front_end in seam.front_ends:
+            sizes.append(len(front_end.session._signatures))
+            sizes.append(len(front_end.link._chunks._signatures))
+
+    assert answers == [[[2 * rows] * 2 * rows] * 2 for rows in [*range(1, 65), 1, 64]]
+    assert set(client.statuses()) == {200}
+    if seam.is_remote:
+        assert 8 <= max(sizes) <= 8 + 2, sizes  # those in use when the others are forgotten

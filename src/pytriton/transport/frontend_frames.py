@@ -142,6 +142,7 @@ class DefineSignature(msgspec.Struct, tag="signature", array_like=True):
     inputs: list[SignatureColumn]
     outputs: tuple[str, ...] | None
     batch_key: Any = None
+    forgotten: list[int] = []  # the numbers that no chunk will use again
     memory: MemoryUpdate | None = None
 
 

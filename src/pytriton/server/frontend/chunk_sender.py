@@ -59,8 +59,10 @@ class ChunkSender:
         self._resubmit = resubmit
         self._open: dict[int, OpenChunk] = {}
         self._calls: dict[Chunk, int] = {}
-        # A signature belongs to one model, and is forgotten with it.
+        # A signature is freed when its gatherer is forgotten and its last chunk is answered. The
+        # core hears of that with the next definition, so it never knows more than are needed here.
         self._signatures: weakref.WeakKeyDictionary[Signature, int] = weakref.WeakKeyDictionary()
+        self._forgotten: list[int] = []  # the numbers of those that were freed
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -116,13 +118,21 @@ class ChunkSender:
         number = self._signatures.get(signature)
         if number is None:
             number = self._signatures[signature] = next(self._numbers)
+            weakref.finalize(signature, self._forgotten.append, number).atexit = False
+            forgotten = self._forgotten[:]
+            del self._forgotten[: len(forgotten)]  # a garbage collection may add some meanwhile
             columns = [
                 SignatureColumn(column.name, column.dtype.number, column.shape, column.row_bytes)
                 for column in signature.inputs
             ]
             self._define(
                 DefineSignature(
-                    number, model.number, columns, signature.outputs, signature.batch_key
+                    number,
+                    model.number,
+                    columns,
+                    signature.outputs,
+                    signature.batch_key,
+                    forgotten,
                 )
             )
         return number

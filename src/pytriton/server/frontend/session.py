@@ -244,6 +244,8 @@ class FrontEndSession:
         self._shared.regions.on_taken(self, frame.number)
 
     def _on_signature(self, received: Received, frame: DefineSignature) -> None:
+        for number in frame.forgotten:
+            self._signatures.pop(number, None)  # None: its model is gone
         self._signatures[frame.number] = (frame.model, read_signature(frame))
 
     def _on_log_entry(self, received: Received, frame: LogEntry) -> None:
