@@ -30,6 +30,10 @@ class EngineClient(Protocol):
     def is_exiting(self) -> bool:
         """Whether the server accepts no more requests."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last requests were not read yet, so that gathering more is better."""
+
     # Models and requests; these never wait
 
     def lookup(self, name: str, version: str = "") -> ServedModel:

@@ -66,7 +66,6 @@ class Model(ModelInstances):
     """
 
     prefers_columns = False  # for a single request, a chunk takes 5 us more
-    is_behind = False  # what is submitted is in the queue at once
 
     def __init__(
         self,

@@ -137,10 +137,6 @@ class ServedModel(InferenceOwner, Protocol):
                 loop. A free instance then starts at once, not at the end of the iteration.
         """
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether it has not read yet what was submitted last, so that gathering more is better."""
-
     def is_start_due(self, count: int) -> bool:
         """Returns whether a batch would start at once if `count` more requests were submitted.
 

@@ -27,7 +27,6 @@ class FakeModel:
         self.complete: list[bool] = []
         self.cancelled: list[int] = []
         self.prefers_columns = False
-        self.is_behind = False
         self.starts_at = 0  # waiting requests with which it would start at once; 0: never
 
     def submit_chunk(self, inferences, now_ns, *, is_complete=False):
@@ -41,6 +40,19 @@ class FakeModel:
 
     def cancel(self, inference):
         self.cancelled.append(inference.index)
+
+
+class FakeEngine:
+    """Is behind when it is asked first."""
+
+    def __init__(self, rounds_behind: int = 0) -> None:
+        self.rounds_behind = rounds_behind
+
+    @property
+    def is_behind(self):
+        is_behind = self.rounds_behind > 0
+        self.rounds_behind -= is_behind
+        return is_behind
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def gather(gatherer: Gatherer, model: FakeModel, *callers: object) -> list:
 
 def test_requests_of_an_iteration_become_one_chunk(loop):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 2, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 2, "", (0, 1), None)
     gather(gatherer, model, 1, 2, 3)
     assert not model.chunks
 
@@ -83,7 +95,7 @@ def test_requests_of_an_iteration_become_one_chunk(loop):
 
 def test_members_know_the_version_that_the_client_wants(loop):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "01", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "01", (0, 1), None)
     gather(gatherer, model, 1)
 
     loop.run()
@@ -93,7 +105,7 @@ def test_members_know_the_version_that_the_client_wants(loop):
 
 def test_columns_are_in_the_order_of_the_model(loop):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (1, 0), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (1, 0), None)
     gather(gatherer, model, 1, 2)
 
     loop.run()
@@ -103,7 +115,7 @@ def test_columns_are_in_the_order_of_the_model(loop):
 
 def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     start_ns = clock.now_ns
     gather(gatherer, model, 1)
     clock.now_ns += 1000
@@ -117,7 +129,7 @@ def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
 def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
     model = FakeModel()
     model.starts_at = 18
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(25))
     early = [len(chunk.callers) for chunk in model.chunks]
@@ -130,7 +142,7 @@ def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
 
 def test_chunk_has_a_largest_size(loop):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(MAX_MEMBERS + 1))
     loop.run()
@@ -139,7 +151,7 @@ def test_chunk_has_a_largest_size(loop):
 
 
 def test_last_chunk_of_a_model_in_an_iteration_is_complete(loop):
-    iterations = Iterations(loop)
+    iterations = Iterations(FakeEngine(), loop)
     first, second, third = (Gatherer(iterations, SIGNATURE, 1, "", (0, 1), None) for _ in range(3))
     model, other = FakeModel(), FakeModel()
 
@@ -153,9 +165,35 @@ def test_last_chunk_of_a_model_in_an_iteration_is_complete(loop):
     assert other.complete == [True]
 
 
+def test_requests_of_all_models_wait_for_an_engine_that_is_behind(loop):
+    engine = FakeEngine(rounds_behind=2)
+    iterations = Iterations(engine, loop)
+    models = FakeModel(), FakeModel()
+    alone, *gatherers = (Gatherer(iterations, SIGNATURE, 1, "", (0, 1), None) for _ in range(3))
+    alone.is_alone(models[0])  # a request that is not gathered does not end the wait of others
+    for gatherer, model in zip(gatherers, models, strict=True):
+        gather(gatherer, model, 1)
+
+    loop.run()
+
+    assert engine.rounds_behind == 0
+    assert [model.complete for model in models] == [[True], [True]]
+
+
+def test_engine_that_stays_behind_gets_the_requests_all_the_same(loop):
+    engine, model = FakeEngine(rounds_behind=100), FakeModel()
+    gatherer = Gatherer(Iterations(engine, loop), SIGNATURE, 1, "", (0, 1), None)
+    gather(gatherer, model, 1, 2)
+
+    loop.run()
+
+    assert [chunk.callers for chunk in model.chunks] == [[1, 2]]
+    assert 90 < engine.rounds_behind < 100
+
+
 def test_models_do_not_share_a_chunk(loop):
     old, new = FakeModel(), FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, old, 1)
     gather(gatherer, new, 2)
@@ -169,7 +207,7 @@ def test_models_do_not_share_a_chunk(loop):
 def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
     model = FakeModel()
     model.prefers_columns = prefers_columns
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     seen = []
     for count in (1, 1, 3, 2, 1, 1):
         seen.append([gatherer.is_alone(model) for _ in range(count)])
@@ -183,7 +221,7 @@ def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
 @pytest.mark.parametrize("is_submitted", [False, True])
 def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     places = gather(gatherer, model, 1, 2, 3)
     if is_submitted:
         loop.run()
@@ -197,7 +235,7 @@ def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
 
 def test_answered_chunk_is_freed_without_garbage_collection(loop):
     model = FakeModel()
-    gatherer = Gatherer(Iterations(loop), SIGNATURE, 1, "", (0, 1), None)
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     gather(gatherer, model, FakeModel(), FakeModel())
     loop.run()
     chunk = model.chunks.pop()

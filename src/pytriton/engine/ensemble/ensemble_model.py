@@ -61,7 +61,6 @@ class EnsembleModel(ModelStatus):
     """
 
     prefers_columns = False  # for a single request, a chunk takes more time
-    is_behind = False  # what is submitted is started at once
 
     def __init__(
         self,

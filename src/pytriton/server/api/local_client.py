@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 class LocalClient:
     """Calls the engine and the model control directly."""
 
+    is_behind = False  # what is submitted is in the queue of its model at once
+
     def __init__(
         self,
         engine: Engine,

@@ -71,6 +71,11 @@ class RemoteClient:
         """See `EngineClient`."""
         return self._engine.is_exiting
 
+    @property
+    def is_behind(self) -> bool:
+        """See `EngineClient`."""
+        return self.link.is_behind
+
     def use_namespaces(self, *, is_on: bool) -> None:
         """Say whether models of several repositories may have the same name."""
         self._engine.namespacing = is_on

@@ -83,11 +83,6 @@ class RemoteModel:
         if is_complete:
             self._link.flush()
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the core has not read the last message yet."""
-        return self._link.is_behind
-
     def is_start_due(self, count: int) -> bool:
         """Returns False: the core decides, and messages with many requests are best."""
         return False

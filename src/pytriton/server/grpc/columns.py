@@ -209,7 +209,7 @@ class ColumnTable:
     ) -> None:
         self._engine = engine
         self._tracing = tracing
-        self._iterations = Iterations(loop)
+        self._iterations = Iterations(engine, loop)
         self._learned: dict[Layout, ColumnRequests] = {}
         self._by_size: dict[int, list[ColumnRequests]] = {}
         self.sequences = SequenceColumnTable(engine, loop, CallColumns, tracing)

@@ -65,7 +65,7 @@ class SequenceColumnTable(Generic[_Columns]):
         self._engine = engine
         self._tracing = tracing
         self._make_columns = make_columns
-        self._iterations = Iterations(loop)
+        self._iterations = Iterations(engine, loop)
         self._counts: dict[int, int] = {}  # of requests in the ordinary way, by size
         self._learned: dict[SequenceLayout, _Columns] = {}
         self._by_size: dict[int, list[tuple[SequencePattern, _Columns]]] = {}

@@ -240,7 +240,7 @@ class ColumnLearner:
 
     def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
-        self._iterations = Iterations(loop)
+        self._iterations = Iterations(service.engine, loop)
         self._models: dict[tuple[str, int, str], _ModelStructures] = {}
         self._learned_count = 0
 
