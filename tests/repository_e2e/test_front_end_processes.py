@@ -234,6 +234,34 @@ def test_front_ends_that_are_killed_under_load_are_replaced(start_server):
     assert eventually(lambda: not server.descendants())
 
 
+def test_stopped_front_end_is_replaced_and_disturbs_nobody_else(server):
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(server)) for _ in range(4)]
+        assert eventually(lambda: all(len(each.statuses) > 20 for each in clients))
+        old = {each.pid for each in front_ends(server)}
+        owners = {each: serving_pid(server, each.port) for each in clients}
+        victim = front_ends(server)[0]
+        victim.suspend()
+        assert eventually(lambda: victim.pid not in {each.pid for each in front_ends(server)})
+        assert eventually(lambda: len(front_ends(server)) == 2)
+        counts = [len(each.statuses) for each in clients]
+        assert eventually(
+            lambda: all(
+                len(each.statuses) > count + 20 for each, count in zip(clients, counts, strict=True)
+            )
+        )
+
+    assert {each.pid for each in front_ends(server)} & old == old - {victim.pid}
+    assert set(owners.values()) == old
+    for each, owner in owners.items():
+        assert set(each.statuses) == {200}
+        assert each.wrong == 0
+        assert len(each.losses) == (owner == victim.pid), each.losses
+    text = f"(process {victim.pid}) did not answer for 3 s and did nothing; it is killed"
+    assert text in server.output
+    assert server.output.count("it is killed") == 1
+
+
 def test_requests_of_a_killed_front_end_leave_the_queue(server):
     server.hold("held")
     body = json_body({"X": np.ones((1, 1), np.float32)})

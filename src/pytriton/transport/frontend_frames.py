@@ -250,6 +250,20 @@ class Connections(msgspec.Struct, tag="connections", array_like=True):
     memory: MemoryUpdate | None = None
 
 
+class Ping(msgspec.Struct, tag="ping", array_like=True):
+    """Core to front end: answer with a `Pong`, so that the core knows that its event loop runs."""
+
+    number: int
+    memory: MemoryUpdate | None = None
+
+
+class Pong(msgspec.Struct, tag="pong", array_like=True):
+    """Front end to core: the answer to a `Ping`."""
+
+    number: int
+    memory: MemoryUpdate | None = None
+
+
 class LetClientsLeave(msgspec.Struct, tag="let_clients_leave", array_like=True):
     """Core to front end: serve on, but ask all clients to use other connections."""
 
@@ -298,6 +312,8 @@ FrontEndFrame = (
     | Question
     | QuestionReply
     | Connections
+    | Ping
+    | Pong
     | LetClientsLeave
     | EndConnections
     | ConnectionsEnded

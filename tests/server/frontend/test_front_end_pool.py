@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import math
 import socket
 import time
 
@@ -18,6 +18,7 @@ from pytriton.executor.worker import LocalWorker
 from pytriton.executor.zygote_launcher import ZygoteGoneError
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.api.services import Service
+from pytriton.server.frontend import liveness
 from pytriton.server.frontend import pool as pool_module
 from pytriton.server.frontend import session as session_module
 from pytriton.server.frontend.client_passing import receive_clients
@@ -26,6 +27,7 @@ from pytriton.server.frontend.remote_client import RemoteClient
 from pytriton.server.options.log_options import LogOptions
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.log_control import LogControl
+from pytriton.server.process.process_watch import Activity
 from pytriton.server.tracing.settings import TraceSettings
 from pytriton.transport.frontend_frames import (
     Configure,
@@ -104,7 +106,6 @@ class FakeZygote:
         self.is_silent = False  # new front ends read nothing until they are started
         self.failures: list[Exception] = []
         self.forked: list[FakeFrontEnd] = []
-        self.times: list[float] = []
         self._loop = loop
 
     def start(self):
@@ -118,7 +119,6 @@ class FakeZygote:
             raise self.failures.pop(0)
         front_end = FakeFrontEnd(self._loop, spec, 1000 + len(self.forked))
         self.forked.append(front_end)
-        self.times.append(time.monotonic())
         if not self.is_silent:
             front_end.start()
         return front_end.worker
@@ -302,42 +302,102 @@ def test_front_end_that_ended_is_replaced_and_the_other_stays(scene, caplog):
     assert (len(new.received()), len(second.received())) == (1, 1)
 
 
-def test_front_end_that_ends_again_and_again_is_restarted_more_slowly(scene, monkeypatch):
-    monkeypatch.setattr(pool_module, "RESTART_DELAYS_S", (0.0, 0.01, 0.05, 0.2))
+class FakeDelays:
+    """Keeps for how long front ends have served clients."""
+
+    def __init__(self) -> None:
+        self.served_s: list[float] = []
+
+    def after(self, served_s: float) -> float:
+        self.served_s.append(served_s)
+        return 0.0
+
+
+def test_delay_of_a_restart_depends_on_the_time_for_which_clients_were_served(scene):
     one = scene(1)
+    delays = one.pool._delays[0] = FakeDelays()
     one.start()
-    for count in range(1, 6):
-        one.until(lambda count=count: len(one.front_ends) == count)
-        one.run()
-        one.front_ends[-1].die()
-    one.until(lambda: len(one.front_ends) == 6)
-    times = one.zygotes[0].times
-
-    delays = [after - before for before, after in itertools.pairwise(times)]
-    expected = (0.01, 0.05, 0.2, 0.2, 0.2)
-    assert all(delay >= least for delay, least in zip(delays, expected, strict=True))
-    assert one.pool._failures == {0: 5}
-
-
-def test_front_end_that_lived_long_is_restarted_at_once(scene, monkeypatch):
-    monkeypatch.setattr(pool_module, "_STABLE_S", 0.0)
-    one = scene(1)
-    one.start()
+    member = one.pool._members[0]
+    member.ready_s -= 100.0
     one.front_ends[0].die()
+    one.zygotes[0].is_silent = True
     one.until(lambda: len(one.front_ends) == 2)
+    one.front_ends[1].die()  # before it could serve a client
+    one.until(lambda: len(one.front_ends) == 3)
 
-    assert one.pool._failures == {0: 0}
+    assert delays.served_s[0] >= 100.0
+    assert delays.served_s[1:] == [-math.inf]
 
 
 def test_front_end_that_cannot_be_forked_is_tried_again(scene, monkeypatch, caplog):
-    monkeypatch.setattr(pool_module, "RESTART_DELAYS_S", (0.0, 0.01))
+    monkeypatch.setattr(pool_module, "_LAUNCH_RETRY_S", 0.001)
     one = scene(1)
     one.start()
-    one.zygotes[0].failures = [InternalError("no process"), InternalError("no process")]
+    one.zygotes[0].failures = [InternalError("no process")] * 5 + [InternalError("no memory")]
     one.front_ends[0].die()
     one.until(lambda: len(one.front_ends) == 2)
 
-    assert caplog.text.count("front end 0 could not be started again: no process") == 2
+    for reason in ("no process", "no memory"):  # each is said once, however long it lasts
+        assert caplog.text.count(f"front end 0 cannot be started again yet: {reason}") == 1
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """No front end ever works, and silence is not tolerated."""
+    monkeypatch.setattr(pool_module, "read_activity", lambda pid: Activity(0.0, is_runnable=False))
+    monkeypatch.setattr(liveness, "SILENCE_LIMIT_S", 0.0)
+
+
+def test_front_end_that_does_not_answer_is_killed_and_replaced(scene, idle, caplog):
+    one = scene()
+    first, second = one.start()
+    first.pause()
+    far = one.connect()
+    one.pool._beat()
+    one.run()
+    one.pool._beat()
+    one.until(lambda: len(one.front_ends) == 3)
+    one.run()
+
+    assert (first.kills, second.kills) == (1, 0)
+    assert "front end 0 (process 1000) did not answer for 0 s and did nothing" in caplog.text
+    assert far.recv(1) == b""
+    one.connect()
+    one.connect()
+    assert (len(second.received()), len(one.front_ends[2].received())) == (1, 1)
+
+
+def test_clients_go_to_the_front_ends_that_answer(scene, monkeypatch):
+    monkeypatch.setattr(pool_module, "read_activity", lambda pid: Activity(0.0, is_runnable=True))
+    one = scene()
+    first, second = one.start()
+    go_on = first.pause()
+    one.pool._beat()
+    one.run()
+    one.pool._beat()
+    for _ in range(4):
+        one.connect()
+    assert (len(first.received()), len(second.received())) == (0, 4)
+
+    go_on()
+    one.run()
+    one.connect()
+
+    assert (len(first.received()), len(second.received())) == (1, 0)
+
+
+def test_front_end_whose_answer_was_not_read_yet_is_not_killed(scene, idle):
+    one = scene()
+    one.start()
+    one.pool._beat()
+    for each in one.front_ends:
+        each.client.link._channel._on_readable()  # while the core's loop stands still
+    for _ in range(3):
+        one.pool._beat()
+    one.run()
+
+    assert [each.kills for each in one.front_ends] == [0, 0]
+    assert all(member.heartbeat.is_answered for member in one.pool._members.values())
 
 
 def test_new_zygote_is_started_when_the_old_one_has_ended(scene):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from pytriton.executor.log_feed import LogFeed
 from pytriton.executor.worker import WorkerSpec, describe_loss
 from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError
 from pytriton.server.frontend.client_passing import pass_client
+from pytriton.server.frontend.liveness import PING_INTERVAL_S, Heartbeat, RestartDelays
 from pytriton.server.frontend.region_feed import RegionFeed
 from pytriton.server.frontend.registry_feed import RegistryFeed
 from pytriton.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.server.frontend.zygote import spawn_zygote
 from pytriton.server.grpc.tls import tls_context
+from pytriton.server.process.process_watch import read_activity
 from pytriton.server.shared_memory.local_regions import LocalRegions
 from pytriton.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.transport.frontend_frames import (
@@ -29,6 +32,8 @@ from pytriton.transport.frontend_frames import (
     ConnectionsEnded,
     EndConnections,
     LetClientsLeave,
+    Ping,
+    Pong,
     RegistryTaken,
 )
 from pytriton.transport.log_frames import LogChange
@@ -49,9 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Front ends that end at once are not restarted faster than this.
-RESTART_DELAYS_S = (0.0, 0.2, 1.0, 5.0)
-_STABLE_S = 10.0  # after this time a front end counts as started well
+_LAUNCH_RETRY_S = 0.5  # after a start for which the system had no process or no memory
 _MAX_PER_ITERATION = 256
 _MAX_WAITING_CLIENTS = 4096  # while no front end can take them
 _RETRY_S = 0.01
@@ -62,11 +65,12 @@ _EXIT_S = 1.0  # for a process to end that has closed its connection
 class FrontEndMember:
     """One front end, as the pool sees it."""
 
-    def __init__(self, index: int, worker: LocalWorker, started_s: float) -> None:
+    def __init__(self, index: int, worker: LocalWorker) -> None:
         self.index = index
         self.worker = worker
-        self.started_s = started_s
         self.session: FrontEndSession | None = None
+        self.heartbeat = Heartbeat()
+        self.ready_s = math.inf  # when it could serve clients first
         self.is_ready = False  # it has the registry, so that it can serve clients
         self.passed_count = 0
         self.counts = (0, 0)  # connections over HTTP and gRPC
@@ -125,7 +129,8 @@ class FrontEndPool:
         self._members: dict[int, FrontEndMember] = {}
         self._log = LogFeed() if log is None else log
         self._log.add(self._on_log_change)
-        self._failures = dict.fromkeys(range(options.frontend_processes), 0)
+        self._delays = [RestartDelays() for _ in range(options.frontend_processes)]
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._waiting: deque[tuple[Service, socket.socket]] = deque()
         self._tasks = BackgroundTasks(loop)
         self._is_open = True
@@ -145,7 +150,8 @@ class FrontEndPool:
         if self._options.grpc.allow and self._options.grpc_tls is not None:
             tls_context(self._options.grpc_tls)  # to report an error here, and only once
         self._zygote.start()
-        await asyncio.gather(*(self._launch(index) for index in self._failures))
+        self._beat_timer = self._loop.call_later(PING_INTERVAL_S, self._beat)
+        await asyncio.gather(*(self._launch(index) for index in range(len(self._delays))))
         await self._first_ready
 
     def taker(self, service: Service) -> ClientPasser:
@@ -191,6 +197,8 @@ class FrontEndPool:
         """End all front ends at once."""
         self._is_open = False
         self._drop_waiting()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
         self._tasks.cancel()
         self._shared.tasks.cancel()
         for member in list(self._members.values()):
@@ -210,7 +218,7 @@ class FrontEndPool:
                 self._zygote = Zygote(self._loop, spawn_zygote)
                 self._zygote.start()
             worker = await self._zygote.fork(spec)
-        member = FrontEndMember(index, worker, self._loop.time())
+        member = FrontEndMember(index, worker)
         worker.fork_socket.setblocking(False)
         self._members[index] = member
         member.session = FrontEndSession(
@@ -240,6 +248,8 @@ class FrontEndPool:
             member.on_connections(frame)
             if self._waiting and member.is_ready and member.has_room:
                 self._pass_waiting()
+        elif isinstance(frame, Pong):
+            member.heartbeat.on_answer(frame.number)
         elif isinstance(frame, ConnectionsEnded):
             _finish(member)
         elif isinstance(frame, RegistryTaken) and not member.is_ready:
@@ -247,6 +257,7 @@ class FrontEndPool:
 
     def _on_ready(self, member: FrontEndMember) -> None:
         member.is_ready = True
+        member.ready_s = self._loop.time()
         logger.debug("%s serves clients in process %d", member.name, member.worker.pid)
         self._pass_waiting()
         ready_count = sum(each.is_ready for each in self._members.values())
@@ -264,28 +275,43 @@ class FrontEndPool:
             self._tasks.start(self._replace(member))
 
     async def _replace(self, member: FrontEndMember) -> None:
-        index = member.index
+        served_s = self._loop.time() - member.ready_s
         exited = member.worker.exited
         await asyncio.wait([exited], timeout=_EXIT_S)
         reason = exited.result() if exited.done() else "its connection was lost"
         logger.error("%s (process %d) %s", member.name, member.worker.pid, reason)
-        is_stable = self._loop.time() - member.started_s >= _STABLE_S
-        self._failures[index] = failures = 0 if is_stable else self._failures[index] + 1
-        await asyncio.sleep(RESTART_DELAYS_S[min(failures, len(RESTART_DELAYS_S) - 1)])
-        if self._is_open and not await self._try_launch(member):
-            self._loop.call_later(RESTART_DELAYS_S[-1], self._replace_later, member)
+        await asyncio.sleep(self._delays[member.index].after(served_s))
+        said = ""
+        while self._is_open and (failure := await self._try_launch(member.index)):
+            if failure != said:
+                said = failure
+                logger.error("%s cannot be started again yet: %s", member.name, failure)
+            await asyncio.sleep(_LAUNCH_RETRY_S)
 
-    def _replace_later(self, member: FrontEndMember) -> None:
-        if self._is_open:
-            self._tasks.start(self._replace(member))
-
-    async def _try_launch(self, member: FrontEndMember) -> bool:
+    async def _try_launch(self, index: int) -> str:
+        """Start a front end; returns why it could not be started."""
         try:
-            await self._launch(member.index)
+            await self._launch(index)
+        except ZygoteGoneError:
+            return "the process that forks front ends has ended"
         except Exception as error:  # noqa: BLE001  it is tried again
-            logger.error("%s could not be started again: %s", member.name, error)  # noqa: TRY400
-            return False
-        return True
+            return str(error) or type(error).__name__
+        return ""
+
+    def _beat(self) -> None:
+        """Ping all front ends, and replace those that hang."""
+        self._beat_timer = self._loop.call_later(PING_INTERVAL_S, self._beat)
+        for member in list(self._members.values()):
+            session, heartbeat = member.session, member.heartbeat
+            if session is None:
+                continue
+            number = heartbeat.beat(self._loop.time(), read_activity(member.worker.pid))
+            if number is not None:
+                session.send(Ping(number))
+            elif heartbeat.failure and not session.has_unread:
+                name, pid = member.name, member.worker.pid
+                logger.error("%s (process %d) %s; it is killed", name, pid, heartbeat.failure)
+                self._on_lost(member, TimeoutError(heartbeat.failure))
 
     def _end_member(self, member: FrontEndMember) -> None:
         if self._members.get(member.index) is member:
@@ -309,7 +335,8 @@ class FrontEndPool:
     def pass_client(self, service: Service, client: socket.socket) -> None:
         """Pass a client to the front end with the fewest connections."""
         ready = [member for member in self._members.values() if member.is_ready and member.has_room]
-        for member in sorted(ready, key=lambda each: each.load):
+        # One that has not answered for a second may hang.
+        for member in sorted(ready, key=lambda each: (each.heartbeat.is_late, each.load)):
             if pass_client(member.worker.fork_socket, service, client):
                 member.passed_count += 1
                 member.load += 1

@@ -16,7 +16,7 @@ from pytriton.engine.engine import Engine
 from pytriton.server.frontend.core_link import CoreLink
 from pytriton.server.frontend.model_records import decode_spec
 from pytriton.server.frontend.remote_model import RemoteModel
-from pytriton.transport.frontend_frames import Registry, RegistryTaken
+from pytriton.transport.frontend_frames import Ping, Pong, Registry, RegistryTaken
 
 if TYPE_CHECKING:
     import asyncio
@@ -167,6 +167,8 @@ class RemoteClient:
     def _on_frame(self, frame: Frame) -> None:
         if isinstance(frame, Registry):
             self._apply(frame)
+        elif isinstance(frame, Ping):
+            self.link.send(Pong(frame.number))
         else:
             self._on_other_frame(frame)
 

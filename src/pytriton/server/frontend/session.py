@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from pytriton.transport.frontend_frames import (
     DefineSignature,
     Flow,
     LogEntry,
+    Pong,
     Question,
     QuestionReply,
     RegionsTaken,
@@ -121,7 +123,7 @@ class FrontEndSession:
         name: The name of the front end, for the log.
         sock: The socket to the front end.
         shared: What all sessions use.
-        on_event: Called with messages about connections.
+        on_event: Called with messages about connections, and with answers to pings.
         on_lost: Called once when the front end has ended.
     """
 
@@ -149,8 +151,9 @@ class FrontEndSession:
             DefineSignature: self._on_signature,
             RegistryTaken: self._on_registry_taken,
             RegionsTaken: self._on_regions_taken,
-            Connections: self._on_connections,
-            ConnectionsEnded: self._on_connections,
+            Connections: self._on_pool_event,
+            ConnectionsEnded: self._on_pool_event,
+            Pong: self._on_pool_event,
             LogEntry: self._on_log_entry,
             TraceRefusal: self._on_trace_refusal,
         }
@@ -215,6 +218,14 @@ class FrontEndSession:
         """The number of requests and of chunks without a final reply."""
         return len(self._requests) + len(self._chunks)
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether the front end has sent something that was not read yet."""
+        channel = self._channel.channel
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        return channel.has_message or bool(poll.poll(0))
+
     def __repr__(self) -> str:
         return f"<FrontEndSession {self._name} requests={len(self._requests)}>"
 
@@ -251,7 +262,9 @@ class FrontEndSession:
     def _on_log_entry(self, received: Received, frame: LogEntry) -> None:
         log_entry(frame)
 
-    def _on_connections(self, received: Received, frame: Connections | ConnectionsEnded) -> None:
+    def _on_pool_event(
+        self, received: Received, frame: Connections | ConnectionsEnded | Pong
+    ) -> None:
         self._on_event(frame)
 
     def _submit(self, received: Received, item: SubmitItem) -> None:

@@ -1,14 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects the end of a process, even if a child that it forked holds its sockets open."""
+"""Tells whether a process works, and its end, even if a child of it holds its sockets open."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the system says about a process.
+
+    Attributes:
+        processor_s: The processor time that it has used.
+        is_runnable: Whether it runs, or waits for a processor or a disk; not if it is stopped.
+    """
+
+    processor_s: float
+    is_runnable: bool
+
+
+def read_activity(pid: int) -> Activity | None:
+    """Returns the activity of a process; None if it has ended, or if the system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name of the program, in brackets, may contain anything; proc_pid_stat(5) has the fields.
+    state, *fields = text.rpartition(")")[2].split()
+    ticks = int(fields[10]) + int(fields[11])
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), state in "RD")
 
 
 class ProcessWatch:
