@@ -150,9 +150,10 @@ def test_process_that_ends_fails_its_job_only():
     assert run(read, DyingProcess).inputs.keys() == {"a"}
 
 
-def test_process_that_cannot_be_started_fails_its_job():
+@pytest.mark.parametrize("error", [BlockingIOError, MemoryError])
+def test_process_that_cannot_be_started_fails_its_job(error):
     def fail():
-        raise OSError("no more processes")
+        raise error("no more processes")
 
     with pytest.raises(UnavailableError, match=r"no process could be started .* no more processes"):
         run(lambda codec: codec.generate(b"{}", SPEC), fail)

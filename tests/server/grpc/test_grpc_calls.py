@@ -158,6 +158,18 @@ def test_unexpected_error_is_logged_and_not_shown(client, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_call_for_which_there_is_no_memory_ends_as_unavailable(client, caplog):
+    def infer(request, sink, trace=None):
+        raise MemoryError
+
+    client.client.infer = infer
+    stream = client.call("ModelInfer", infer_request())
+
+    assert client.response(stream).status == code(Status.UNAVAILABLE)
+    assert client.response(stream).text == "the server has no memory left"
+    assert "MemoryError" not in caplog.text
+
+
 def test_response_that_cannot_be_encoded_is_answered_and_logged(client, caplog):
     stream = client.call("ModelInfer", infer_request())
     client.engine.answer(content=None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 
@@ -55,6 +56,33 @@ def test_large_generate_request_is_read_beside_the_loop(service):
     service.connect().send(post(json.dumps({"x": MANY}).encode(), GENERATE))
 
     assert service.background.count == 1
+
+
+@pytest.mark.parametrize("body", [infer_body(1), infer_body(*MANY)], ids=["small", "large"])
+def test_request_for_which_there_is_no_memory_gets_503(service, monkeypatch, caplog, body):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("pytriton.server.http.bodies.parse_infer", fail)
+    monkeypatch.setattr(service.background, "run", fail)
+    answer = ask(service, post(body, INFER))
+
+    assert (answer.status, error(answer)) == (503, "the server has no memory left")
+    assert "MemoryError" not in caplog.text
+
+
+def test_answer_for_which_there_is_no_memory_is_503(service, monkeypatch):
+    client = service.connect().send(post(infer_body(1, 2), INFER))
+
+    def fail(*_):
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(service.background, "run", fail)
+    service.double.answer(floats(*MANY))
+    client.loop.run()
+    (answer,) = client.answers()
+
+    assert (answer.status, error(answer)) == (503, "the server has no memory left")
 
 
 def test_binary_tensor_behind_small_json_is_a_part_of_the_body(service):

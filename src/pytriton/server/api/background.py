@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from pytriton.errors import UnavailableError
 
 Result = TypeVar("Result")
 
@@ -28,8 +30,32 @@ class Background:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=name)
 
     async def run(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Returns or raises what the function does; if cancelled while waiting, it never runs."""
-        return await self._loop.run_in_executor(self._threads, function, *arguments)
+        """Returns or raises what the function does; if cancelled while waiting, it never runs.
+
+        Raises:
+            UnavailableError: The system has no thread for it.
+        """
+        result: Future[Result] = Future()
+
+        def work() -> None:
+            if not result.set_running_or_notify_cancel():
+                return
+            try:
+                result.set_result(function(*arguments))
+            except BaseException as error:  # noqa: BLE001  the caller gets it
+                result.set_exception(error)
+
+        try:
+            submitted = self._threads.submit(work)
+        except RuntimeError as error:
+            # The pool keeps the function, and a thread that works on another may have taken it.
+            if result.cancel():
+                raise UnavailableError(
+                    f"the server has no thread for a large request: {error}"
+                ) from error
+        else:
+            submitted.add_done_callback(lambda done: done.cancelled() and result.cancel())
+        return await asyncio.wrap_future(result, loop=self._loop)
 
     def close(self) -> None:
         """Drop waiting functions. Running ones finish, and their results are discarded."""

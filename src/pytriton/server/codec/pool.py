@@ -213,7 +213,7 @@ class CodecPool:
         if process is None:
             try:
                 process = self._make_process()
-            except OSError as error:
+            except (MemoryError, OSError) as error:
                 raise UnavailableError(
                     f"no process could be started to read a large request: {error}"
                 ) from error

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import UNEXPECTED, ServerError
+from pytriton.errors import UNEXPECTED, ServerError, resource_error
 from pytriton.server.api.status import GRPC_STATUS
 from pytriton.server.grpc.keepalive import Action, Keepalive
 from pytriton.server.grpc.large_reads import LargeMessageReader
@@ -202,7 +202,9 @@ class GrpcConnection(asyncio.Protocol):
         """End a call with the exception that was raised while it was served."""
         if isinstance(error, GrpcError):
             self._end(call, error.status, error.message)
-        elif isinstance(error, ServerError):
+            return
+        error = resource_error(error) or error
+        if isinstance(error, ServerError):
             self._end(call, Status(GRPC_STATUS[error.code]), error.message)
         else:
             logger.error("call failed: %s", ascii(call.head.path), exc_info=error)

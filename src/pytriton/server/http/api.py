@@ -13,7 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.background_tasks import BackgroundTasks
-from pytriton.errors import UNEXPECTED, ServerError, UnavailableError, UnsupportedError
+from pytriton.errors import (
+    UNEXPECTED,
+    ServerError,
+    UnavailableError,
+    UnsupportedError,
+    resource_error,
+)
 from pytriton.messages import InferRequest
 from pytriton.server.api import documents
 from pytriton.server.api.authorization import Authorization
@@ -179,6 +185,11 @@ class HttpApi(HttpHandler):
             return resolved.handler(connection, request, resolved.route)
         except ServerError as error:
             respond_server_error(connection, error)
+        except (MemoryError, OSError) as error:
+            lack = resource_error(error)
+            if lack is None:
+                raise
+            respond_server_error(connection, lack)
         return None
 
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
@@ -378,6 +389,10 @@ async def _answer_errors(connection: HttpConnection, work: Deferred[None]) -> No
         await work()
     except ServerError as error:
         respond_server_error(connection, error)
-    except Exception:
+    except Exception as error:
+        lack = resource_error(error)
+        if lack is not None:
+            respond_server_error(connection, lack)
+            return
         logger.exception("request failed while it was served in the background")
         connection.respond_error(500, UNEXPECTED)

@@ -7,7 +7,13 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from pytriton.errors import UNEXPECTED, InternalError, InvalidArgumentError, ServerError
+from pytriton.errors import (
+    UNEXPECTED,
+    InternalError,
+    InvalidArgumentError,
+    ServerError,
+    resource_error,
+)
 from pytriton.server.api.background import SMALL_BYTES, Background
 from pytriton.server.api.loop_budget import MEDIUM_BYTES, LoopBudget
 from pytriton.server.codec.pool import CodecPool
@@ -206,5 +212,7 @@ def as_server_error(error: Exception) -> ServerError:
     """Returns the error for the client; an unexpected exception is logged, and not sent."""
     if isinstance(error, ServerError):
         return error
+    if (lack := resource_error(error)) is not None:
+        return lack
     logger.error("a response could not be written", exc_info=error)
     return InternalError(UNEXPECTED)
