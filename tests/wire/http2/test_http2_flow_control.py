@@ -234,6 +234,26 @@ def test_window_that_shrinks_before_the_turn_stops_the_stream():
     assert client.data_sent(1) == bytes(10)
 
 
+def test_only_the_last_initial_window_of_a_frame_counts():
+    client = responding(1, window=10)
+    client.connection.send_data(1, bytes(10_000))
+    client.output()
+
+    client.send(settings(*[setting(INITIAL_WINDOW_SIZE, size) for size in (9000, 0, 30, 25)]))
+
+    assert client.connection.peer_settings.initial_window == 25
+    assert len(client.data_sent(1)) == 15
+
+
+def test_each_initial_window_of_a_frame_is_checked():
+    client = responding(1)
+    wrong, right = setting(INITIAL_WINDOW_SIZE, 1 << 31), setting(INITIAL_WINDOW_SIZE, 10)
+
+    (event,) = client.send(settings(wrong, right))
+
+    assert event.code is ErrorCode.FLOW_CONTROL_ERROR
+
+
 def test_initial_window_that_overflows_a_stream_ends_the_connection():
     client = responding(1, window=1000)
     client.send(window_update(1, frames.MAX_WINDOW - 1000))

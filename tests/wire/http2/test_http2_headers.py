@@ -113,6 +113,10 @@ def test_header_list_is_bounded_as_it_grows():
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_block_may_begin_with_two_table_sizes():
+    assert decoder().decode(b"\x20\x3f\xe1\x1f\x88") == [(b":status", b"200")]
+
+
 @pytest.mark.parametrize(
     "block",
     [
@@ -121,6 +125,7 @@ def test_header_list_is_bounded_as_it_grows():
         b"\xbe",  # an entry of the empty dynamic table
         b"\x3f\xe2\x1f",  # a table larger than allowed
         b"\x88\x20",  # a table size after a field
+        b"\x20\x21\x22\x88",  # a third table size
         b"\x00\x85abc",  # a string cut short
         b"\x40",
         b"\x00\x81\x00\x00",  # no Huffman code

@@ -40,10 +40,11 @@ class Connection:
     at any time; sending frames that HTTP/2 forbids raises `LocalProtocolError`.
     """
 
-    __slots__ = ("_core", "_receiver")
+    __slots__ = ("_buffered", "_core", "_receiver")
 
     def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
         self._core = ConnectionCore(limits)
+        self._buffered: set[int] = set()  # streams that have a buffer, or had one
         self._receiver = Receiver(self._core)
         self._core.outbox.add(server_preface(limits))
 
@@ -129,14 +130,27 @@ class Connection:
         Events are `DataBuffered` until then, and `DataReceived` again afterwards. This does not
         affect data that was received before; the buffer may be changed after each event.
         """
-        stream = self._core.streams.open.get(stream_id)
-        if stream is not None:
-            stream.buffer = memory or None
+        streams, buffered = self._core.streams.open, self._buffered
+        stream = streams.get(stream_id)
+        if stream is None:
+            return
+        stream.buffer = memory or None
+        buffered.add(stream_id)
+        if len(buffered) > 2 * len(streams):
+            buffered.intersection_update(streams)
 
     @property
     def has_buffers(self) -> bool:
         """Whether any stream has a buffer for its next data."""
-        return any(stream.buffer is not None for stream in self._core.streams.open.values())
+        # Every read asks, so it must not look at all streams, of which a client may open many.
+        streams, buffered = self._core.streams.open, self._buffered
+        while buffered:
+            stream_id = next(iter(buffered))
+            stream = streams.get(stream_id)
+            if stream is not None and stream.buffer is not None:
+                return True
+            buffered.discard(stream_id)
+        return False
 
     def incomplete_input(self) -> IncompleteInput | None:
         """Returns the preface, header block or frame that has been received in part, if any."""

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from pytriton.wire.http2 import frames
+from pytriton.wire.http2 import frames, work
 from pytriton.wire.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
 from pytriton.wire.http2.events import GoAwayReceived, PingAcknowledged
-from pytriton.wire.http2.rate_limits import PingPolicy
-from pytriton.wire.http2.settings import Setting, parse_settings
+from pytriton.wire.http2.settings import ENTRY_BYTES, Setting, parse_settings
 
 _PING_BYTES = 8
 _MIN_GOAWAY_BYTES = 8
@@ -21,40 +20,52 @@ class ControlFrames:
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
-        self._pings = PingPolicy(core.limits)
+        self._pings = work.PingPolicy(core.limits)
 
     def on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_stream_zero("SETTINGS", stream_id)
-        self._core.charge_idle_frame()
+        core = self._core
         if flags & frames.ACK:
             check_length("SETTINGS with ACK", payload, 0)
+            core.charge(work.SETTINGS)
             return
-        for setting, value in parse_settings(payload):
-            self._apply_setting(setting, value)
-        self._core.outbox.reply(frames.SETTINGS_ACK)
+        count, most = len(payload) // ENTRY_BYTES, core.limits.max_settings
+        if count > most:
+            message = f"expected SETTINGS of at most {most} entries, got {count}"
+            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+        core.charge(work.SETTINGS, 1 + count)
+        entries = parse_settings(payload)
+        initial_window = core.peer.initial_window
+        for setting, value in entries:
+            if setting == Setting.MAX_FRAME_SIZE:
+                core.outbox.max_frame = value
+            elif setting == Setting.HEADER_TABLE_SIZE:
+                core.outbox.limit_header_table(value)
+            core.peer.apply(setting, value)
+        # No frame comes between the values of a setting, so streams need only the last one.
+        growth = core.peer.initial_window - initial_window
+        if growth:
+            self._resize_windows(growth)
+        core.outbox.reply(frames.SETTINGS_ACK)
 
-    def _apply_setting(self, setting: int, value: int) -> None:
+    def _resize_windows(self, growth: int) -> None:
         core = self._core
-        if setting == Setting.INITIAL_WINDOW_SIZE:
-            growth = value - core.peer.initial_window
-            for stream in core.streams.open.values():
-                stream.send_window += growth
-                if stream.send_window > frames.MAX_WINDOW:
-                    message = f"INITIAL_WINDOW_SIZE {value} overflows the window of a stream"
-                    raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
-                core.outbox.schedule(stream)
-        elif setting == Setting.MAX_FRAME_SIZE:
-            core.outbox.max_frame = value
-        elif setting == Setting.HEADER_TABLE_SIZE:
-            core.outbox.limit_header_table(value)
-        core.peer.apply(setting, value)
+        streams = core.streams.open
+        core.charge(work.WINDOWS_RESIZED, len(streams) // work.RESIZED_STREAMS)
+        for stream in streams.values():
+            stream.send_window += growth
+            if stream.send_window > frames.MAX_WINDOW:
+                size = core.peer.initial_window
+                message = f"INITIAL_WINDOW_SIZE {size} overflows the window of a stream"
+                raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
+            core.outbox.schedule(stream)
 
     def on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_stream_zero("PING", stream_id)
         check_length("PING", payload, _PING_BYTES)
         core = self._core
+        core.charge(work.PING)
         if flags & frames.ACK:
-            core.charge_idle_frame()
             if payload == SHUTDOWN_PING and core.is_shutting_down:
                 core.finish_shutdown()
             else:
@@ -70,7 +81,7 @@ class ControlFrames:
         if len(payload) < _MIN_GOAWAY_BYTES:
             message = f"expected GOAWAY of at least {_MIN_GOAWAY_BYTES} bytes, got {len(payload)}"
             raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
-        self._core.charge_idle_frame()
+        self._core.charge(work.GOAWAY)
         self._core.events.append(GoAwayReceived(*frames.parse_goaway(payload)))
 
 

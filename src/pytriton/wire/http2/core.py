@@ -9,17 +9,18 @@ from pytriton.wire.http2 import frames
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
 from pytriton.wire.http2.events import ConnectionTerminated, StreamReset
 from pytriton.wire.http2.outbox import Outbox
-from pytriton.wire.http2.rate_limits import TokenBucket
 from pytriton.wire.http2.receive_windows import ReceiveWindows
 from pytriton.wire.http2.settings import PeerSettings
 from pytriton.wire.http2.states import StreamInput, StreamState, next_state
 from pytriton.wire.http2.streams import StreamTable
+from pytriton.wire.http2.work import STREAM_RESET, WorkBudget
 
 if TYPE_CHECKING:
     from pytriton.wire.http2.events import Event
     from pytriton.wire.http2.limits import Limits
     from pytriton.wire.http2.outbox import Buffer
     from pytriton.wire.http2.streams import Stream
+    from pytriton.wire.http2.work import Cost
 
 SHUTDOWN_PING = b"shutdown"
 _MAX_DEBUG_BYTES = 256
@@ -33,8 +34,7 @@ class ConnectionCore:
     """The state of one connection."""
 
     __slots__ = (
-        "_idle_frames",
-        "_resets",
+        "_budget",
         "events",
         "is_refusing",
         "is_shutting_down",
@@ -53,8 +53,7 @@ class ConnectionCore:
         self.outbox = Outbox(limits)
         self.receive_windows = ReceiveWindows(limits, self.outbox)
         self.peer = PeerSettings()
-        self._idle_frames = TokenBucket(limits.idle_frame_burst, limits.idle_frames_per_second)
-        self._resets = TokenBucket(limits.reset_burst, limits.resets_per_second)
+        self._budget = WorkBudget(limits, self.outbox)
         self.events: list[Event] = []
         self.now_ns = 0
         self.is_shutting_down = False  # the first GOAWAY of a shutdown was sent
@@ -97,7 +96,7 @@ class ConnectionCore:
 
     def reset_by_peer(self, stream: Stream, code: int) -> None:
         """Close an open stream that the peer reset."""
-        self._charge_reset()
+        self.charge(STREAM_RESET)
         self.close(stream.id, StreamState.RESET_BY_PEER)
         message = f"the client reset the stream with code {code}"
         self.events.append(StreamReset(stream.id, code, by_peer=True, message=message))
@@ -110,7 +109,7 @@ class ConnectionCore:
         stream_id = violation.stream_id
         if self.streams.state_of(stream_id) is StreamState.IDLE:
             raise ConnectionViolation(violation.code, violation.message)
-        self._charge_reset()
+        self.charge(STREAM_RESET)
         self.outbox.reply(frames.rst_stream(stream_id, violation.code))
         was_open = stream_id in self.streams.open
         self.close(stream_id, StreamState.RESET_BY_US)
@@ -147,13 +146,6 @@ class ConnectionCore:
         self.is_refusing = True
         self.outbox.add(frames.goaway(self.streams.last_id, ErrorCode.NO_ERROR))
 
-    def charge_idle_frame(self) -> None:
-        """Count a frame that has no effect; ConnectionViolation if there are too many."""
-        if not self._idle_frames.use(self.now_ns):
-            message = "expected frames that do something, got too many that do not"
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
-
-    def _charge_reset(self) -> None:
-        if not self._resets.use(self.now_ns):
-            message = f"expected at most {self.limits.resets_per_second} reset streams a second"
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+    def charge(self, cost: Cost, times: int = 1) -> None:
+        """Let the peer pay for the work that it causes; ConnectionViolation if it cannot."""
+        self._budget.charge(cost, times, self.now_ns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.wire.http2 import frames
+from pytriton.wire.http2 import frames, work
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
 from pytriton.wire.http2.events import DataBuffered, DataReceived
 from pytriton.wire.http2.states import StreamInput, StreamState, next_state
@@ -50,7 +50,7 @@ class DataFrames:
             if not payload:
                 return
         elif not payload and not is_end:
-            self._core.charge_idle_frame()
+            self._core.charge(work.EMPTY_DATA)
             return
         events = self._core.events
         last = events[-1] if events else None
@@ -118,6 +118,8 @@ class DataFrames:
         event = _RECV_DATA[is_end]
         stream = core.streams.open.get(stream_id)
         if stream is None:
+            if size < work.LITTLE_DATA_BYTES:
+                core.charge(work.UNREAD_DATA)
             core.receive_windows.take_unread(size + padding)
             next_state(stream_id, core.streams.state_of(stream_id), event)
             return None

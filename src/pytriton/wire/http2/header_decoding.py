@@ -26,6 +26,7 @@ _FIRST_DYNAMIC = len(_STATIC) + 1
 _MAX_SHIFT = 28  # integers of at most five octets after the prefix
 _CACHEABLE_BYTES = 2048  # a longer block is not likely to come twice
 _ENTRY_OVERHEAD = 32
+_MAX_RESIZES = 2  # RFC 7541, section 4.2: the smallest size since the last block, and the final one
 
 
 class HeaderDecoder:
@@ -81,6 +82,7 @@ class HeaderDecoder:
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
         bytes_left = self._max_list_bytes
+        resizes = 0
         at = 0
         end = len(block)
         while at < end:
@@ -90,7 +92,11 @@ class HeaderDecoder:
                 field = self._entry(index)
             elif first & 0x60 == 0x20:  # a new size of the table
                 size, at = _integer(block, at, 0x1F)
-                self._resize(size, is_late=bool(fields))
+                resizes += 1
+                if fields or resizes > _MAX_RESIZES or size > DEFAULT_HEADER_TABLE_BYTES:
+                    raise _resize_violation(size, resizes, is_late=bool(fields))
+                self._table.maxsize = size
+                self._is_table_changed = True
                 continue
             else:
                 is_indexing = first & 0x40
@@ -118,15 +124,14 @@ class HeaderDecoder:
             return _STATIC[index - 1]
         return self._table.get_by_index(index)
 
-    def _resize(self, size: int, *, is_late: bool) -> None:
-        if is_late or size > DEFAULT_HEADER_TABLE_BYTES:
-            message = (
-                f"expected a table size of at most {DEFAULT_HEADER_TABLE_BYTES} at the start of a"
-                f" header block, got {size}{' after a field' if is_late else ''}"
-            )
-            raise ConnectionViolation(ErrorCode.COMPRESSION_ERROR, message)
-        self._table.maxsize = size
-        self._is_table_changed = True
+
+def _resize_violation(size: int, resizes: int, *, is_late: bool) -> ConnectionViolation:
+    message = (
+        f"expected at most {_MAX_RESIZES} table sizes of at most {DEFAULT_HEADER_TABLE_BYTES} at"
+        f" the start of a header block, got {size} as number {resizes}"
+        f"{' after a field' if is_late else ''}"
+    )
+    return ConnectionViolation(ErrorCode.COMPRESSION_ERROR, message)
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:

@@ -24,10 +24,9 @@ class Limits:
         max_header_list_bytes: A decoded header list, counted as in RFC 7541, section 4.1.
         max_continuations: CONTINUATION frames of one header block.
         cached_header_blocks: Header blocks whose decoded form is cached.
-        reset_burst: Streams that may be reset at once, by the peer or because of a violation.
-        resets_per_second: The sustained rate of such resets.
-        idle_frame_burst: Frames without effect (empty DATA, PRIORITY, unknown types) at once.
-        idle_frames_per_second: The sustained rate of such frames.
+        max_settings: Entries of one SETTINGS frame.
+        work_burst: The units of work (see `work`) that the peer may cause at once,
+        work_per_second: and those that it regains with time; responses give it more.
         max_pending_replies: Acknowledgements and resets that wait to be written.
         max_closed_streams: Closed streams whose reset is remembered, so that late frames can be
             told from invalid ones.
@@ -51,10 +50,9 @@ class Limits:
     max_header_list_bytes: int = 64 * _KIB
     max_continuations: int = 16
     cached_header_blocks: int = 64
-    reset_burst: int = 1000
-    resets_per_second: int = 200
-    idle_frame_burst: int = 10_000
-    idle_frames_per_second: int = 1000
+    max_settings: int = 32
+    work_burst: int = 10_000
+    work_per_second: int = 2000
     max_pending_replies: int = 1000
     max_closed_streams: int = 4096
     high_water_bytes: int = _MIB

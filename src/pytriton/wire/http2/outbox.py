@@ -38,9 +38,11 @@ class Outbox:
         "_needs_table_update",
         "_pending_replies",
         "activity",
+        "cut_turns",
         "ended",
         "frame_bytes",
         "frames",
+        "granted_bytes",
         "max_frame",
         "queued_bytes",
         "resumed",
@@ -54,8 +56,10 @@ class Outbox:
         self.frame_bytes = 0  # the size of `frames`
         self.queued_bytes = 0  # in the queues of all streams
         self.window = frames.DEFAULT_WINDOW  # the connection's
+        self.granted_bytes = frames.DEFAULT_WINDOW  # what was sent, and the window
         self.max_frame = frames.DEFAULT_MAX_FRAME
-        self.activity = 0  # counts HEADERS and DATA sent, for the ping policy
+        self.activity = 0  # counts HEADERS and DATA sent, for the ping policy and the work budget
+        self.cut_turns = 0  # of these, the ones that ended before the data of their stream
         self.turns: deque[Stream] = deque()  # streams with queued data and an open window
         self.ended: list[Stream] = []  # streams whose last queued frame was taken
         self.resumed: list[Stream] = []  # streams whose writer may resume
@@ -215,6 +219,8 @@ class Outbox:
         elif stream.is_paused and stream.queued_bytes <= self._limits.low_water_bytes:
             stream.is_paused = False
             self.resumed.append(stream)
+        if not is_drained:
+            self.cut_turns += 1
         return size
 
     def _write_data(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.wire.http2 import frames
+from pytriton.wire.http2 import frames, work
 from pytriton.wire.http2.control import ControlFrames, check_length
 from pytriton.wire.http2.data import DataFrames, count_body, strip_padding
 from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
@@ -116,7 +116,7 @@ class Receiver:
                 message = "PUSH_PROMISE came from a client"
                 raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
             case _:  # RFC 9113, section 4.1: unknown types are ignored
-                self._core.charge_idle_frame()
+                self._core.charge(work.UNKNOWN_FRAME)
 
     def _check_restriction(self, kind: int, flags: int, stream_id: int) -> None:
         expected = (
@@ -151,6 +151,7 @@ class Receiver:
         if not self._is_restricted:
             message = f"CONTINUATION on stream {stream_id} follows no HEADERS"
             raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+        self._core.charge(work.CONTINUATION)
         limits = self._core.limits
         self._block.append(payload)
         self._block_bytes += len(payload)
@@ -182,6 +183,7 @@ class Receiver:
         streams = core.streams
         streams.last_id = stream_id
         if core.is_refusing or len(streams.open) >= core.limits.max_concurrent_streams:
+            core.charge(work.STREAM_REFUSED)
             core.outbox.reply(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             core.close(stream_id, StreamState.RESET_BY_US)
             return
@@ -203,6 +205,7 @@ class Receiver:
         state = next_state(stream_id, core.streams.state_of(stream_id), _RECV_HEADERS[end_stream])
         stream = core.streams.open.get(stream_id)
         if stream is None:
+            core.charge(work.UNREAD_HEADERS, 1 + len(block) // work.UNREAD_HEADER_BYTES)
             return
         stream.state = state
         violation = trailers_violation(fields)
@@ -218,7 +221,7 @@ class Receiver:
         if len(payload) != _PRIORITY_BYTES:
             message = f"expected PRIORITY of {_PRIORITY_BYTES} bytes, got {len(payload)}"
             raise StreamViolation(stream_id, ErrorCode.FRAME_SIZE_ERROR, message)
-        self._core.charge_idle_frame()
+        self._core.charge(work.PRIORITY)
 
     def _on_rst_stream(self, stream_id: int, payload: bytes) -> None:
         check_length("RST_STREAM", payload, 4)
@@ -226,13 +229,14 @@ class Receiver:
         next_state(stream_id, core.streams.state_of(stream_id), StreamInput.RECV_RESET)
         stream = core.streams.open.get(stream_id)
         if stream is None:
-            self._core.charge_idle_frame()
+            core.charge(work.LATE_RESET)
         else:
             core.reset_by_peer(stream, frames.unpack_u32(payload)[0])
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
         check_length("WINDOW_UPDATE", payload, 4)
         core = self._core
+        core.charge(work.WINDOW_UPDATE)
         increment = frames.unpack_u32(payload)[0] & frames.MAX_WINDOW
         if not stream_id:
             code = _increment_error(core.outbox.window, increment)
@@ -240,6 +244,7 @@ class Receiver:
                 message = f"WINDOW_UPDATE of {increment} on a window of {core.outbox.window}"
                 raise ConnectionViolation(code, message)
             core.outbox.window += increment
+            core.outbox.granted_bytes += increment
             return
         next_state(stream_id, core.streams.state_of(stream_id), StreamInput.RECV_WINDOW_UPDATE)
         stream = core.streams.open.get(stream_id)

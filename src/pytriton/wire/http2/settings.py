@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytriton.wire.http2.limits import Limits
 
 _ENTRY = struct.Struct(">HI")
+ENTRY_BYTES = _ENTRY.size
 DEFAULT_HEADER_TABLE_BYTES = 4096
 
 

@@ -12,13 +12,17 @@ from pytriton.wire.http2 import (
     Limits,
     frames,
 )
+from pytriton.wire.http2.errors import ConnectionViolation
 from pytriton.wire.http2.frames import frame
-from pytriton.wire.http2.rate_limits import PingPolicy, TokenBucket
+from pytriton.wire.http2.outbox import Outbox
+from pytriton.wire.http2.work import Cost, PingPolicy, WorkBudget
 from tests.wire.http2.frame_client import (
+    INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,
     FrameClient,
     data,
     ping,
+    responding,
     rst_stream,
     setting,
     settings,
@@ -26,6 +30,9 @@ from tests.wire.http2.frame_client import (
 )
 
 SECOND_NS = 1_000_000_000
+MAX_HEADER_LIST_SIZE = 6
+RESET = 3  # a stream
+PREFACE_UNITS = 1  # a FrameClient begins with SETTINGS
 
 
 def is_calmed(events) -> bool:
@@ -36,26 +43,51 @@ def is_calmed(events) -> bool:
     )
 
 
-def test_allowance_comes_back_with_time():
-    bucket = TokenBucket(burst=2, per_second=10)
+class Payer:
+    """Pays from a budget of its own."""
 
-    at_once = [bucket.use(SECOND_NS) for _ in range(3)]
-    later = [bucket.use(SECOND_NS + 100_000_000) for _ in range(2)]
-    much_later = [bucket.use(100 * SECOND_NS) for _ in range(3)]
+    def __init__(self, **limits: int) -> None:
+        self.outbox = Outbox(Limits())
+        self.budget = WorkBudget(Limits(**limits), self.outbox)
+
+    def can_pay(self, units: int, now_ns: int) -> bool:
+        try:
+            self.budget.charge(Cost("noise", units), 1, now_ns)
+        except ConnectionViolation:
+            return False
+        return True
+
+
+def test_budget_comes_back_with_time():
+    payer = Payer(work_burst=2, work_per_second=10)
+
+    at_once = [payer.can_pay(1, SECOND_NS) for _ in range(3)]
+    later = [payer.can_pay(1, SECOND_NS + 200_000_000) for _ in range(2)]
+    much_later = [payer.can_pay(1, 100 * SECOND_NS) for _ in range(3)]
 
     assert at_once == [True, True, False]
     assert later == [True, False]
     assert much_later == [True, True, False]
 
 
-def test_allowance_ignores_a_clock_that_goes_back():
-    bucket = TokenBucket(burst=1, per_second=1)
+def test_budget_ignores_a_clock_that_goes_back():
+    payer = Payer(work_burst=1, work_per_second=1)
 
-    assert [bucket.use(now) for now in (5 * SECOND_NS, SECOND_NS)] == [True, False]
+    assert [payer.can_pay(1, now) for now in (5 * SECOND_NS, SECOND_NS)] == [True, False]
+
+
+def test_budget_comes_back_with_parts_of_responses_and_their_bytes():
+    payer = Payer(work_burst=100, work_per_second=0)
+    assert payer.can_pay(100, SECOND_NS)
+    payer.outbox.activity += 1
+    payer.outbox.window -= 640
+
+    assert payer.can_pay(14, SECOND_NS)
+    assert not payer.can_pay(1, SECOND_NS)
 
 
 def test_rapid_reset_ends_the_connection():
-    client = FrameClient(Limits(reset_burst=100, resets_per_second=1))
+    client = FrameClient(Limits(work_burst=1000 + PREFACE_UNITS, work_per_second=1))
 
     for number in range(100):
         assert not is_calmed(
@@ -66,7 +98,7 @@ def test_rapid_reset_ends_the_connection():
 
 
 def test_cancelling_now_and_then_is_fine():
-    client = FrameClient(Limits(reset_burst=100, resets_per_second=10))
+    client = FrameClient(Limits(work_burst=1000 + PREFACE_UNITS, work_per_second=100))
 
     for number in range(1000):
         client.now_ns += SECOND_NS // 10
@@ -76,7 +108,7 @@ def test_cancelling_now_and_then_is_fine():
 
 
 def test_making_us_reset_streams_costs_the_same_as_resetting_them():
-    client = FrameClient(Limits(reset_burst=100, resets_per_second=1))
+    client = FrameClient(Limits(work_burst=1100 + PREFACE_UNITS, work_per_second=1))
     for number in range(100):
         client.send(client.headers(2 * number + 1), window_update(2 * number + 1, 0))
         client.output()
@@ -117,23 +149,126 @@ def test_client_that_reads_its_replies_may_go_on():
     "noise",
     [
         data(1, b""),
+        data(RESET, b""),
+        data(RESET, b"x"),
+        frame(frames.HEADERS, frames.END_HEADERS, RESET, b"\x82"),
         frame(frames.PRIORITY, 0, 1, bytes(5)),
         frame(0x77, 0, 0, b""),
+        settings(),
         settings(flags=frames.ACK),
+        ping(),
         ping(flags=frames.ACK),
         frame(frames.GOAWAY, 0, 0, bytes(8)),
-        rst_stream(3),
+        rst_stream(RESET),
+        window_update(0, 1),
+        window_update(1, 1),
+        window_update(RESET, 1),
     ],
 )
-def test_frames_that_do_nothing_are_counted(noise):
-    client = FrameClient(Limits(idle_frame_burst=100, idle_frames_per_second=1))
-    client.open(1, 3)
-    client.send(rst_stream(3))
+def test_frames_beside_requests_are_paid_for(noise):
+    client = FrameClient(
+        Limits(work_burst=100 + PREFACE_UNITS, work_per_second=1, max_ping_strikes=10_000)
+    )
+    client.open(1, RESET)
+    client.connection.reset(RESET)
+    client.output()
 
-    for _ in range(98):
-        client.send(noise)
+    for _ in range(100):
+        assert not is_calmed(client.send(noise))
+        client.output()
 
-    assert is_calmed(client.send(*[noise] * 3))
+    assert is_calmed(client.send(noise))
+
+
+def test_late_data_of_small_messages_is_free():
+    client = FrameClient(Limits(work_burst=100, work_per_second=1))
+    client.open(RESET)
+    client.connection.reset(RESET)
+
+    assert client.send(*[data(RESET, bytes(100))] * 10_000) == []
+
+
+def test_continuations_are_paid_for_across_header_blocks():
+    client = FrameClient(Limits(work_burst=100 + PREFACE_UNITS, work_per_second=1))
+    parts = [frame(frames.CONTINUATION, 0, 0, b"")] * 9
+
+    def block(stream_id):
+        client.send(frame(frames.HEADERS, 0, stream_id, client.block()))
+        last = frame(frames.CONTINUATION, frames.END_HEADERS, stream_id, b"")
+        return client.send(*[part[:5] + stream_id.to_bytes(4, "big") for part in parts], last)
+
+    assert not any(is_calmed(block(2 * number + 1)) for number in range(10))
+    assert is_calmed(block(21))
+
+
+def test_settings_of_too_many_entries_end_the_connection():
+    client = FrameClient()
+    entry = setting(INITIAL_WINDOW_SIZE, 100)
+
+    assert not is_calmed(client.send(settings(*[entry] * 32)))
+    assert is_calmed(client.send(settings(*[entry] * 33)))
+
+
+def test_entries_of_settings_are_paid_for():
+    client = FrameClient(Limits(work_burst=330 + PREFACE_UNITS, work_per_second=1))
+    noise = settings(*[setting(MAX_HEADER_LIST_SIZE, 100)] * 32)
+
+    assert not is_calmed(client.send(*[noise] * 10))
+    assert is_calmed(client.send(noise))
+
+
+def test_windows_of_many_streams_are_not_resized_again_and_again():
+    client = FrameClient()
+    client.open(*range(1, 3001, 2))
+    sizes = [settings(setting(INITIAL_WINDOW_SIZE, 100 + number % 2)) for number in range(2000)]
+
+    answered = 0
+    for size in sizes:
+        if is_calmed(client.send(size)):
+            break
+        client.output()
+        answered += 1
+
+    assert answered == 10_000 // (2 + 1500 // 8)
+
+
+def test_streams_above_the_limit_are_paid_for():
+    client = FrameClient(
+        Limits(max_concurrent_streams=1, work_burst=400 + PREFACE_UNITS, work_per_second=1)
+    )
+    client.open(1)
+
+    for number in range(1, 101):
+        assert not is_calmed(client.send(client.headers(2 * number + 1)))
+        client.output()
+
+    assert is_calmed(client.send(client.headers(203)))
+
+
+@pytest.mark.parametrize("window,is_refused", [(1, True), (127, False), (1023, False)])
+def test_windows_may_be_small_but_not_tiny(window, is_refused):
+    client = FrameClient(settings=setting(INITIAL_WINDOW_SIZE, window))
+    client.open(1, end_stream=True)
+    client.connection.send_headers(1, RESPONSE_HEAD)
+    client.connection.send_data(1, bytes(1 << 20))
+
+    seen = False
+    for _ in range(10_000):
+        sent = len(client.data_sent(1))
+        seen = is_calmed(client.send(window_update(1, sent), window_update(0, sent)))
+        if seen or not client.connection.has_output:
+            break
+
+    assert seen is is_refused
+
+
+def test_each_small_part_of_a_response_may_be_confirmed_at_once():
+    client = responding(1)
+
+    for _ in range(12_000):
+        client.connection.send_data(1, b"token")
+        client.output()
+        assert client.send(window_update(1, 5), window_update(0, 5)) == []
 
 
 def test_header_bomb_ends_the_connection():
@@ -289,7 +424,7 @@ def test_ping_policy_counts_strikes_only_for_early_pings():
 
 
 def test_memory_of_reset_streams_is_bounded():
-    client = FrameClient(Limits(max_closed_streams=10, reset_burst=10_000))
+    client = FrameClient(Limits(max_closed_streams=10))
     for number in range(1000):
         client.open(2 * number + 1)
         client.connection.reset(2 * number + 1)
