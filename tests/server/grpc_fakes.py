@@ -153,6 +153,7 @@ class FakeTransport:
         self._is_paused = False
         self.is_closed = False
         self.is_aborted = False
+        self.sent_eof = False
 
     def set_protocol(self, protocol: Any) -> None:
         self.protocol = protocol
@@ -173,6 +174,7 @@ class FakeTransport:
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed, "written after the end"
+        assert not self.sent_eof, "written after the end of file"
         self.unsent += data
         if self.client_reads:
             self.take(len(self.unsent))
@@ -205,6 +207,17 @@ class FakeTransport:
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        assert not self.is_closed
+        self.sent_eof = True
+
+    @property
+    def saw_end(self) -> bool:
+        return self.sent_eof or self.is_closed
 
     def close(self) -> None:
         self.is_closed = True

@@ -15,7 +15,7 @@ from pytriton.server.options.server_options import Limits, ServerOptions
 from pytriton.wire.grpc import Status
 from pytriton.wire.http2 import frames
 from tests.server.grpc_fakes import GrpcClient, framed, infer_request
-from tests.wire.http2.frame_client import data, window_update
+from tests.wire.http2.frame_client import data, ping, window_update
 
 
 @pytest.fixture
@@ -285,8 +285,60 @@ def test_client_that_breaks_the_protocol_is_cut_off(client):
     client.receive(data(0, b"x"))
 
     assert client.goaways()
-    assert client.transport.is_closed
+    assert client.transport.sent_eof
     assert len(client.engine.cancelled) == 1
+
+
+def test_calls_of_a_client_that_is_cut_off_get_the_reason(client):
+    unary = client.call("ModelInfer", infer_request())
+    stream = client.open("ModelStreamInfer")
+    client.receive(window_update(7, 1))
+
+    for call in (unary, stream):
+        assert client.response(call).status == code(Status.UNAVAILABLE)
+        assert "stream 7" in client.response(call).text
+
+
+def test_calls_of_a_client_that_pings_too_often_get_the_words_of_grpc(client):
+    stream = client.call("ModelInfer", infer_request())
+    for _ in range(4):
+        client.receive(ping())
+
+    assert client.goaways()[0].payload.endswith(b"too_many_pings")
+    assert client.response(stream).status == code(Status.UNAVAILABLE)
+    assert client.response(stream).text == "Too many pings"
+
+
+def test_client_that_is_cut_off_may_still_send_for_a_while(client):
+    client.receive(window_update(7, 1))
+    client.receive(data(1, bytes(1000)))
+    assert client.transport.is_reading
+    assert not client.transport.is_closed
+    client.loop.advance(5)
+
+    assert client.transport.is_closed
+    assert not client.transport.is_aborted
+
+
+def test_client_that_is_cut_off_and_closes_its_side_is_forgotten(client):
+    client.receive(window_update(7, 1))
+
+    assert not client.connection.eof_received()
+    client.connection.connection_lost(None)
+    client.loop.advance(5)
+
+    assert not client.transport.is_closed
+    assert not client.api.connections
+
+
+def test_end_does_not_wait_for_a_client_that_is_cut_off(client):
+    client.receive(window_update(7, 1))
+
+    done = client.connection.end()
+
+    assert client.transport.is_aborted
+    client.connection.connection_lost(None)
+    assert done.is_done
 
 
 def test_forwarded_metadata_become_parameters():

@@ -89,7 +89,7 @@ class Chaos:
 def test_random_client_and_model_never_break_the_connection(seed):
     chaos = Chaos(seed)
     for _ in range(150):
-        if chaos.client.transport.is_closed:
+        if chaos.client.transport.saw_end:
             break
         chaos.step()
     chaos.client.connection.resume_writing()
@@ -114,7 +114,7 @@ def test_random_bytes_end_the_connection_or_wait_for_more(seed):
     )
     client.receive(noise)
 
-    assert client.transport.is_closed == bool(client.goaways())
+    assert client.transport.saw_end == bool(client.goaways())
 
 
 def test_client_that_speaks_http_1_is_told_and_cut_off():
@@ -125,7 +125,7 @@ def test_client_that_speaks_http_1_is_told_and_cut_off():
     client.run()
 
     assert client.goaways()
-    assert client.transport.is_closed
+    assert client.transport.saw_end
 
 
 def test_many_calls_at_once_are_bounded():

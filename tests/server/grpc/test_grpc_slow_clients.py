@@ -29,7 +29,7 @@ class Clock:
 
     def run(self, seconds: int) -> None:
         for _ in range(seconds):
-            if not self.client.transport.is_closed:
+            if not self.client.transport.saw_end:
                 self.client.connection.check(START_NS + self.now_s * SECOND_NS)
                 self.client.loop.run()
             self.now_s += 1
@@ -158,14 +158,14 @@ def test_client_that_takes_a_little_is_not_cut_off():
         client.transport.take(256)
         clock.run(1)
 
-    assert not client.transport.is_closed
+    assert not client.transport.saw_end
 
 
 def test_client_that_does_not_take_the_last_words_of_a_connection_is_cut_off():
     client = GrpcClient(OPTIONS)
     client.transport.client_reads = False
     client.receive(b"\0\0\4\x09\0\0\0\0\1abcd")  # CONTINUATION that follows no HEADERS
-    assert client.transport.is_closed
+    assert client.transport.saw_end
     assert not client.transport.is_aborted
     for second in range(33):
         client.connection.check(START_NS + second * SECOND_NS)
@@ -203,10 +203,10 @@ def test_connection_that_says_nothing_whole_is_ended(sent: tuple[bytes, ...]):
     client = silent_client(*sent)
     clock = Clock(client)
     clock.run(10)
-    assert not client.transport.is_closed
+    assert not client.transport.saw_end
 
     clock.run(3)
-    assert client.transport.is_closed
+    assert client.transport.saw_end
     (goaway,) = client.goaways()
     assert b"too slowly" in goaway.payload
 
@@ -218,14 +218,14 @@ def test_more_of_a_head_wins_no_time():
         client.receive(b"a")
         clock.run(1)
 
-    assert client.transport.is_closed
+    assert client.transport.saw_end
 
 
 def test_quiet_connection_that_ended_all_it_began_is_kept():
     client = silent_client(frames.PREFACE, SETTINGS)
     Clock(client).run(1000)
 
-    assert not client.transport.is_closed
+    assert not client.transport.saw_end
 
 
 def test_half_a_data_frame_ends_its_connection():
@@ -234,10 +234,10 @@ def test_half_a_data_frame_ends_its_connection():
     client.receive(data(stream, bytes(1000))[:500])  # of a stream that was ended
     clock = Clock(client)
     clock.run(20)
-    assert not client.transport.is_closed
+    assert not client.transport.saw_end
 
     clock.run(3)
-    assert client.transport.is_closed
+    assert client.transport.saw_end
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ServerLive"])
@@ -251,7 +251,7 @@ def test_half_a_message_ends_its_call_and_nothing_else(method: str):
     assert client.response(stream).status == "4"
     assert client.response(stream).text == "a message came too slowly"
     assert not client.response(other).status
-    assert not client.transport.is_closed
+    assert not client.transport.saw_end
 
 
 def test_unary_call_without_a_message_is_ended():

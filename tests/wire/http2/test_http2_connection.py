@@ -25,6 +25,7 @@ from tests.wire.http2.frame_client import (
     data,
     parse_frames,
     ping,
+    responding,
     rst_stream,
     setting,
     settings,
@@ -362,7 +363,26 @@ def test_abort_names_code_and_reason(client):
         ConnectionTerminated(ErrorCode.INTERNAL_ERROR, "broken")
     ]
     assert client.output() == [SentFrame(frames.GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x02broken")]
-    assert not client.connection.is_open(1)
+
+
+def test_streams_can_be_ended_after_abort(client):
+    client.open(1, end_stream=True)
+    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
+    client.connection.send_headers(1, RESPONSE_HEAD, end_stream=True)
+
+    assert [sent.kind for sent in client.output()] == [frames.GOAWAY, frames.HEADERS]
+    assert client.connection.should_close
+
+
+def test_abort_drops_queued_data():
+    client = responding(1, 3, window=10)
+    client.connection.send_data(1, bytes(100))
+    client.connection.send_data(3, bytes(100), end_stream=True)
+    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
+
+    assert [sent.kind for sent in client.output()] == [frames.GOAWAY]
+    assert client.connection.is_open(1)
+    assert not client.connection.is_open(3)
 
 
 def test_connection_ends_once(client):

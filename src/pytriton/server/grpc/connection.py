@@ -19,6 +19,7 @@ from pytriton.server.grpc.progress import Progress
 from pytriton.server.process.event_loop import writer_of_parts
 from pytriton.wire.grpc import GrpcError, Status, parse_call
 from pytriton.wire.http2 import (
+    TOO_MANY_PINGS,
     Connection,
     ConnectionTerminated,
     DataBuffered,
@@ -49,6 +50,7 @@ _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gatherin
 # The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
+_LINGER_S = 5.0  # how long the input of a client is discarded that violated the protocol
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -72,6 +74,7 @@ class GrpcConnection(asyncio.Protocol):
         self._received_ns = _monotonic_ns()
         self._keepalive = Keepalive(handler.keepalive, self._received_ns)
         self._progress = Progress(handler.limits)
+        self._lingering: asyncio.TimerHandle | None = None
         self._on_lost: asyncio.Future[None] | None = None
 
     # Transport callbacks
@@ -89,6 +92,8 @@ class GrpcConnection(asyncio.Protocol):
         self._large_reader = None
         self._handler.connections.discard(self)
         self._abandon_calls()
+        if self._lingering is not None:
+            self._lingering.cancel()
         if self._on_lost is not None:
             self._on_lost.set_result(None)
 
@@ -194,9 +199,16 @@ class GrpcConnection(asyncio.Protocol):
             if call is not None:
                 call.on_writable()
         elif isinstance(event, ConnectionTerminated):
-            if event.code is not ErrorCode.NO_ERROR:
-                logger.info("gRPC connection ended: %s", ascii(event.message))
-            self._abandon_calls()
+            self._on_terminated(event)
+
+    def _on_terminated(self, event: ConnectionTerminated) -> None:
+        """End all calls with the reason; otherwise clients only see that a socket was closed."""
+        if event.code is not ErrorCode.NO_ERROR:
+            logger.info("gRPC connection ended: %s", ascii(event.message))
+        text = "Too many pings" if event.message == TOO_MANY_PINGS else event.message
+        for call in list(self._calls.values()):
+            self._end(call, Status.UNAVAILABLE, text)
+        self._abandon_calls()
 
     def fail_call(self, call: Call, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
@@ -279,7 +291,7 @@ class GrpcConnection(asyncio.Protocol):
             if self._is_writing_paused or not http2.has_output:
                 break
         if http2.should_close and not self._is_writing_paused:
-            self.close()
+            self._leave()
         elif not self._is_output_full():
             self._resume_reading()
 
@@ -376,11 +388,27 @@ class GrpcConnection(asyncio.Protocol):
     def end(self) -> asyncio.Future[None]:
         """End the connection; the future is done when all output was sent and it is closed."""
         self._on_lost = self._loop.create_future()
+        if self._lingering is not None:
+            self._transport.abort()
         for call in list(self._calls.values()):
             self._end(call, Status.UNAVAILABLE, "Server exiting")
         self.http2.finish_shutdown()
         self.flush()
         return self._on_lost
+
+    def _leave(self) -> None:
+        """Close our side of the connection.
+
+        A client that violated the protocol may still send. It could not read why its calls ended if
+        the socket was closed before that was received, so it is discarded for a while.
+        """
+        if not self.http2.is_terminated or not self._transport.can_write_eof():
+            self.close()
+            return
+        self._resume_reading()
+        self._is_closing = True
+        self._transport.write_eof()
+        self._lingering = self._loop.call_later(_LINGER_S, self._transport.close)
 
     def close(self) -> None:
         """Close the connection once the written output has been sent."""

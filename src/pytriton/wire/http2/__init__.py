@@ -7,6 +7,7 @@ It takes received bytes and returns events and the bytes to send.
 from __future__ import annotations
 
 from pytriton.wire.http2.connection import Connection
+from pytriton.wire.http2.control import TOO_MANY_PINGS
 from pytriton.wire.http2.errors import ErrorCode, LocalProtocolError
 from pytriton.wire.http2.events import (
     ConnectionTerminated,
@@ -26,6 +27,7 @@ from pytriton.wire.http2.limits import Limits
 from pytriton.wire.http2.receiving import IncompleteInput
 
 __all__ = [
+    "TOO_MANY_PINGS",
     "Connection",
     "ConnectionTerminated",
     "DataBuffered",

@@ -88,6 +88,11 @@ class Connection:
         )
 
     @property
+    def is_terminated(self) -> bool:
+        """Whether we ended the connection because of a violation, or with `abort`."""
+        return self._core.is_terminated
+
+    @property
     def should_close(self) -> bool:
         """Whether the transport has to be closed once the output is written."""
         core = self._core
@@ -327,7 +332,7 @@ class Connection:
         self._core.finish_shutdown()
 
     def abort(self, code: ErrorCode, message: str) -> None:
-        """End the connection at once with GOAWAY."""
+        """End the connection at once with GOAWAY; open streams can only be ended then."""
         self._core.terminate(code, message)
 
     def stalled_streams(self, now_ns: int) -> list[int]:

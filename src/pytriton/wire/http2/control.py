@@ -9,6 +9,7 @@ from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
 from pytriton.wire.http2.events import GoAwayReceived, PingAcknowledged
 from pytriton.wire.http2.settings import ENTRY_BYTES, Setting, parse_settings
 
+TOO_MANY_PINGS = "too_many_pings"  # gRPC clients know this text, and ping less often
 _PING_BYTES = 8
 _MIN_GOAWAY_BYTES = 8
 
@@ -73,7 +74,7 @@ class ControlFrames:
             return
         is_idle = not core.streams.open
         if not self._pings.allows(core.now_ns, core.outbox.activity, is_idle=is_idle):
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_PINGS)
         core.outbox.reply(frames.ping(payload, frames.ACK))
 
     def on_goaway(self, stream_id: int, payload: bytes) -> None:

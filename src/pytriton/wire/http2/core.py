@@ -118,16 +118,21 @@ class ConnectionCore:
             self.events.append(StreamReset(stream_id, code, by_peer=False, message=message))
 
     def terminate(self, code: ErrorCode, message: str) -> None:
-        """End the connection with a GOAWAY that contains `message`, for the peer's log."""
+        """End the connection with a GOAWAY that contains `message`, for the peer's log.
+
+        Streams stay open so that the owner can end them with a status, but queued data is dropped.
+        """
         if self.is_terminated:
             return
         self.is_terminated = True
         debug = message.encode("utf-8", "replace")[:_MAX_DEBUG_BYTES]
         self.outbox.add(frames.goaway(self.streams.last_id, code, debug))
-        for stream_id in list(self.streams.open):
-            stream = self.streams.close(stream_id, StreamState.CLOSED)
-            if stream is not None and stream.queue:
+        for stream in list(self.streams.open.values()):
+            stream.buffer = None
+            if stream.queue:
                 self.outbox.drop(stream)
+            if stream.is_end_queued:
+                self.streams.close(stream.id, StreamState.CLOSED)
         self.events.append(ConnectionTerminated(code, message))
 
     def begin_shutdown(self) -> None:

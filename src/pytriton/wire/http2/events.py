@@ -81,7 +81,7 @@ class GoAwayReceived(msgspec.Struct, gc=False):
 
 
 class ConnectionTerminated(msgspec.Struct, gc=False):
-    """We ended the connection with GOAWAY: write the rest of the output, then close.
+    """We ended the connection with GOAWAY: end the streams, write the rest of the output, close.
 
     No event follows.
     """
