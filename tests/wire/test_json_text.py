@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.errors import InternalError, InvalidArgumentError
+from pytriton.wire import json_text, large_json
 from pytriton.wire.json_text import (
     dump_json,
     dump_json_leniently,
@@ -156,3 +157,25 @@ def test_first_of_repeated_members_counts(pairs, ascii_only, blanks, nested):
 
     assert document == dict(reversed(pairs))
     assert list(names_in(document)) == [name for name, _ in pairs]
+
+
+# A search for the next string or constant is linear only if no quotation mark makes it scan the
+# rest of the text in vain.
+@given(st.text(alphabet='"\\{aI', max_size=20))
+def test_each_quotation_mark_begins_a_match(text):
+    patterns = (json_text._STRING_OR_BARE_CONSTANT, large_json._STRING_OR_OBJECT)
+
+    for pattern in patterns:
+        subject = text.encode() if isinstance(pattern.pattern, bytes) else text
+        marks = [at for at, character in enumerate(text) if character == '"']
+        assert all(pattern.match(subject, at) for at in marks)
+
+
+def test_quotation_marks_after_a_bare_constant_take_linear_time():
+    with pytest.raises(InternalError, match="Invalid value"):
+        load_json(b"[-Inf," + b'\\"' * 100_000)
+
+
+def test_text_without_an_end_is_kept_beside_bare_constants():
+    with pytest.raises(InternalError, match="Missing a closing quotation mark"):
+        load_json(b'[-Inf,"-Inf \\" a')

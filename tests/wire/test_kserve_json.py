@@ -177,10 +177,11 @@ def test_header_length_beyond_the_body_is_refused(text):
     [
         ([2**4, 2**60 + 2], "element count"),
         ([2**63], "invalid dimensions"),
-        ([2**64, 0], "byte size overflow|mismatch|does not match"),
+        ([2**64, 0], "non-unsigned-integer"),
         ([2**61], "byte size overflow"),
         ([2**62] * 100_000, "element count"),
         ([1] * 100_000, "element count"),
+        ([10**4000] * 64, "too big"),
     ],
 )
 def test_enormous_shapes_are_refused_before_anything_is_computed(shape, problem):

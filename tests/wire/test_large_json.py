@@ -240,3 +240,16 @@ def test_input_beyond_the_limit_is_refused_in_tritons_words():
 
     with pytest.raises(InvalidArgumentError, match=r"byte_size \(160 bytes\) that exceeds the max"):
         parse_large_infer(text, text, SPEC, 159, PLENTY)
+
+
+def test_separators_without_strings_take_linear_time():
+    with pytest.raises(large_json._IrregularError):
+        list(large_json._string_pieces(b"[" + b"[]," * 200_000 + b"1]"))
+
+
+def test_quotation_marks_beside_many_braces_take_linear_time():
+    braces = b"{" * (large_json.MAX_OBJECTS + 1)
+
+    large_json.check_objects(b'"%b"' % braces + b'\\"' * 200_000)
+    with pytest.raises(InvalidArgumentError, match="objects"):
+        large_json.check_objects(b'"%b"%b' % (braces, braces))

@@ -26,7 +26,11 @@ MAX_NESTING = 100
 NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING})"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_STRING_OR_BARE_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|-?Inf(?!\w)|-NaN', re.DOTALL)
+# A string without an end reaches to the end of the text. If it was no match, all quotation marks
+# after it would be tried in turn, which takes quadratic time.
+_STRING_OR_BARE_CONSTANT = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?Inf(?!\w)|-NaN', re.DOTALL
+)
 _MAX_REWRITTEN = 1 << 20  # characters; more would delay other clients
 _TOO_BIG = "Number too big to be stored in double."
 _TOO_DEEP = ("depth limit", "recursion limit")  # the texts of current and older orjson

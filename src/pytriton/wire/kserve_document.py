@@ -21,7 +21,9 @@ from pytriton.wire.shared_memory import REGION, RegionPlace, place_from_json
 if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
 
-Unsigned = Annotated[int, msgspec.Meta(ge=0)]
+# Triton's parser has no larger integers; the product of such numbers would take seconds.
+_MAX_UNSIGNED = 2**64 - 1
+Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # msgspec cannot check for the above
 
 
 class InputDocument(msgspec.Struct, gc=False):
@@ -87,7 +89,7 @@ def _read_input(entry: Any) -> InputDocument:
     shape = entry.get("shape")
     if type(shape) is not list:
         raise member_error(entry, "shape", "array")
-    if any(type(size) is not int or size < 0 for size in shape):
+    if any(type(size) is not int or not 0 <= size <= _MAX_UNSIGNED for size in shape):
         raise member_error(entry, "shape", "unsigned-integer")
     if data is not UNSET and type(data) is not list:
         raise member_error(entry, "data", "array")

@@ -41,7 +41,8 @@ _PIECE_STRINGS = 10_000
 # The approximate size of an empty list, and of a number with its slot in a list.
 _ARRAY_BYTES = 72
 _ELEMENT_BYTES = 40
-_STRING_OR_OBJECT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\{', re.DOTALL)
+# A string without an end reaches to the end of the text, so that this takes linear time.
+_STRING_OR_OBJECT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|\{', re.DOTALL)
 _SEPARATED_STRING = re.compile(rb'([\s,\[\]]*)("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 
 
@@ -233,16 +234,24 @@ def _number_pieces(raw: bytes) -> Iterator[bytes]:
 def _string_pieces(raw: bytes) -> Iterator[bytes]:
     """Yields the elements of nested arrays of strings, which are known to be well-formed."""
     end = depth = 0
-    strings = _SEPARATED_STRING.finditer(raw)
+    strings = _separated_strings(raw)
     while batch := list(islice(strings, _PIECE_STRINGS)):
-        for match in batch:
-            if match.start() != end:  # there is another value between two strings
-                raise _IrregularError
-            end = match.end()
+        end = batch[-1].end()
         depth = _check_depth(b"".join(match[1] for match in batch), depth)
         yield b",".join(match[2] for match in batch)
-    if raw[end:].strip(b" \t\r\n,[]"):
+    if raw[end:].strip(b" \t\r\n,[]"):  # there is another value
         raise _IrregularError
+
+
+def _separated_strings(raw: bytes) -> Iterator[re.Match[bytes]]:
+    """Yields the strings that `raw` begins with.
+
+    A search for the next string would take quadratic time where separators and no string follow.
+    """
+    match = _SEPARATED_STRING.match(raw)
+    while match is not None:
+        yield match
+        match = _SEPARATED_STRING.match(raw, match.end())
 
 
 def _check_depth(raw: bytes, depth: int) -> int:
