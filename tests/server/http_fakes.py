@@ -213,7 +213,7 @@ class ScriptedHandler(HttpHandler):
     """Echoes a request at once; `/later` and `/fail` do what they are called."""
 
     def __init__(self, limits: Limits, loop: FakeLoop) -> None:
-        super().__init__(limits, loop)
+        super().__init__(limits, loop, "0.0.0.0")
         self.requests: list[HttpRequest] = []
         self.later: list[Later] = []
 

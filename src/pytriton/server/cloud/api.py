@@ -40,6 +40,7 @@ class CloudApi(HttpHandler):
 
     Args:
         api: The endpoints of the HTTP port.
+        address: The address that this port listens on.
         routes: The provider's routes.
         binary: The pattern of the Content-Type of requests with binary tensors.
         own: The endpoints that only the provider has, by name.
@@ -49,12 +50,13 @@ class CloudApi(HttpHandler):
     def __init__(
         self,
         api: HttpApi,
+        address: str,
         routes: CloudRoutes,
         binary: re.Pattern[bytes],
         own: Mapping[str, Handle],
         connection: type[HttpConnection] = HttpConnection,
     ) -> None:
-        super().__init__(api.limits, api.loop)
+        super().__init__(api.limits, api.loop, address)
         self._api = api
         self._routes = routes
         self._binary = binary

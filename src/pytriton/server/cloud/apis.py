@@ -30,6 +30,7 @@ def make_cloud_api(
         models = SageMakerModels(api, engine)
         return CloudApi(
             api,
+            options.sagemaker.address,
             sagemaker.SageMakerRoutes(options.sagemaker_options),
             sagemaker.BINARY_TYPE,
             {"models": models.models, "model": models.model},
@@ -38,7 +39,8 @@ def make_cloud_api(
     assert service is Service.VERTEX_AI, service
     metrics = Metrics(api, engine, is_allowed=options.metrics.allow)
     routes = vertex_ai.VertexAiRoutes(options.vertex_ai_options, engine.ready_models)
-    return CloudApi(api, routes, vertex_ai.BINARY_TYPE, {"metrics": metrics.answer})
+    address = options.vertex_ai.address
+    return CloudApi(api, address, routes, vertex_ai.BINARY_TYPE, {"metrics": metrics.answer})
 
 
 class Metrics:

@@ -108,7 +108,7 @@ class HttpApi(HttpHandler):
         codec: CodecPool | None = None,
         shared_memory: SharedMemory | None = None,
     ) -> None:
-        super().__init__(options.limits, loop)
+        super().__init__(options.limits, loop, options.http.address)
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._logged_problem = ""  # the last logged reason for not being ready

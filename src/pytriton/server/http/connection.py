@@ -52,7 +52,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._closes_when_idle = handler.is_leaving
 
         self._reader = RequestReader(
-            self, handler.limits, handler.cached_heads, is_timed=handler.is_timed
+            self,
+            handler.limits,
+            handler.origins,
+            handler.cached_heads,
+            is_timed=handler.is_timed,
         )
         self._is_reading_paused = False
 

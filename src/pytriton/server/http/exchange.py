@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.server.api.origins import OriginPolicy
     from pytriton.server.http.reader import HttpRequest, RequestHead
     from pytriton.server.http.watch import IdleWatch, ProgressWatch
     from pytriton.server.options.server_options import Limits
@@ -58,6 +59,7 @@ class RequestHandler(Protocol[ConnectionT]):
     """The owner of connections, which answers their requests."""
 
     limits: Limits
+    origins: OriginPolicy
     loop: asyncio.AbstractEventLoop
     connections: ConnectionSet[ConnectionT]
     read_buffer: memoryview  # all connections share it: it is parsed before the next read

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytriton.server.api.origins import OriginPolicy
 from pytriton.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.server.http.reader import HttpRequest, RequestHead, private_memory
 from pytriton.server.http.watch import IdleWatch, ProgressWatch
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
 
 
 class HttpHandler:
-    """The base class of request handlers; see `RequestHandler`."""
+    """The base class of request handlers; see `RequestHandler`.
 
-    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        limits: The limits for one client.
+        loop: The event loop.
+        address: The address that the port listens on.
+    """
+
+    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop, address: str) -> None:
         self.limits = limits
+        self.origins = OriginPolicy(address)
         self.loop = loop
         self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read

@@ -17,7 +17,10 @@ import httptools
 import msgspec
 import numpy as np
 
+from pytriton.server.api.status import HTTP_RESTRICTED
+
 if TYPE_CHECKING:
+    from pytriton.server.api.origins import OriginPolicy
     from pytriton.server.options.server_options import Limits
 
 logger = logging.getLogger(__name__)
@@ -84,12 +87,14 @@ class RequestReader:
         self,
         sink: RequestSink,
         limits: Limits,
+        origins: OriginPolicy,
         cached_heads: dict[bytes, RequestHead],
         *,
         is_timed: bool = False,
     ) -> None:
         self._sink = sink
         self._limits = limits
+        self._origins = origins
         self._is_timed = is_timed
         self._began_ns = 0
         self._cached_heads = cached_heads
@@ -240,7 +245,11 @@ class RequestReader:
         head.is_http_10 = version == "1.0"
         # The parser limits the number but not its leading zeros, and int() limits the digits.
         head.content_length = int(head.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
-        refusal = _head_refusal(head, version, self._limits) or _host_refusal(head)
+        refusal = (
+            _head_refusal(head, version, self._limits)
+            or _host_refusal(head)
+            or self._origin_refusal(head)
+        )
         if refusal is not None:
             self._refuse(*refusal)
             return
@@ -249,6 +258,10 @@ class RequestReader:
             self._large_bytes = head.content_length
         if b"expect" in head.headers and not (head.is_http_10 or self._is_upgrade):
             self._sink.on_expectation()
+
+    def _origin_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        problem = self._origins.refusal(head.method, head.headers.get)
+        return None if problem is None else (HTTP_RESTRICTED, problem)
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser for each part of a body."""

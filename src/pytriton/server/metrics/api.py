@@ -77,7 +77,7 @@ class MetricsApi(HttpHandler):
         cluster: Callable[[], ClusterStatus | None] = _no_cluster,
         accepting: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
-        super().__init__(_limits(options), loop)
+        super().__init__(_limits(options), loop, options.metrics.address)
         self._engine = engine
         self._custom = custom
         self._cluster = cluster

@@ -3,7 +3,7 @@
 
 Every request passes through `handle`, which finds its route, checks the method and authorisation.
 What changes something, and the log, need the page's token in a header. A browser adds no header by
-itself, so a page of another site can cause nothing here.
+itself, so a page of another site can cause nothing here; the reader refuses its requests besides.
 """
 
 from __future__ import annotations
