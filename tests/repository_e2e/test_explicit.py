@@ -194,6 +194,41 @@ def test_files_that_were_sent_are_gone_after_the_end(start_server, tmp_path):
     assert list(temporary.iterdir()) == []
 
 
+FILE = base64.b64encode(code().encode()).decode()
+MANY = {**OVERRIDE, "instance_group": [{"kind": "KIND_CPU", "count": 600}] * 2}
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize("front_ends", ["0", "2"])
+def test_load_of_what_cannot_be_is_refused_and_leaves_nothing(start_server, tmp_path, front_ends):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary), "PYTRITON_FRONTEND_PROCESSES": front_ends}
+    flags = ["--model-control-mode=explicit"]
+    server = start_server({}, flags=flags, environment=environment).await_ready()
+    files = {"config": json.dumps(OVERRIDE), "file:1/model.py": FILE}
+    not_utf8 = "expected UTF-8 text for 'model name', got '\\udcff\\udcfe'"
+    not_written = "got one that cannot be written"
+    for name, parameters, status, expected in (
+        ("%ff%fe", files, 400, not_utf8),
+        ("%ff%fe", {}, 400, not_utf8),
+        ("sent", {**files, f"file:1/{LONG}": FILE}, 500, f"{not_written}: File name too long"),
+        ("sent", {**files, "file:1": FILE}, 500, f"'file:1', {not_written}: Is a directory"),
+        ("sent", {**files, "config": json.dumps(MANY)}, 400, "expected at most 1024 instances"),
+    ):
+        answer = server.load(name, **parameters)
+
+        assert answer.status == status
+        assert expected in answer.error
+        assert str(temporary) not in answer.error
+        assert list(temporary.iterdir()) == []
+    assert (
+        server.unload("%ff%fe").error
+        == "expected UTF-8 text for 'model name', got '\\udcff\\udcfe'"
+    )
+    assert "Traceback" not in server.output
+
+
 def test_index_lists_only_what_serves_if_asked(server):
     rows = server.post("/v2/repository/index", {"ready": True}).json
 

@@ -18,6 +18,7 @@ from pytriton.errors import InvalidArgumentError
 from pytriton.protos import model_config_pb2
 
 ENSEMBLE = "ensemble"
+MAX_INSTANCES = 1024  # of a version on one machine: each is a process
 _BACKEND_OF_PLATFORM = {
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
@@ -77,9 +78,15 @@ def validate_tensors(config: Any) -> None:
 
 
 def validate_instance_groups(config: Any, gpu_ids: Sequence[int] = ()) -> None:
-    """Check the devices on which instances are to be placed."""
+    """Check the number of instances on this machine, and the devices they are to be placed on."""
     for group in config.instance_group:
         _check_instance_group(config, group, gpu_ids)
+    count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    if count > MAX_INSTANCES:
+        raise InvalidArgumentError(
+            f"expected at most {MAX_INSTANCES} instances of model '{config.name}', got {count} in "
+            "its instance groups"
+        )
 
 
 def _check_platform(config: Any) -> None:

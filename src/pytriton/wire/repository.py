@@ -49,9 +49,9 @@ def check_model_name(name: str, *, is_path: bool) -> None:
         is_path: Whether it is used as the name of a directory.
 
     Raises:
-        InvalidArgumentError: The name is blank, or a path out of its repository.
+        InvalidArgumentError: The name is blank, not UTF-8, or a path out of its repository.
     """
-    trimmed = name.strip()
+    trimmed = utf8(name, "model name").strip()
     if not trimmed:
         raise InvalidArgumentError(
             "Model name cannot be empty. Please enter a valid name to deploy."

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from pytriton.errors import InvalidArgumentError
+from pytriton.errors import InternalError, InvalidArgumentError
 from pytriton.repository.reading.layout import ModelPlace, is_inside
+
+# Of a path that no file can have, alone or beside the others.
+_PATH_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST, errno.ENOTDIR})
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -44,17 +48,36 @@ def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | 
 
 
 def write_files(override: Override) -> ModelPlace:
-    """Write the files to a new directory that only this user may read."""
+    """Write the files to a new directory that only this user may read.
+
+    Raises:
+        InvalidArgumentError: A file cannot have its path.
+        InternalError: A file cannot be written.
+    """
     directory = Path(tempfile.mkdtemp(prefix="tritonserver_model_"))
     try:
         for name, content in override.files.items():
-            path = directory / os.path.normpath(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            _write(directory / os.path.normpath(name), name, content)
     except BaseException:
         remove_files(directory)
         raise
     return ModelPlace(directory, directory)
+
+
+def _write(path: Path, name: str, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:  # its own text has the directory, which clients need not know
+        if error.errno in _PATH_ERRORS:
+            raise InvalidArgumentError(
+                f"expected the path of a file in load parameter 'file:{name}', got one that cannot "
+                f"be written: {error.strerror}"
+            ) from None
+        raise InternalError(
+            f"load parameter 'file:{name}' with {len(content)} bytes cannot be written: "
+            f"{error.strerror}"
+        ) from error
 
 
 def remove_files(directory: Path) -> None:
