@@ -24,6 +24,10 @@ _STEP_BYTES = 256 << 10
 _MAX_RATIO = 1040  # data inflates to at most 1032 times its size (RFC 1951)
 
 
+class UnknownEncodingError(UnsupportedError):
+    """The Content-Encoding of a request is none of those in `ACCEPT_ENCODING`."""
+
+
 def decompress(body: Buffer, encoding: str, limit_bytes: int) -> Buffer:
     """Decompress the body of a request with Content-Encoding `encoding`.
 
@@ -36,7 +40,7 @@ def decompress(body: Buffer, encoding: str, limit_bytes: int) -> Buffer:
             size a header declares.
 
     Raises:
-        UnsupportedError: The encoding is not supported.
+        UnknownEncodingError: The encoding is not supported.
         InvalidArgumentError: The body is empty, damaged, incomplete or exceeds the limit.
     """
     inflated = decompress_small(body, encoding, limit_bytes, limit_bytes)
@@ -51,7 +55,7 @@ def decompress_small(
     if encoding == "identity":
         return body
     if encoding not in SUPPORTED:
-        raise UnsupportedError("Unsupported compression type")
+        raise UnknownEncodingError("Unsupported compression type")
     if not body:
         raise InvalidArgumentError("nothing to be decompressed")
     try:

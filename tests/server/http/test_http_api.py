@@ -12,7 +12,7 @@ import zlib
 import psutil
 import pytest
 
-from pytriton.errors import InternalError
+from pytriton.errors import InternalError, UnsupportedError
 from pytriton.messages import InferTensor
 from pytriton.server.options.server_options import Limits
 from tests.server.http_fakes import get, post
@@ -273,6 +273,16 @@ def test_unknown_compression_is_refused_with_what_is_known(service):
 
     assert answer.status == 501
     assert answer.headers[b"Accept-Encoding"] == b"gzip, deflate"
+
+
+def test_model_that_does_not_support_compression_says_nothing_about_encodings(service):
+    client = service.connect()
+    client.send(post(infer_body(1.0), INFER))
+    service.double.fail(UnsupportedError("compression of this video is not supported"))
+
+    (answer,) = client.answers()
+    assert answer.status == 501
+    assert b"Accept-Encoding" not in answer.headers
 
 
 def test_compression_named_twice_is_an_unknown_one(service):

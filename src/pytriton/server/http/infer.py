@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.errors import ServerError, UnsupportedError
+from pytriton.errors import ServerError
 from pytriton.messages import TraceOrigin
 from pytriton.server.api.background import SMALL_BYTES
 from pytriton.server.api.header_forwarding import HeaderForwarding
@@ -15,7 +15,12 @@ from pytriton.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.server.api.status import HTTP_STATUS
 from pytriton.server.http.exchange import Exchange
 from pytriton.server.http.text import JSON_TYPE
-from pytriton.wire.compression import ACCEPT_ENCODING, choose_encoding, compress
+from pytriton.wire.compression import (
+    ACCEPT_ENCODING,
+    UnknownEncodingError,
+    choose_encoding,
+    compress,
+)
 from pytriton.wire.kserve_response import encode_infer_response
 from pytriton.wire.large_response import encode_large_infer_response
 
@@ -267,6 +272,5 @@ class InferExchange(EngineExchange):
 
 def respond_server_error(connection: HttpConnection, error: ServerError) -> None:
     """Answer with an error of the engine."""
-    is_encoding = isinstance(error, UnsupportedError) and "compression" in error.message
-    headers = _ACCEPT_ENCODING_HEADER if is_encoding else b""
+    headers = _ACCEPT_ENCODING_HEADER if isinstance(error, UnknownEncodingError) else b""
     connection.respond_error(HTTP_STATUS[error.code], error.message, headers)
