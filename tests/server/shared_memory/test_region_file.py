@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import platform
 import signal
 import subprocess
 import sys
@@ -153,9 +154,12 @@ os.ftruncate(descriptor, 4096)
 """
 
 
-def run_guarded(path, script):
+def run_guarded(path, script, before=""):
     return subprocess.run(
-        [sys.executable, "-c", GUARDED + script, path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", before + GUARDED + script, path],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -201,6 +205,67 @@ mapping.read(0, target, size)
     )
 
     assert done.returncode == -signal.SIGBUS
+
+
+FATAL = """
+import faulthandler
+faulthandler.enable()
+"""
+COPIES = """
+assert not mapping.read(0, ctypes.addressof(memory), size)
+print("survived", flush=True)
+"""
+
+
+def test_copy_fails_and_kills_nobody_if_the_process_reports_fatal_signals(path):
+    before = run_guarded(path, COPIES, before=FATAL)
+    later = run_guarded(path, FATAL + COPIES)
+
+    assert (before.returncode, before.stdout, before.stderr) == (0, "survived\n", "")
+    assert (later.returncode, later.stdout, later.stderr) == (0, "survived\n", "")
+
+
+def test_fatal_bus_error_is_reported_as_ever_after_a_copy_has_failed(path):
+    done = run_guarded(path, COPIES + "print(plain[8192])", before=FATAL)
+
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "survived\n")
+    assert done.stderr.count("Fatal Python error: Bus error") == 1
+    assert 'File "<string>", line' in done.stderr
+
+
+HANDLER = """
+class Information(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in ("number", "error", "code", "padding")]
+    _fields_ += [("address", ctypes.c_void_p)]
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(Information), ctypes.c_void_p)
+def on_bus_error(number, information, context):
+    start = ctypes.addressof(ctypes.c_char.from_buffer(plain))
+    print(information.contents.address - start, flush=True)
+    os._exit(7)
+
+
+class Action(ctypes.Structure):  # as x86_64 and aarch64 have it
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_char * 128)]
+    _fields_ += [("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+
+
+SA_SIGINFO = 4
+action = Action(handler=ctypes.cast(on_bus_error, ctypes.c_void_p), flags=SA_SIGINFO)
+assert ctypes.CDLL(None).sigaction(7, ctypes.byref(action), None) == 0
+"""
+
+
+@pytest.mark.skipif(
+    platform.machine() not in {"x86_64", "aarch64"}, reason="its structures are of two processors"
+)
+def test_handler_of_another_library_gets_its_own_bus_errors_with_all_that_is_known(path):
+    before = run_guarded(path, COPIES + "print(plain[8192])", before="import ctypes, os" + HANDLER)
+    later = run_guarded(path, HANDLER + COPIES + "print(plain[8192])")
+
+    assert (before.returncode, before.stdout, before.stderr) == (7, "survived\n8192\n", "")
+    assert (later.returncode, later.stdout, later.stderr) == (7, "survived\n8192\n", "")
 
 
 @pytest.mark.parametrize("part", ["size, 1", "0, size + 1", "-1, 2"])

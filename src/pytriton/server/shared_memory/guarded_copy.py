@@ -9,6 +9,8 @@ the copy continues with that, and its caller learns that it failed.
 
 The signal comes to the thread that copies, within `memcpy`, which was called without the
 interpreter lock. So its handler may be a Python function: no lock is held that it could need.
+The handler is installed only while there are copies. At all other times, the process has the one
+that others have chosen, for example `faulthandler`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
+_SIGBUS = int(signal.SIGBUS)
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
+
+
+class _Action(ctypes.Structure):
+    """What `sigaction` reads and writes: the rest differs between processors, and is only kept."""
+
+    _fields_ = (("handler", ctypes.c_void_p), ("rest", ctypes.c_char * 248))
 
 
 class _Library(NamedTuple):
@@ -35,6 +44,7 @@ class _Library(NamedTuple):
     munmap: Callable[..., int]
     memcpy: Callable[..., int]
     signal: Callable[..., int | None]
+    sigaction: Callable[..., int]
 
 
 @functools.cache
@@ -50,7 +60,8 @@ def _library() -> _Library:
     library.memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     library.signal.restype = ctypes.c_void_p
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    return _Library(library.mmap, library.munmap, library.memcpy, library.signal)
+    library.sigaction.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return _Library(library.mmap, library.munmap, library.memcpy, library.signal, library.sigaction)
 
 
 class GuardedMapping:
@@ -68,7 +79,6 @@ class GuardedMapping:
         if address == _FAILED or not address:
             raise OSError("the memory cannot be mapped")
         self.address = address
-        _guard.install()
 
     def read(self, offset: int, target: int, size: int) -> bool:
         """Copy from this memory; returns whether its file was large enough all the time."""
@@ -85,13 +95,11 @@ class GuardedMapping:
             raise ValueError(f"expected a part of {self.size} bytes, got {size} at {offset}")
 
     def _copy(self, target: int, source: int, size: int) -> bool:
-        copying = _guard.copying
-        thread = threading.get_ident()
-        copying[thread] = _Copy(self)
+        _guard.begin(self)
         try:
             _library().memcpy(target, source, size)
         finally:
-            del copying[thread]
+            _guard.end()
         return not self.is_broken
 
     def replace(self) -> bool:
@@ -119,27 +127,54 @@ class _Guard:
     """The handler of SIGBUS, and the copies that it is for."""
 
     def __init__(self) -> None:
-        self.copying: dict[int, _Copy] = {}  # by thread
+        self._copying: dict[int, _Copy] = {}  # by thread
         self._lock = threading.Lock()
         self._handler: Any = None  # kept, as the system has only its address
-        self._earlier: int | None = None
+        self._own, self._earlier, self._found = (_Action() for _ in range(3))
+        # Their addresses, which `sigaction` takes in less time.
+        self._at_own = ctypes.addressof(self._own)
+        self._at_earlier = ctypes.addressof(self._earlier)
+        self._at_found = ctypes.addressof(self._found)
 
-    def install(self) -> None:
+    def begin(self, mapping: GuardedMapping) -> None:
+        """Catch the signal from now on: this thread copies from or to a mapping."""
         with self._lock:
-            if self._handler is None:
-                self._handler = _Handler(self._on_bus_error)
-                address = ctypes.cast(self._handler, ctypes.c_void_p)
-                self._earlier = _library().signal(signal.SIGBUS, address)
+            if not self._copying:
+                self._install()
+            self._copying[threading.get_ident()] = _Copy(mapping)
+
+    def end(self) -> None:
+        """Undo `begin`."""
+        with self._lock:
+            del self._copying[threading.get_ident()]
+            if not self._copying:
+                self._uninstall()
+
+    def _install(self) -> None:
+        sigaction = _library().sigaction
+        if self._handler is not None:
+            sigaction(_SIGBUS, self._at_own, self._at_earlier)
+            return
+        self._handler = _Handler(self._on_bus_error)
+        sigaction(_SIGBUS, None, self._at_earlier)
+        _library().signal(_SIGBUS, ctypes.cast(self._handler, ctypes.c_void_p))
+        sigaction(_SIGBUS, None, self._at_own)
+
+    def _uninstall(self) -> None:
+        sigaction = _library().sigaction
+        sigaction(_SIGBUS, self._at_earlier, self._at_found)
+        if self._found.handler != self._own.handler:  # another one was installed meanwhile
+            sigaction(_SIGBUS, self._at_found, None)
 
     def _on_bus_error(self, number: int) -> None:
-        copy = self.copying.get(threading.get_ident())
+        copy = self._copying.get(threading.get_ident())
         # A copy that fails once more does so because of the memory on its other side. Whether the
         # mapping is broken does not tell that: another thread may have replaced it just now.
         if copy is not None and not copy.has_failed and copy.mapping.replace():
             copy.has_failed = True
         else:
             # It is not ours: the instruction is executed again, and the earlier handler called.
-            _library().signal(signal.SIGBUS, self._earlier)
+            _library().sigaction(_SIGBUS, self._at_earlier, None)
 
 
 _guard = _Guard()

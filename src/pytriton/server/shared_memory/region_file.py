@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.server.shared_memory.regions import RegionFile
 
-_LARGE_BYTES = 64 << 10  # smaller parts are read sooner than mapped
+_LARGE_BYTES = 128 << 10  # smaller parts are read sooner than guarded (10.4 us and 11.2 us)
 _Byte = ctypes.c_char
 _IS_LINUX: bool = sys.platform.startswith("linux")
 _FOLDER = "/dev/shm/"  # noqa: S108  where Linux has the objects
