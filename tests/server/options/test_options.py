@@ -11,8 +11,10 @@ import pytest
 
 from pytriton.engine.rate_limiter import RateLimitResource
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.messages import InferRequest
 from pytriton.ray_options import RayOptions
 from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.server.api.header_forwarding import HeaderForwarding
 from pytriton.server.options.access_log_options import AccessLogOptions
 from pytriton.server.options.cloud_options import VertexAiOptions
 from pytriton.server.options.endpoints import Endpoint
@@ -287,6 +289,7 @@ def test_idle_http_connections_are_kept_for_an_hour_or_as_long_as_is_said():
             ),
         ),
         ({"http_header_forward_pattern": "("}, "a regular expression"),
+        ({"http_header_forward_pattern": "(?U)x"}, "a regular expression"),
         ({"http_max_input_size": 0}, "Error: --http-max-input-size must be greater than 0."),
         ({"http_max_input_size": -1}, "Error: --http-max-input-size must be greater than 0."),
         ({"exit_grace_secs": -1}, "Expected a number of at least 0 for --exit-grace-secs, got -1"),
@@ -374,3 +377,26 @@ def test_cache_has_one_size():
         "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
         "Please provide one or the other."
     )
+
+
+@pytest.mark.parametrize(
+    "pattern, forwarded, others",
+    [
+        ("(?-i)MY_HEADER.*", ["MY_HEADER_1", "X-MY_HEADER"], ["my_header_1", "My_Header"]),
+        ("(?-i)a|b", ["a", "b"], ["A", "B"]),
+        ("(?i)a", ["a", "A"], ["b"]),
+        ("(?s-i)(?m)a", ["a"], ["A"]),
+        ("x-.*", ["x-a", "X-A"], ["a"]),
+    ],
+)
+@pytest.mark.parametrize("flag", ["http_header_forward_pattern", "grpc_header_forward_pattern"])
+def test_flags_in_a_pattern_of_headers_mean_what_they_mean_in_triton(
+    flag, pattern, forwarded, others
+):
+    options = ServerOptions.from_triton_config({flag: pattern})
+    request = InferRequest("model", {})
+    forwarding = HeaderForwarding(getattr(options, flag))
+
+    forwarding.apply([(name.encode(), b"1") for name in (*forwarded, *others)], request)
+
+    assert list(request.parameters) == forwarded

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pytriton.exceptions import PyTritonValidationError
 
 _Word = TypeVar("_Word", bound=str)
+_LEADING_FLAGS = re.compile(r"\(\?([ims]*(?:-[ims]+)?)\)")
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
@@ -121,14 +122,16 @@ class Flags:
         )
 
     def pattern(self, name: str) -> str | None:
-        """Returns a valid regular expression, as text."""
+        """Returns a valid regular expression; it may begin with flags as in RE2, like `(?-i)`."""
         value = self.optional_text(name)
-        if value is not None:
-            try:
-                re.compile(value)
-            except re.error as exc:
-                raise bad_value(name, f"a regular expression ({exc})", value) from exc
-        return value
+        if value is None:
+            return None
+        pattern = _without_leading_flags(value)
+        try:
+            re.compile(pattern)
+        except re.error as exc:
+            raise bad_value(name, f"a regular expression ({exc})", value) from exc
+        return pattern
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Returns the values of a repeatable flag; a single one may be given without a list."""
@@ -201,3 +204,11 @@ def _integer(value: Any) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
         return int(value)
     return None
+
+
+def _without_leading_flags(pattern: str) -> str:
+    """Returns a pattern with its leading flags as those of a group, where Python clears them."""
+    flags = _LEADING_FLAGS.match(pattern)
+    if flags is None:
+        return pattern
+    return f"(?{flags[1]}:{_without_leading_flags(pattern[flags.end() :])})"
