@@ -209,6 +209,12 @@ def test_damaged_contents_are_refused(content):
         tensor_from_contents(LargeContents([memoryview(content)]), dtypes.INT32, "x", "m")
 
 
+def test_texts_of_a_tensor_of_40_mebibytes_with_nothing_in_them_are_not_too_many():
+    texts = (40 << 20) // len(dtypes.encode_bytes([b""]))  # Triton's own tests send that many
+
+    assert texts <= large_contents.MAX_TEXTS
+
+
 def test_too_many_texts_are_refused(monkeypatch):
     monkeypatch.setattr(large_contents, "MAX_TEXTS", 100)
 

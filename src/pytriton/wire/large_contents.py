@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 256 << 10
 # Limits for elements that are separate fields: texts, and numbers of clients that do not pack them.
-MAX_TEXTS = 10_000_000
+MAX_TEXTS = 1 << 24  # they take 12 s of one thread, which lets others in between
 MAX_SINGLE_NUMBERS = 1_000_000
 _TEXTS_PER_CHECK = 100_000  # texts that are read before their number is checked
 _TEXTS = 8  # the number of the field with texts

@@ -196,6 +196,14 @@ _JSON_LENGTH = b"Inference-Header-Content-Length: %d"
             b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes",
         ),
         (
+            post(bytes(1001), b"/v2/models/m/generate?x", _JSON_LENGTH % 9),
+            b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes",
+        ),
+        (
+            post(bytes(1001), b"/v2/models/m/generate_stream", _JSON_LENGTH % 0),
+            b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes",
+        ),
+        (
             chunked(bytes(900), bytes(101)),
             b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes",
         ),
@@ -215,7 +223,7 @@ _JSON_LENGTH = b"Inference-Header-Content-Length: %d"
             b"request size of 1001 bytes exceeds the maximum allowed value of 1000 bytes",
         ),
     ],
-    ids=["JSON", "chunks", "raw", "binary", "compressed"],
+    ids=["JSON", "generate", "stream", "chunks", "raw", "binary", "compressed"],
 )
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_body_beyond_the_limit_is_refused(text, problem, delivery):

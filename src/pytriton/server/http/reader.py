@@ -34,6 +34,9 @@ CHUNK_OVERHEAD_BYTES = 64  # the largest average size of a chunk's framing
 # With one of these headers, a request is more than a head and a body of Content-Length bytes.
 _UNCACHEABLE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
+# The endpoints for which the length of the JSON in front of binary tensors has no meaning.
+_JSON_ONLY = (b"/generate", b"/generate_stream")
+
 # The characters of names, addresses and ports, which RFC 9110, 7.2 allows in a Host header.
 _HOST = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*")
 
@@ -376,6 +379,8 @@ def _size_refusal(head: RequestHead, size: int, limits: Limits) -> tuple[int, st
     """Returns the refusal of a body that is too large, in Triton's words for what it has in it."""
     most = limits.http_max_input_bytes
     json_length = head.headers.get(b"inference-header-content-length")
+    if head.target.partition(b"?")[0].endswith(_JSON_ONLY):
+        json_length = None
     if b"content-encoding" in head.headers or json_length not in (None, b"0"):
         problem = f"request size of {size} bytes exceeds the maximum allowed value of {most} bytes"
     elif json_length is None:
