@@ -50,6 +50,7 @@ def test_summaries_have_tritons_quantiles_unless_told_otherwise():
         ("0.5", [0.5, 0.9, 0.95, 0.99, 0.999], "[0.5]. No ':' delimiter found. Expected format"),
         ("0.5:0.05,,0.9:0.1", [0.5, 0.9], "[]. No ':' delimiter found. Expected format is"),
         ("0.25:0.05,0.5:x", [0.25], "[0.5:x]. Expected two numbers"),
+        ("0.25:0.05,0.5:", [0.25], "[0.5:]. Expected two numbers"),
         ("0.25:0.05,1.5:0.1", [0.25], "[1.5:0.1]. Expected a quantile from 0 to 1"),
     ],
 )
@@ -60,6 +61,24 @@ def test_wrong_quantiles_are_logged_and_left_out(caplog, text, ranks, problem):
     assert [each.rank for each in options.latencies.quantiles] == ranks
     (record,) = caplog.records
     assert f"Invalid option: {problem}" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("0.1:0.0.1", Quantile(0.1, 0.0)),
+        ("0.5x: 1e-2%", Quantile(0.5, 0.01)),
+        (" .5:5.", Quantile(0.5, 5.0)),
+    ],
+)
+def test_quantile_is_read_up_to_the_end_of_its_numbers_as_in_triton(caplog, text, expected):
+    with caplog.at_level(logging.WARNING, "pytriton"):
+        options = metrics_of("summary_latencies=true", f"summary_quantiles={text}")
+
+    assert options.latencies.quantiles == (expected,)
+    warned = [record.getMessage() for record in caplog.records]
+    assert all(f"[{text}] is read as {expected.rank:g}:{expected.error:g}" in it for it in warned)
+    assert len(warned) == (text != " .5:5.")
 
 
 def test_unknown_metrics_setting_is_warned_about(caplog):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import msgspec
 
@@ -17,6 +18,9 @@ from pytriton.engine.metric_rules import are_bounds
 from pytriton.server.options.flags import FlagError, Flags, bad_value
 
 logger = logging.getLogger(__name__)
+
+# What C++'s `stod`, with which Triton reads numbers, takes of the beginning of a text.
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 DEFAULT_QUANTILES = (
     Quantile(0.5, 0.05),
@@ -111,11 +115,14 @@ def _quantile(option: str) -> Quantile | None:
             option,
         )
         return None
-    try:
-        quantile = Quantile(float(rank), float(error))
-    except ValueError:
-        logger.error("Invalid option: [%s]. Expected two numbers", option)  # noqa: TRY400
+    numbers = [_NUMBER.match(text) for text in (rank, error)]
+    if not all(numbers):
+        logger.error("Invalid option: [%s]. Expected two numbers", option)
         return None
+    quantile = Quantile(*(float(number[0]) for number in numbers if number is not None))
+    if any(number is not None and number.end() < len(number.string) for number in numbers):
+        read = f"{quantile.rank:g}:{quantile.error:g}"
+        logger.warning("The option [%s] is read as %s, which it begins with", option, read)
     if not 0 <= quantile.rank <= 1:
         logger.error("Invalid option: [%s]. Expected a quantile from 0 to 1", option)
         return None
