@@ -356,6 +356,21 @@ def test_header_of_the_servers_own_is_not_forwarded():
     assert "Header 'priority' is reserved" in client.response(stream).text
 
 
+def test_cuda_region_without_a_name_is_refused_as_one_with_a_name():
+    client = GrpcClient(ServerOptions(allow_client_shared_memory=True))
+    texts = {}
+    for name in ("", "region"):
+        request = service_pb2.CudaSharedMemoryRegisterRequest(name=name, byte_size=4)
+        stream = client.call("CudaSharedMemoryRegister", request.SerializeToString())
+        assert client.response(stream).status == code(Status.INVALID_ARGUMENT)
+        texts[name] = client.response(stream).text
+
+    assert texts == {
+        name: f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+        for name in texts
+    }
+
+
 def test_stalled_client_is_cut_off():
     limits = Limits(write_stall_timeout_s=5)
     client = GrpcClient(ServerOptions(limits=limits), window=1000)

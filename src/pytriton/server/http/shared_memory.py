@@ -78,8 +78,11 @@ class SharedMemoryEndpoints:
     def cuda_register(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         """Refuse to register a region of CUDA memory."""
         self._shared_memory.check_allowed()
-        if route.region:
-            check_cuda_region(self._bodies.settings(request))
+        if not route.region:  # only HTTP checks this, as in Triton
+            raise InvalidArgumentError(
+                "'region name' is necessary to register cuda shared memory region"
+            )
+        check_cuda_region(self._bodies.settings(request))
         self._shared_memory.register_cuda(route.region)
 
     def cuda_unregister(

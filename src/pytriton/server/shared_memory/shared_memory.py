@@ -99,10 +99,6 @@ class SharedMemory:
 
     def register_cuda(self, name: str) -> None:
         """Refuse to register a region of CUDA memory, as Triton does without a GPU."""
-        if not name:
-            raise InvalidArgumentError(
-                "'region name' is necessary to register cuda shared memory region"
-            )
         self._control.table.check_new(name)
         raise InvalidArgumentError(
             f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
