@@ -17,6 +17,7 @@ LEAVES = frozenset(
         "engine.model_spec",  # plain records that every layer reads
         "errors",
         "exceptions",
+        "lazy_module",
         "lifecycle",
         "log_switches",
         "messages",
@@ -59,7 +60,7 @@ BESIDE_THE_CHAIN = {
     | {"pb_utils", "python_backend", "engine", "repository"}
     | {"backend", "client", "decorators", "models", "proxy", "triton"},
     # Every run of pytest imports it: it imports what it needs when a test asks for a server.
-    "pytest_plugin": frozenset({"testing"}),
+    "pytest_plugin": frozenset({"lazy_module", "testing"}),
     "trace_summary": frozenset(),
     # Instances on a Ray cluster: the process that starts their actors, and what the server knows.
     "cluster": LEAVES | {"transport", "executor"},
@@ -123,7 +124,17 @@ SERVER_PACKAGES = {
     "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),
 }
+# Modules of a layer that may import more than the others of it.
+MODULES_WITH_MORE = {
+    # Forks the process that runs workers before the rest of the server is imported.
+    "pytriton.server.worker_zygote": frozenset({"worker_process"}),
+}
 TOP = frozenset({"", "__main__", "check", "commands"})
+
+# They import their submodules when these are first used, and tell type checkers all of them.
+PACKAGES_OF_LAZY_PARTS = frozenset({"pytriton", "pytriton.client"})
+# A program of an interpreter that may not have this package, until its arguments say where it is.
+BEFORE_THE_PACKAGE_IS_FOUND = frozenset({"pytriton.worker_process.__main__"})
 
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "os.popen", "os.system"})
@@ -205,7 +216,7 @@ def upward_imports(module: str, source: str) -> list[str]:
             problems.append(f"{module}:{line} imports {name} relatively")
         elif name.split(".")[0] == "pytriton" and allowed is not None:
             target = unit_of(name)
-            if target != unit and target not in allowed:
+            if target not in allowed | MODULES_WITH_MORE.get(module, frozenset()) | {unit}:
                 problems.append(f"{module}:{line} imports {name}, but {unit} is below {target}")
     return problems
 
@@ -233,6 +244,67 @@ def hidden_imports(module: str, source: str) -> list[str]:
         for name, line in imported_modules(function)
         if name.split(".")[0] == "pytriton"
     ]
+
+
+def lazy_imports(tree: ast.AST) -> Iterator[ast.Call]:
+    """Each stand-in for a module; see `pytriton.lazy_module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted_name(node.func) == "LazyModule":
+            yield node
+
+
+def unseen_imports(module: str, source: str) -> list[str]:
+    """Imports of our own modules that neither the other rules nor type checkers see.
+
+    A lazy import has the same import for type checkers beside it.
+    """
+    tree = syntax_tree(source)
+    told = [
+        (statement, imported)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for imported in [_names_of_modules(branch.body)]
+        for statement in branch.orelse
+    ]
+    seen = {
+        call
+        for statement, imported in told
+        if isinstance(statement, ast.Assign)
+        for call in lazy_imports(statement)
+        if imported.get(ast.unparse(statement.targets[0])) == _text(call)
+    }
+    problems = [
+        f"{module}:{call.lineno} expected the import of {_text(call)} for type checkers beside it"
+        for call in lazy_imports(tree)
+        if call not in seen
+    ]
+    if module in PACKAGES_OF_LAZY_PARTS or module in BEFORE_THE_PACKAGE_IS_FOUND:
+        return problems
+    return problems + [
+        f"{module}:{node.lineno} imports {_text(node)} by its name, expected a LazyModule"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and dotted_name(node.func).endswith("import_module")
+        and _text(node).startswith("pytriton")
+    ]
+
+
+def _names_of_modules(body: list[ast.stmt]) -> dict[str, str]:
+    """Returns each name that the statements import, with what it is."""
+    return {
+        alias.asname or alias.name: f"{statement.module}.{alias.name}"
+        for statement in body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+def _text(call: ast.Call) -> str:
+    """The text of a call's first argument as far as the source has it."""
+    argument = call.args[0]
+    if isinstance(argument, ast.JoinedStr):
+        argument = argument.values[0]
+    return str(argument.value) if isinstance(argument, ast.Constant) else ""
 
 
 def unsafe_uses(module: str, source: str) -> list[str]:

@@ -28,6 +28,7 @@ RULES = {
     source_rules.upward_imports: PACKAGE,
     source_rules.sideways_imports: PACKAGE,
     source_rules.hidden_imports: PACKAGE,
+    source_rules.unseen_imports: PACKAGE,
     source_rules.unsafe_uses: MODULES,
     source_rules.linux_only_at_import: MODULES,
 }
@@ -55,6 +56,10 @@ def test_modules_import_only_their_neighbours_in_the_server(problems):
 
 def test_modules_hide_no_import_of_ours_in_a_function(problems):
     assert problems["hidden_imports"] == []
+
+
+def test_modules_import_nothing_of_ours_that_rules_and_type_checkers_do_not_see(problems):
+    assert problems["unseen_imports"] == []
 
 
 def test_modules_turn_no_data_into_code(problems):
@@ -86,7 +91,10 @@ def test_one_module_loads_pickles_of_users_with_a_library_that_runs_them():
 
 
 def imports_of_ours(path: pathlib.Path) -> Iterator[str]:
-    for name, _ in source_rules.imported_modules(run_time_part(ast.parse(path.read_text()))):
+    tree = ast.parse(path.read_text())
+    imported = [name for name, _ in source_rules.imported_modules(run_time_part(tree))]
+    lazily = [call.args[0].value for call in source_rules.lazy_imports(tree)]
+    for name in (*imported, *lazily):
         known = name if name in PACKAGE else name.rpartition(".")[0]
         if known in PACKAGE and known != module_name(path):
             yield known
@@ -145,6 +153,40 @@ def test_import_rule_accepts_downward(importer, imported):
 def test_import_rule_asks_for_a_place_for_every_new_module():
     with pytest.raises(KeyError, match="no place"):
         source_rules.upward_imports("pytriton.novelty", "import os")
+
+
+LAZY = """
+if TYPE_CHECKING:
+    from pytriton.server.page import {imported}
+else:
+    {name} = LazyModule("pytriton.server.page.api")
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LAZY.format(imported="routes", name="api"),
+        LAZY.format(imported="api", name="routes"),
+        'api = LazyModule("pytriton.server.page.api")',
+        'api = importlib.import_module("pytriton.server.page.api")',
+        'api = importlib.import_module(f"pytriton.server.{name}")',
+    ],
+)
+def test_lazy_rule_finds(source):
+    assert source_rules.unseen_imports("pytriton.sample", source) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LAZY.format(imported="api", name="api"),
+        LAZY.format(imported="api as page", name="page"),
+        "module = importlib.import_module(name_of_a_user)",
+    ],
+)
+def test_lazy_rule_accepts(source):
+    assert source_rules.unseen_imports("pytriton.sample", source) == []
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,19 @@ else of the package before a test asks for a server.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytriton.lazy_module import LazyModule
+
 if TYPE_CHECKING:
+    from pytriton import testing
     from pytriton.testing import StartServer
+else:
+    testing = LazyModule("pytriton.testing")
 
 _STARTERS: pytest.StashKey[list[StartServer]] = pytest.StashKey()
 
@@ -50,9 +54,7 @@ def _starting(
     def new_folder() -> Path:
         return tmp_path_factory.mktemp("pytriton_server")
 
-    make: Callable[[Callable[[], Path]], StartServer]
-    make = importlib.import_module("pytriton.testing").StartServer
-    starter = make(new_folder)
+    starter = testing.StartServer(new_folder)
     request.node.stash.setdefault(_STARTERS, []).append(starter)
     try:
         yield starter

@@ -6,22 +6,27 @@ Hosts for asynchronous callables are imported only if needed, because asyncio ta
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 from pytriton.backend.host import InstanceHost
 from pytriton.backend.stream_host import StreamHost
+from pytriton.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytriton.backend import async_host, async_stream_host
+else:
+    async_host = LazyModule("pytriton.backend.async_host")
+    async_stream_host = LazyModule("pytriton.backend.async_stream_host")
 
 
 def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
     """Returns the host class for a callable of a model with one response to each request."""
     if not any(inspect.iscoroutinefunction(form) for form in _forms(infer_func)):
         return InstanceHost
-    return _load("async_host", "AsyncInstanceHost")
+    return async_host.AsyncInstanceHost
 
 
 def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
@@ -31,12 +36,7 @@ def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
         for form in _forms(infer_func)
     ):
         return StreamHost
-    return _load("async_stream_host", "AsyncStreamHost")
-
-
-def _load(module: str, name: str) -> type[InstanceHost]:
-    kind: type[InstanceHost] = getattr(importlib.import_module(f"pytriton.backend.{module}"), name)
-    return kind
+    return async_stream_host.AsyncStreamHost
 
 
 def _forms(infer_func: Callable[..., Any]) -> tuple[Any, ...]:

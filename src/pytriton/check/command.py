@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import logging
 import pathlib
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytriton.check.environment import report_environment
 from pytriton.check.monitoring import DEFAULT_LOG_FORMAT
 from pytriton.check.packages import PACKAGE, installed_packages, version_of
 from pytriton.check.report import Finding, Report, State
+from pytriton.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from pytriton.check import serving
+else:  # broken or missing packages must not hide the other findings
+    serving = LazyModule("pytriton.check.serving")
 
 logger = logging.getLogger(__name__)
 
@@ -127,14 +132,13 @@ def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
     def run(folder: pathlib.Path, report: Report) -> None:
         with _log_to_file(folder / f"{function}_log.txt"):
             try:
-                # Imported late: broken or missing packages must not hide the other findings.
-                serving = importlib.import_module("pytriton.check.serving")
+                check = getattr(serving, function)
             except ImportError as error:
                 logger.exception("Error occurred in command: %s", function)
                 report.begin("Checking whether servers and clients can be imported")
                 report.add(Finding.of_error(function, error))
             else:
-                getattr(serving, function)(folder, report)
+                check(folder, report)
 
     return run
 

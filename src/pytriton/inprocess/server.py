@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,15 @@ from pytriton.inprocess.errors import (
 )
 from pytriton.inprocess.model import Model, ModelDictionary
 from pytriton.inprocess.options import Options, check_types
+from pytriton.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytriton.inprocess import starting
     from pytriton.inprocess.engine_thread import EngineThread
+else:  # it takes 0.2 s to import, and programs that only use tensors do not need it
+    starting = LazyModule("pytriton.inprocess.starting")
 
 _CONFIG = "config"
 _FILE = "file:"
@@ -73,8 +76,6 @@ class Server:
         if self._engine is not None:
             raise InvalidArgumentError("Server already started")
         check_types(self.options)
-        # The engine takes 0.2 s to import, which programs that only use tensors do not need.
-        starting = importlib.import_module("pytriton.inprocess.starting")
         try:
             with public_errors():
                 engine = starting.start_engine(self.options)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pytriton.backend.bound_model import BoundModel
 from pytriton.backend.ray_model import GivenFunction, RayModel
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of, default_name
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.lazy_module import LazyModule
 from pytriton.model_config.ray_instances import Ray
 from pytriton.models.references import (
     check_constructor,
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from pytriton.backend.bound_model import InferFunc
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.models.references import Reference
+    from pytriton.signatures import served
     from pytriton.signatures.served import ServedModel
+else:  # it takes 24 ms to import, and models whose tensors are given do not need it
+    served = LazyModule("pytriton.signatures.served")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,9 @@ def bound_model(given: BindArguments, count: int | None = None) -> BoundModel:
     inputs, outputs, config = given.inputs, given.outputs, given.config
     examples: Mapping[str, Any] = {}
     if inputs is None or outputs is None:
-        served: ServedModel = _served().served_model(function, inputs, outputs, config, count)
-        function, inputs, outputs, config, examples = served
+        function, inputs, outputs, config, examples = served.served_model(
+            function, inputs, outputs, config, count
+        )
     model = BoundModel(
         name,
         function,
@@ -175,8 +179,7 @@ def _described(
             f"Expected inputs and outputs for {reference}: it takes no arguments, so that it is a "
             "factory, and what it makes has no annotations that could be read here"
         )
-    served: ServedModel = _served().described_model(function, inputs, outputs, config)
-    return served
+    return served.described_model(function, inputs, outputs, config)
 
 
 def _importable(reference: Reference) -> Any:
@@ -199,8 +202,3 @@ def _declaration(function: Any) -> ModelDeclaration:
     if isinstance(function, Sequence):
         return ModelDeclaration()
     return declaration_of(function) or ModelDeclaration()
-
-
-def _served() -> Any:
-    # It takes 24 ms to import, and models whose tensors are given do not need it.
-    return importlib.import_module("pytriton.signatures.served")

@@ -8,7 +8,6 @@ starts a `Core`, calls `core.engine`, and stops it.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import weakref
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from pytriton.engine.engine import Engine
 from pytriton.engine.rate_limiter import RateLimiter
 from pytriton.engine.stall_watch import StallWatch
 from pytriton.engine.turns import Turns
+from pytriton.lazy_module import LazyModule
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.process.log_control import LogControl
 from pytriton.server.tracing.settings import TraceSettings
@@ -26,15 +26,20 @@ from pytriton.server.tracing.tracing import Tracing
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from pytriton.cluster import executor as cluster_executor
     from pytriton.engine.control import ModelControl, ModelRegistrations
     from pytriton.executor.remote.cluster_executor import ClusterExecutor
     from pytriton.executor.remote.cluster_status import ClusterStatus
     from pytriton.executor.worker import Launcher
     from pytriton.ray_options import RayOptions
+    from pytriton.server.binding import function_loader
     from pytriton.server.binding.binder import SupervisedModel
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.transport.control import Bind
+else:  # for instances on a cluster, which most servers do not have
+    cluster_executor = LazyModule("pytriton.cluster.executor")
+    function_loader = LazyModule("pytriton.server.binding.function_loader")
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +50,7 @@ _LEAST_FINALIZE_S = 1.0  # for functions on the cluster, if the exit timeout is 
 
 
 def _make_ray(options: RayOptions, loop: asyncio.AbstractEventLoop) -> ClusterExecutor:
-    # Most servers have no cluster, so they do not import what it needs.
-    module = importlib.import_module("pytriton.cluster.executor")
-    executor: ClusterExecutor = module.RayExecutor(options, loop)
-    return executor
+    return cluster_executor.RayExecutor(options, loop)
 
 
 class Core:
@@ -108,9 +110,7 @@ class Core:
         Raises:
             ServerError: Its configuration is wrong, or its instances cannot be started.
         """
-        # Imported only here, as most servers have no such function.
-        loading = importlib.import_module("pytriton.server.binding.function_loader")
-        loader = loading.FunctionLoader(
+        loader = function_loader.FunctionLoader(
             self.cluster_launcher,
             self._loop,
             self.cache,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import os
 import signal
 import socket
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytriton.lazy_module import LazyModule
 from pytriton.python_backend.connection import Connection
 from pytriton.python_backend.output import end_output, label_output
 from pytriton.python_backend.worker import Worker
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
+    from pytriton.function_worker import worker as function_worker
+    from pytriton.native_backend import worker as native_worker
     from pytriton.transport.channel import Channel
+else:  # they are a quarter of a zygote's imports, and most servers never use them
+    function_worker = LazyModule("pytriton.function_worker.worker")
+    native_worker = LazyModule("pytriton.native_backend.worker")
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -81,12 +86,9 @@ def _run_model(connection: Connection, fork_socket: socket.socket | None) -> Non
     if frame.polling_cores > 1:
         connection.mailbox.poll_for_jobs(frame.polling_cores)
     if frame.function is not None:
-        module = importlib.import_module("pytriton.function_worker.worker")
-        module.FunctionWorker(connection).run(frame)
+        function_worker.FunctionWorker(connection).run(frame)
     elif frame.is_library:
-        # Imported only here: it is a quarter of a zygote's imports, and most servers never use it.
-        module = importlib.import_module("pytriton.native_backend.worker")
-        module.NativeWorker(connection, fork_socket).run(frame)
+        native_worker.NativeWorker(connection, fork_socket).run(frame)
     else:
         Worker(connection, fork_socket).run(frame)
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import os
 import pathlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from pytriton.client.auth import create_auth_headers
 from pytriton.commands.kserve.address import Address, AddressError, metrics_address, parse_address
 from pytriton.commands.kserve.errors import AskError
 from pytriton.commands.kserve.http_server import HttpServer
 from pytriton.commands.kserve.records import Server
+from pytriton.lazy_module import LazyModule
 from pytriton.security import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from pytriton.commands.kserve import grpc_server
+else:  # grpc takes as long to import as all the rest together
+    grpc_server = LazyModule("pytriton.commands.kserve.grpc_server")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,9 +116,7 @@ def connect(options: argparse.Namespace) -> Connection:
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            # Imported late: grpc takes as long as all the rest together.
-            module = importlib.import_module("pytriton.commands.kserve.grpc_server")
-            server = module.GrpcServer(address, headers, options.timeout, options.ca_file)
+            server = grpc_server.GrpcServer(address, headers, options.timeout, options.ca_file)
         else:
             server = HttpServer(address, headers, options.timeout, options.ca_file)
     except OSError as error:

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from pytriton.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.server.access_log import destination, use
     from pytriton.server.access_log.use import AccessLogUse
     from pytriton.server.options.access_log_options import AccessLogOptions
+else:
+    destination = LazyModule("pytriton.server.access_log.destination")
+    use = LazyModule("pytriton.server.access_log.use")
 
 
 def open_access_log(
@@ -19,8 +24,7 @@ def open_access_log(
     """Returns what logs the requests of a front end; None if they are not logged."""
     if options.file is None:
         return None
-    use: type[AccessLogUse] = importlib.import_module("pytriton.server.access_log.use").AccessLogUse
-    return use(options, loop)
+    return use.AccessLogUse(options, loop)
 
 
 def check_destination(options: AccessLogOptions) -> None:
@@ -30,7 +34,6 @@ def check_destination(options: AccessLogOptions) -> None:
         OSError: The file cannot be opened.
     """
     if options.file is not None:
-        module = importlib.import_module("pytriton.server.access_log.destination")
-        destination = module.Destination(options.file)
-        destination.open()
-        destination.close()
+        file = destination.Destination(options.file)
+        file.open()
+        file.close()

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import TYPE_CHECKING
+
+from pytriton.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from pytriton.engine.client import EngineClient
     from pytriton.server.http.api import HttpApi, Resolved
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import RequestHead
+    from pytriton.server.openai import api
     from pytriton.server.openai.api import OpenAIApi
+else:
+    api = LazyModule("pytriton.server.openai.api")
 
 SEGMENT = b"v1"
 
@@ -41,8 +45,7 @@ class OpenAIRoutes:
             connection.respond_error(404, "Not Found")
             return None
         if self._api is None:
-            module = importlib.import_module("pytriton.server.openai.api")
-            self._api = module.OpenAIApi(self._http, self._engine, self._created)
+            self._api = api.OpenAIApi(self._http, self._engine, self._created)
         return self._api.resolve(connection, head)
 
     def _is_served(self) -> bool:

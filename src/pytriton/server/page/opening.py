@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import TYPE_CHECKING
 
+from pytriton.lazy_module import LazyModule
 from pytriton.server.page import routes
 from pytriton.transport.control import Started
 
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.exchange import Exchange
     from pytriton.server.http.reader import HttpRequest
+    from pytriton.server.page import api
     from pytriton.server.page.api import PageApi
 
     MakePage = Callable[[type[PageApi], Started, float], PageApi]
+else:
+    api = LazyModule("pytriton.server.page.api")
 
 
 class UnopenedPage:
@@ -43,8 +46,7 @@ class UnopenedPage:
     def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         if self._page is None:
-            kind = importlib.import_module("pytriton.server.page.api").PageApi
-            self._page = self._make(kind, self.ports, self._started_s)
+            self._page = self._make(api.PageApi, self.ports, self._started_s)
         return self._page.handle(connection, request)
 
     def close(self) -> None:
