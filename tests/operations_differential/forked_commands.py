@@ -72,6 +72,7 @@ def _fork(arguments: list[str], environment: dict[str, str], output: str) -> int
 
 
 if __name__ == "__main__":
+    from pytriton.server import serving  # noqa: F401  the command imports it when it runs
     from pytriton.server.tritonserver import main
 
     for line in sys.stdin:

@@ -39,6 +39,12 @@ def _is_front_end(process: psutil.Process) -> bool:
     return "front end" in " ".join(_words(process))
 
 
+def is_worker_zygote(process: psutil.Process) -> bool:
+    title = " ".join(_words(process))
+    # A program has the module's name in its title until it is ready.
+    return "zygote of workers" in title or "pytriton.worker_process.zygote" in title
+
+
 class ServerProcess:
     """A started command. Everything that it starts stays in its session, and is found by that."""
 
@@ -154,7 +160,7 @@ class ServerProcess:
     def zygotes(self) -> list[psutil.Process]:
         """The process that forks workers, not the one that forks front ends."""
         children = psutil.Process(self.pid).children()
-        return [each for each in children if "pytriton.worker_process.zygote" in _words(each)]
+        return [each for each in children if is_worker_zygote(each)]
 
     def workers(self) -> list[psutil.Process]:
         workers = []

@@ -29,6 +29,7 @@ from tests.repository_e2e.model_files import (
     decoupled_code,
     model,
 )
+from tests.repository_e2e.server_process import is_worker_zygote
 from tests.repository_e2e.streams import open_stream
 
 TWO = ["--frontend-processes=2"]
@@ -46,9 +47,7 @@ REPOSITORY = {
 
 def front_end_zygote(server):
     (zygote,) = [
-        child
-        for child in psutil.Process(server.pid).children()
-        if "pytriton.worker_process.zygote" not in child.cmdline()
+        child for child in psutil.Process(server.pid).children() if not is_worker_zygote(child)
     ]
     return zygote
 

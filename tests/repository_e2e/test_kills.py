@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.e2e.http_client import is_port_free
 from tests.e2e.waiting import eventually
 from tests.executor.tar_files import file_entry, pack
 from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
+from tests.repository_e2e.server_process import COMMAND
 
 SIX = "instance_group [{ kind: KIND_CPU count: 6 }]"
 TWO = config("instance_group [{ kind: KIND_CPU count: 2 }]")
@@ -23,6 +25,29 @@ PARENT = code(
     top="import subprocess",
     initialize=f"self.child = subprocess.Popen(['sleep', '600'])\n{HOLD}",
     finalize="self.child.kill(); self.child.wait()",
+)
+
+# Writes what its process is like to a file, which is there as a whole or not at all.
+TELLS = code(
+    top="import gc, json",
+    initialize="""
+    here = os.path.dirname(__file__)
+    told = {
+        "has the server's modules": "pytriton.server.core" in sys.modules,
+        "path": sys.path,
+        "arguments": sys.argv,
+        "main": [getattr(sys.modules["__main__"], each, None) for each in ("__file__", "__spec__")],
+        "input": os.readlink("/proc/self/fd/0"),
+        "open files": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "collects garbage": gc.isenabled(),
+        "environment": dict(os.environ),
+        "ignores SIGTERM": signal.getsignal(signal.SIGTERM).__name__,
+    }
+    with open(os.path.join(here, "part"), "w") as file:
+        json.dump(told, file)
+    os.replace(os.path.join(here, "part"), os.path.join(here, "told.json"))
+    """,
 )
 
 
@@ -74,6 +99,21 @@ def test_killed_zygote_is_replaced_with_all_its_workers(start_server):
     assert server.zombies() == []
     assert server.end() == 0
     assert eventually(lambda: is_gone(server)), server.descendants()
+
+
+def test_workers_of_the_first_zygote_are_like_those_of_one_that_is_a_program(start_server):
+    with_files = ("bash", "-c", 'exec "$0" "$@" </dev/zero 7</dev/zero', *COMMAND)
+    server = start_server({"told": model(TELLS)}, command=with_files).await_ready()
+    told = server.repository / "told" / "1" / "told.json"
+    first = json.loads(told.read_text())
+    told.unlink()
+
+    server.zygote().kill()
+    assert eventually(told.exists), server.output
+    second = json.loads(told.read_text())
+
+    assert first == second
+    assert not first["has the server's modules"]
 
 
 def test_model_of_many_instances_outlives_the_zygote_again_and_again(start_server):

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from pytriton.background_tasks import wait_through
 from pytriton.errors import InternalError, UnavailableError, resource_error
-from pytriton.executor.python_process import fallback_paths, start_worker, start_zygote
+from pytriton.executor.python_process import (
+    START_SETTING,
+    can_fork_workers,
+    fallback_paths,
+    start_worker,
+    start_zygote,
+)
 from pytriton.executor.recovery import Recovery
 from pytriton.executor.worker import (
     ForkingProcessEndedError,
@@ -21,34 +26,33 @@ from pytriton.executor.worker import (
     watch_exit,
 )
 from pytriton.executor.zygote_launcher import Zygote, ZygoteGoneError, two_socket_pairs
-from pytriton.transport.memory import is_portable_forced
 
 if TYPE_CHECKING:
     import socket
     import subprocess
     from collections.abc import Sequence
 
+    from pytriton.executor.python_process import StartedZygote
+
 __all__ = ["START_SETTING", "LocalWorker", "WorkerLauncher", "WorkerSpec"]
 
-START_SETTING = "PYTRITON_WORKER_START"  # "spawn": never use the zygote
 _FORK_ATTEMPTS = 2
 
 
-def _can_fork() -> bool:
-    # On other systems it is not safe to fork a process that has used numpy.
-    return (
-        sys.platform == "linux"
-        and not is_portable_forced()
-        and os.environ.get(START_SETTING) != "spawn"
-    )
-
-
 class WorkerLauncher:
-    """Zygotes fork workers of this interpreter; workers of other interpreters are spawned."""
+    """Zygotes fork workers of this interpreter; workers of other interpreters are spawned.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        loop: The event loop.
+        zygote: A zygote that runs already and preloads no modules.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, zygote: StartedZygote | None = None
+    ) -> None:
         self.recovery = Recovery()  # a machine does not come back while its server runs
         self._loop = loop
+        self._first_zygote = zygote
         self._zygotes: dict[tuple[str, ...], Zygote] = {}  # by the modules that they preload
         self._spawned: set[LocalWorker] = set()
         self._fallback_paths: dict[str, Sequence[str]] = {sys.executable: ()}
@@ -62,7 +66,7 @@ class WorkerLauncher:
             UnavailableError: The launcher was closed, or the machine lacks resources.
         """
         try:
-            if spec.interpreter is None and _can_fork():
+            if spec.interpreter is None and can_fork_workers():
                 return await self._fork(spec)
             return await self._spawn(spec)
         except (OSError, MemoryError, RuntimeError) as error:
@@ -75,6 +79,8 @@ class WorkerLauncher:
             worker.kill()
         if self._spawned:
             await asyncio.wait([worker.exited for worker in self._spawned])
+        if self._first_zygote is not None:
+            self._start_zygote(())
         for zygote in self._zygotes.values():
             await zygote.close()
 
@@ -86,9 +92,7 @@ class WorkerLauncher:
             self._require_open()
             zygote = self._zygotes.get(spec.preload)
             if zygote is None or not zygote.is_open:
-                start = functools.partial(start_zygote, preload=spec.preload)
-                zygote = self._zygotes[spec.preload] = Zygote(self._loop, start)
-                zygote.start()
+                zygote = self._start_zygote(spec.preload)
             try:
                 return await zygote.fork(spec)
             except ZygoteGoneError:
@@ -97,6 +101,17 @@ class WorkerLauncher:
             f"Cannot start the process of '{spec.instance_name}': the process that forks workers "
             f"ended {_FORK_ATTEMPTS} times"
         )
+
+    def _start_zygote(self, preload: tuple[str, ...]) -> Zygote:
+        first = self._first_zygote
+        if first is not None and not preload:
+            self._first_zygote = None
+            zygote = Zygote(self._loop, lambda: first)
+        else:
+            zygote = Zygote(self._loop, functools.partial(start_zygote, preload=preload))
+        zygote.start()
+        self._zygotes[preload] = zygote
+        return zygote
 
     async def _spawn(self, spec: WorkerSpec) -> LocalWorker:
         interpreter = spec.interpreter or sys.executable

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the Python processes of this package: the zygote, and workers without a zygote."""
+"""Starts the Python processes of this package: zygotes, and workers without a zygote."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import signal
+import socket
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pytriton.errors import InternalError, resource_error
-from pytriton.transport.link import stream_pair
+from pytriton.transport.link import close_in_forked_children, stream_pair
+from pytriton.transport.memory import is_portable_forced
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytriton.executor.worker import ChildProcess
 
@@ -28,8 +30,39 @@ _ZYGOTE_BOOTSTRAP = (
     "module = importlib.import_module(sys.argv.pop(1)); gc.freeze(); gc.enable(); "
     "module.main(sys.argv[1:])"
 )
+START_SETTING = "PYTRITON_WORKER_START"  # "spawn": workers are not forked
 _ASK_VERSION = "import sys; print(*sys.version_info[:2])"
 _VERSION_TIMEOUT_S = 60.0
+
+
+def can_fork_workers() -> bool:
+    """Whether workers may be forked by a zygote."""
+    # On other systems it is not safe to fork a process that has used numpy.
+    return (
+        sys.platform == "linux"
+        and not is_portable_forced()
+        and os.environ.get(START_SETTING) != "spawn"
+    )
+
+
+class ForkedProcess:
+    """A forked child; see `ChildProcess`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Wait until it has ended."""
+        if self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class StartedZygote(NamedTuple):
@@ -63,6 +96,23 @@ def start_zygote(
             pass_fds=[theirs.fileno()],
         )
     return StartedZygote(process, ours, process.stdout)
+
+
+def fork_zygote(run: Callable[[socket.socket], None]) -> StartedZygote:
+    """Fork a zygote off this process, which must not have threads or a running event loop yet.
+
+    In the forked process, this calls `run` with the socket for fork requests, and then exits.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    close_in_forked_children(ours)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        run(theirs)
+        sys.exit()
+    theirs.close()
+    return StartedZygote(ForkedProcess(pid), ours)
 
 
 def start_worker(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from pytriton.engine.control import ModelControl, ModelRegistrations
+    from pytriton.executor.python_process import StartedZygote
     from pytriton.repository.loading.plans import BackendLoader
     from pytriton.repository.model_repositories import Report
     from pytriton.server.metrics.exposition import Family
@@ -45,6 +46,7 @@ async def make_core(
     options: ServerOptions,
     loop: asyncio.AbstractEventLoop,
     *,
+    zygote: StartedZygote | None = None,
     awaits_bound_models: bool = False,
     wrap_finder: Callable[[PlaceFinder], PlaceFinder] | None = None,
 ) -> RepositoryCore:
@@ -53,6 +55,7 @@ async def make_core(
     Args:
         options: The server's settings.
         loop: The event loop.
+        zygote: The process that forks workers, if it was started already.
         awaits_bound_models: Whether an ensemble of the repositories may wait until a process has
             bound the models of its steps; else it cannot be loaded without them.
         wrap_finder: Returns a finder in place of that of the repositories, if it should be another.
@@ -64,7 +67,7 @@ async def make_core(
         finder = wrap_finder(finder)
     if awaits_bound_models:
         settings = msgspec.structs.replace(settings, awaits_bound_models=True)
-    return RepositoryCore(options, loop, settings, finder)
+    return RepositoryCore(options, loop, settings, finder, zygote)
 
 
 async def _open_finder(options: ServerOptions, settings: RepositorySettings) -> PlaceFinder:
@@ -97,11 +100,12 @@ class RepositoryCore(Core):
         loop: asyncio.AbstractEventLoop,
         settings: RepositorySettings,
         finder: PlaceFinder,
+        zygote: StartedZygote | None = None,
     ) -> None:
         super().__init__(options, loop)
         self.awaits_bound_models = settings.awaits_bound_models
         self._finder = finder
-        self._launcher = WorkerLauncher(loop)
+        self._launcher = WorkerLauncher(loop, zygote)
         python = PythonLoader(
             self._launcher,
             lambda plan, instance: ModelServices(shared, plan.name, instance, plan.namespace),

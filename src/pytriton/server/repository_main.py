@@ -7,30 +7,43 @@ It is separate from `pytriton.server.main` so that other servers need not import
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.errors import ServerError
-from pytriton.server import main as bound_main
-from pytriton.server.command.startup_tables import model_table
-from pytriton.server.process.logs import log_table
-from pytriton.server.serving import RepositoryServing, build
+from pytriton.lazy_module import LazyModule, no_garbage_search
+from pytriton.server.worker_zygote import fork_worker_zygote
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pytriton.executor.python_process import StartedZygote
+    from pytriton.server import main as bound_main
+    from pytriton.server import serving as repository_serving
+    from pytriton.server.command import startup_tables
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.process import logs
+    from pytriton.server.serving import RepositoryServing
+else:  # workers are forked without the server's modules
+    bound_main = LazyModule("pytriton.server.main")
+    repository_serving = LazyModule("pytriton.server.serving")
+    startup_tables = LazyModule("pytriton.server.command.startup_tables")
+    logs = LazyModule("pytriton.server.process.logs")
 
 logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a server of the repository's models and of those that the parent binds."""
-    bound_main.main(arguments, start_repository_serving)
+    workers = fork_worker_zygote()
+    with no_garbage_search():
+        serve, build = bound_main.main, repository_serving.build
+    serve(arguments, partial(start_repository_serving, partial(build, workers=workers)))
 
 
 async def start_repository_serving(
+    build: Callable[..., Awaitable[RepositoryServing]],
     options: ServerOptions,
     loop: asyncio.AbstractEventLoop,
     zygote: StartedZygote | None = None,
@@ -58,7 +71,7 @@ async def _load(serving: RepositoryServing, options: ServerOptions) -> None:
             raise
         logger.error("%s: %s", error.kind, error.message)  # noqa: TRY400  the message is enough
     finally:
-        log_table(logger, model_table(serving.index(), None))
+        logs.log_table(logger, startup_tables.model_table(serving.index(), None))
 
 
 if __name__ == "__main__":

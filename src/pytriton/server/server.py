@@ -20,7 +20,7 @@ from pytriton.server.api.services import Service
 from pytriton.server.cloud.vertex_ai import check_vertex_ai
 from pytriton.server.frontend.front_end import FrontEnd
 from pytriton.server.frontend.pool import FrontEndPool
-from pytriton.server.frontend.zygote import fork_zygote
+from pytriton.server.frontend.zygote import fork_front_end_zygote
 from pytriton.server.metrics.api import MetricsApi
 from pytriton.server.metrics.machine import accepting_families
 from pytriton.server.page.opening import UnopenedPage
@@ -214,8 +214,7 @@ def prepare_process(options: ServerOptions) -> StartedZygote | None:
 
     This has to be before there is an event loop or a thread, as a fork should not copy them.
     """
-    raise_limit()
-    return fork_zygote() if options.frontend_processes else None
+    return fork_front_end_zygote() if options.frontend_processes else None
 
 
 def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:

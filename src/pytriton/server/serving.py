@@ -29,16 +29,22 @@ async def build(
     loop: asyncio.AbstractEventLoop,
     zygote: StartedZygote | None = None,
     *,
+    workers: StartedZygote | None = None,
     awaits_bound_models: bool = False,
 ) -> RepositoryServing:
     """Make a server; nothing is loaded and no port is open yet. See `make_core`."""
-    core = await make_core(options, loop, awaits_bound_models=awaits_bound_models)
+    core = await make_core(options, loop, zygote=workers, awaits_bound_models=awaits_bound_models)
     return RepositoryServing(core, options, loop, zygote)
 
 
-def prepare(options: ServerOptions) -> Build:
-    """Fork the process that forks front ends, before there is an event loop or a thread."""
-    return partial(build, zygote=prepare_process(options))
+def prepare(options: ServerOptions, workers: StartedZygote | None = None) -> Build:
+    """Fork the process that forks front ends, before there is an event loop or a thread.
+
+    Args:
+        options: the server's settings.
+        workers: the process that forks workers, if it was started already.
+    """
+    return partial(build, zygote=prepare_process(options), workers=workers)
 
 
 class RepositoryServing:

@@ -13,11 +13,10 @@ import gc
 import os
 import signal
 import socket
-import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from pytriton.executor.python_process import StartedZygote, start_zygote
+from pytriton.executor.python_process import StartedZygote, fork_zygote, start_zygote
 from pytriton.server.frontend.process import run_front_end
 from pytriton.transport.zygote import Zygote, set_process_title
 from pytriton.transport.zygote_messages import ZygoteLink
@@ -26,37 +25,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-class ForkedProcess:
-    """A forked child; see `ChildProcess`."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def wait(self) -> int:
-        """Wait until it has ended."""
-        if self.returncode is None:
-            _, status = os.waitpid(self.pid, 0)
-            self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-
-def fork_zygote() -> StartedZygote:
+def fork_front_end_zygote() -> StartedZygote:
     """Fork a zygote off this process, which must not have threads or a running event loop yet."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        _run(theirs)
-    theirs.close()
-    return StartedZygote(ForkedProcess(pid), ours)
+    return fork_zygote(_run)
 
 
 # Starts a zygote as a program.
