@@ -183,6 +183,30 @@ def test_server_without_a_cluster_imports_nothing_of_it():
     ]
 
 
+FEATURES_THAT_ARE_OFF = (
+    "pytriton.engine.sequence.strategies",
+    "pytriton.server.access_log.use",
+    "pytriton.server.cloud.apis",
+    "pytriton.server.cloud.vertex_ai",
+    "pytriton.server.codec.pool",
+    "pytriton.server.frontend.pool",
+    "pytriton.server.grpc.tls",
+    "pytriton.server.metrics.page",
+    "pytriton.server.openai.api",
+    "pytriton.server.page.api",
+    "pytriton.server.tracing.tracing",
+)
+
+
+def test_server_of_bound_models_imports_nothing_of_features_that_are_off():
+    source = "import sys, pytriton.server.main; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
+
+    imported = set(found.stdout.decode().split())
+    assert "pytriton.server.main" in imported
+    assert imported.isdisjoint(FEATURES_THAT_ARE_OFF)
+
+
 def test_repositories_are_closed_again_if_nobody_waits_for_them_any_more(tmp_path, monkeypatch):
     begun, may_go_on, closed = threading.Event(), threading.Event(), []
 

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from pytriton.engine.batcher import Batcher, make_batcher
 from pytriton.engine.model_spec import ModelSpec
 from pytriton.engine.request_queue import add_each
 from pytriton.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch, Refusal, Scheduler
-from pytriton.engine.sequence.iterative_inputs import IterativeInputs, make_iterative_inputs
-from pytriton.engine.sequence.strategies import make_sequence_scheduler
 from pytriton.engine.stats import FailureReason
 from pytriton.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.executor.base import Instance, Outcome, RunningBatch
 from pytriton.executor.inference import Inference
+from pytriton.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from pytriton.engine.sequence import iterative_inputs, strategies
+    from pytriton.engine.sequence.iterative_inputs import IterativeInputs
+else:
+    iterative_inputs = LazyModule("pytriton.engine.sequence.iterative_inputs")
+    strategies = LazyModule("pytriton.engine.sequence.strategies")
 
 _SEQUENCE_START = 1
 _EXPIRED = "Request timeout expired"
@@ -28,10 +35,10 @@ _EXPIRED = "Request timeout expired"
 def make_scheduler(spec: ModelSpec) -> Scheduler:
     """Returns the scheduler that a model's configuration asks for."""
     if spec.sequence is not None and not spec.iterative:
-        return make_sequence_scheduler(spec)
+        return strategies.make_sequence_scheduler(spec)
     batcher = make_batcher(spec)
     if spec.iterative:
-        return IterativeScheduler(batcher, make_iterative_inputs(spec))
+        return IterativeScheduler(batcher, iterative_inputs.make_iterative_inputs(spec))
     return SharedQueue(batcher, is_idempotent=spec.is_idempotent)
 
 

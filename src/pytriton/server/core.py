@@ -21,7 +21,6 @@ from pytriton.lazy_module import LazyModule
 from pytriton.server.binding.bound_control import BoundControl
 from pytriton.server.process.log_control import LogControl
 from pytriton.server.tracing.settings import TraceSettings
-from pytriton.server.tracing.tracing import Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -36,8 +35,11 @@ if TYPE_CHECKING:
     from pytriton.server.binding.binder import SupervisedModel
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import ServerOptions
+    from pytriton.server.tracing import tracing
+    from pytriton.server.tracing.tracing import Tracing
     from pytriton.transport.control import Bind
-else:  # for instances on a cluster, which most servers do not have
+else:  # for traces, and for instances on a cluster, which most servers do not have
+    tracing = LazyModule("pytriton.server.tracing.tracing")
     cluster_executor = LazyModule("pytriton.cluster.executor")
     function_loader = LazyModule("pytriton.server.binding.function_loader")
 
@@ -67,7 +69,9 @@ class Core:
         )
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
-        self.tracing = Tracing.start(self.trace_settings, loop)
+        self.tracing: Tracing | None = None
+        if not self.trace_settings.is_off:
+            self.tracing = tracing.Tracing.start(self.trace_settings, loop)
         self.log = LogControl(options.log)
         self.turns: Turns | None = None
         if options.repository.rate_limit:

@@ -26,7 +26,7 @@ from pytriton.server.process.log_output import open_missing_streams
 from pytriton.server.process.log_ring import keep_lines
 from pytriton.server.process.logs import set_up_logging
 from pytriton.server.process.process_watch import ProcessWatch
-from pytriton.server.server import Server, authorizations, prepare_process
+from pytriton.server.server import Server, authorizations, prepare_front_ends
 from pytriton.transport.control import ControlLink, Done, Start
 from pytriton.transport.loop_spinner import allow_spinning
 
@@ -131,7 +131,7 @@ def main(
     except (PyTritonError, OSError) as error:
         link.send(_failure(error))
         return
-    zygote = prepare_process(settings)
+    zygote = prepare_front_ends(settings)
     serving = _serve(link, settings, options.parent, partial(start_server, zygote=zygote))
     allow_spinning(usable_cores())
     new_event_loop().run_until_complete(serving)

@@ -13,32 +13,38 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.errors import UnavailableError
+from pytriton.lazy_module import LazyModule
 from pytriton.server.access_log.opening import check_destination
 from pytriton.server.api.authorization import Authorization, Protocol
 from pytriton.server.api.local_client import LocalClient
 from pytriton.server.api.services import Service
-from pytriton.server.cloud.vertex_ai import check_vertex_ai
 from pytriton.server.frontend.front_end import FrontEnd
-from pytriton.server.frontend.pool import FrontEndPool
-from pytriton.server.frontend.zygote import fork_front_end_zygote
 from pytriton.server.metrics.api import MetricsApi
-from pytriton.server.metrics.machine import accepting_families
 from pytriton.server.page.opening import UnopenedPage
 from pytriton.server.process.acceptor import Acceptor
 from pytriton.server.process.client_opener import ClientOpener
-from pytriton.server.process.descriptors import raise_limit
 from pytriton.transport.control import Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytriton.executor.python_process import StartedZygote
+    from pytriton.server.cloud import vertex_ai
     from pytriton.server.core import Core
+    from pytriton.server.frontend import pool as front_end_pool
+    from pytriton.server.frontend import zygote as front_end_zygote
+    from pytriton.server.frontend.pool import FrontEndPool
+    from pytriton.server.metrics import machine as machine_metrics
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.endpoints import Endpoint
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.page.api import PageApi
     from pytriton.server.process.acceptor import ClientTaker
+else:
+    machine_metrics = LazyModule("pytriton.server.metrics.machine")
+    vertex_ai = LazyModule("pytriton.server.cloud.vertex_ai")
+    front_end_pool = LazyModule("pytriton.server.frontend.pool")
+    front_end_zygote = LazyModule("pytriton.server.frontend.zygote")
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +82,7 @@ class Server:
         client.look_again = core.look_again
         self._front_end: FrontEnd | FrontEndPool
         if options.frontend_processes:
-            self._front_end = FrontEndPool(
+            self._front_end = front_end_pool.FrontEndPool(
                 core.engine, client, core.tracing, options, loop, zygote, core.log.feed
             )
         else:
@@ -104,7 +110,7 @@ class Server:
         """Open the ports; raises UnavailableError with the port that could not be opened."""
         options = self.options
         if options.vertex_ai.allow:
-            vertex_ai_options = check_vertex_ai(
+            vertex_ai_options = vertex_ai.check_vertex_ai(
                 options.vertex_ai_options,
                 None if self.core.awaits_bound_models else self.core.engine.ready_models(),
             )
@@ -174,7 +180,7 @@ class Server:
     def _accepting_families(self) -> Iterator[Family]:
         pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
-        return accepting_families(pauses, is_paused=is_paused)
+        return machine_metrics.accepting_families(pauses, is_paused=is_paused)
 
     def _make_page(
         self, client: LocalClient, kind: type[PageApi], ports: Started, started_s: float
@@ -209,12 +215,12 @@ class Server:
         return port
 
 
-def prepare_process(options: ServerOptions) -> StartedZygote | None:
-    """Raise the limit of file descriptors, and fork the process that forks front ends, if any.
+def prepare_front_ends(options: ServerOptions) -> StartedZygote | None:
+    """Fork the process that forks front ends, if there will be any.
 
     This has to be before there is an event loop or a thread, as a fork should not copy them.
     """
-    return fork_front_end_zygote() if options.frontend_processes else None
+    return front_end_zygote.fork_front_end_zygote() if options.frontend_processes else None
 
 
 def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:

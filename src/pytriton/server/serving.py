@@ -11,7 +11,7 @@ from pytriton.engine.model import ModelState
 from pytriton.server.binding.binder_port import BinderPort
 from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
 from pytriton.server.repository_core import RepositoryCore, make_core
-from pytriton.server.server import Server, authorizations, prepare_process
+from pytriton.server.server import Server, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def prepare(options: ServerOptions, workers: StartedZygote | None = None) -> Bui
         options: the server's settings.
         workers: the process that forks workers, if it was started already.
     """
-    return partial(build, zygote=prepare_process(options), workers=workers)
+    return partial(build, zygote=prepare_front_ends(options), workers=workers)
 
 
 class RepositoryServing:

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pytriton.executor.python_process import can_fork_workers, fork_zygote
+from pytriton.server.process.descriptors import raise_limit
 from pytriton.server.process.log_output import open_missing_streams
 from pytriton.worker_process.zygote import run_in_fork
 
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def fork_worker_zygote() -> StartedZygote | None:
-    """Fork the zygote, if that is safe in this process; else it is started when it is needed."""
+    """Fork the zygote, if that is safe in this process; else it is started when it is needed.
+
+    Before that, this raises the limit of file descriptors for both.
+    """
+    raise_limit()
     open_missing_streams()
     if threading.active_count() > 1 or not can_fork_workers():
         return None

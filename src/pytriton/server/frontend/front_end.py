@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pytriton.lazy_module import LazyModule
 from pytriton.server.access_log.opening import open_access_log
 from pytriton.server.api.services import Service
-from pytriton.server.cloud.apis import make_cloud_api
 from pytriton.server.frontend.verbose import VerboseRequests
 from pytriton.server.grpc.api import GrpcApi
-from pytriton.server.grpc.tls import tls_context
 from pytriton.server.http.api import HttpApi
 from pytriton.server.openai.opening import SEGMENT, OpenAIRoutes
 from pytriton.server.process.client_opener import ClientOpener
@@ -22,12 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.engine.client import EngineClient
+    from pytriton.server.cloud import apis as cloud_apis
     from pytriton.server.cloud.api import CloudApi
+    from pytriton.server.grpc import tls as grpc_tls
     from pytriton.server.grpc.connection import GrpcConnection
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.shared_memory.shared_memory import RegionControl
     from pytriton.server.tracing.tracing import TraceBeginner
+else:
+    cloud_apis = LazyModule("pytriton.server.cloud.apis")
+    grpc_tls = LazyModule("pytriton.server.grpc.tls")
 
 _FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
 
@@ -92,7 +96,7 @@ class FrontEnd:
             opener = ClientOpener(self._loop, self._http.make_connection)
         elif service is Service.GRPC:
             files = self._options.grpc_tls
-            tls = tls_context(files) if files is not None else None
+            tls = grpc_tls.tls_context(files) if files is not None else None
             opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
         else:
             opener = ClientOpener(self._loop, self._cloud_api(service).make_connection)
@@ -101,7 +105,7 @@ class FrontEnd:
         return opener
 
     def _cloud_api(self, service: Service) -> CloudApi:
-        api = make_cloud_api(service, self._http, self._engine, self._options)
+        api = cloud_apis.make_cloud_api(service, self._http, self._engine, self._options)
         api.connections.on_changed = self._http.connections.on_changed
         if self._access_log is not None:
             self._access_log.use_http(api)

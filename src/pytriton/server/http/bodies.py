@@ -14,9 +14,9 @@ from pytriton.errors import (
     ServerError,
     resource_error,
 )
+from pytriton.lazy_module import LazyModule
 from pytriton.server.api.background import SMALL_BYTES, Background
 from pytriton.server.api.loop_budget import MEDIUM_BYTES, LoopBudget
-from pytriton.server.codec.pool import CodecPool
 from pytriton.wire.compression import decompress, decompress_small
 from pytriton.wire.generate import parse_generate
 from pytriton.wire.kserve_json import parse_header_length, parse_infer
@@ -32,12 +32,16 @@ if TYPE_CHECKING:
     from pytriton.dtypes import Buffer
     from pytriton.engine.served_model import ServedModel
     from pytriton.messages import InferRequest
+    from pytriton.server.codec import pool
+    from pytriton.server.codec.pool import CodecPool
     from pytriton.server.http.reader import HttpRequest
     from pytriton.wire.output_format import OutputFormat
     from pytriton.wire.repository import LoadOverrides
 
     ReadInfer = tuple[InferRequest, OutputFormat]
     Deferred: TypeAlias = Callable[[], Awaitable[Answer]]
+else:
+    pool = LazyModule("pytriton.server.codec.pool")
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +66,22 @@ class Bodies:
     ) -> None:
         self._tasks = tasks
         self._background = background or Background(loop, "http")
-        self._codec = codec or CodecPool(loop)
+        self._loop = loop
+        self._open_codec = codec
         self._max_bytes = max_bytes
         self._loop_budget = LoopBudget(loop)
 
     def close(self) -> None:
         """Stop all threads and processes."""
-        self._codec.close()
+        if self._open_codec is not None:
+            self._open_codec.close()
         self._background.close()
+
+    @property
+    def _codec(self) -> CodecPool:
+        if self._open_codec is None:
+            self._open_codec = pool.CodecPool(self._loop)
+        return self._open_codec
 
     # Requests
 

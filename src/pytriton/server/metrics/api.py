@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from typing import TYPE_CHECKING, Protocol
@@ -12,12 +13,11 @@ import msgspec
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.model_state import ModelState
+from pytriton.lazy_module import LazyModule
 from pytriton.server.http.exchange import Exchange, PendingExchange
 from pytriton.server.http.handler import HttpHandler
-from pytriton.server.metrics.cluster import cluster_families
 from pytriton.server.metrics.driver_thread import call_driver
 from pytriton.server.metrics.gpus import find_gpus
-from pytriton.server.metrics.page import MetricsPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,10 +27,16 @@ if TYPE_CHECKING:
     from pytriton.executor.remote.cluster_status import ClusterStatus
     from pytriton.server.http.connection import HttpConnection
     from pytriton.server.http.reader import HttpRequest
+    from pytriton.server.metrics import cluster as cluster_metrics
+    from pytriton.server.metrics import page as metrics_page
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.metrics.gpus import GpuReader, GpuReading
     from pytriton.server.metrics.machine import MachineReading
+    from pytriton.server.metrics.page import MetricsPage
     from pytriton.server.options.server_options import Limits, ServerOptions
+else:  # for the first scrape
+    cluster_metrics = LazyModule("pytriton.server.metrics.cluster")
+    metrics_page = LazyModule("pytriton.server.metrics.page")
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +89,16 @@ class MetricsApi(HttpHandler):
         self._cluster = cluster
         self._accepting = accepting
         self._options = options.metrics_options
-        self._page = MetricsPage(self._options)
         self._tasks = BackgroundTasks(loop)
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
         self._gpus: GpuReader | None = None
         self._gpu_readings: Sequence[GpuReading] = ()
         self._gpus_read_at = -math.inf
         self._gpu_task: asyncio.Task[None] | None = None
+
+    @functools.cached_property
+    def _page(self) -> MetricsPage:
+        return metrics_page.MetricsPage(self._options)
 
     def start(self, find: Callable[[], GpuReader | None] = find_gpus) -> None:
         """Look for GPUs, in a thread: their driver may take a while."""
@@ -147,7 +156,7 @@ class MetricsApi(HttpHandler):
 
     def _others(self, models: list[ServedModel]) -> Iterator[Family]:
         yield from self._accepting()
-        yield from cluster_families(self._cluster(), models)
+        yield from cluster_metrics.cluster_families(self._cluster(), models)
         yield from self._custom()
 
     async def _read(self, models: list[ServedModel], gpus: GpuReader | None) -> Sequence[bytes]:

@@ -76,6 +76,11 @@ class TraceSettings:
             for name, sampling in self._sampling.items()
         }
 
+    @property
+    def is_off(self) -> bool:
+        """Whether traces were neither asked for nor have a place to go to."""
+        return not self.config.makes_traces and self._values(_ALL)[LEVEL] == [OFF]
+
     def view(self, model_name: str = _ALL) -> Values:
         """Returns the settings of a model; without a name, of all models without own settings."""
         values = self._values(model_name)

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 _KIB = 1 << 10
 _MIB = 1 << 20
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Limits of one connection; the defaults suit tensors, and the ping policy is gRPC's.
 
     Attributes:

@@ -8,7 +8,8 @@ was closed, which decides how late frames are handled.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from pytriton.wire.http2.errors import (
     ConnectionViolation,
@@ -45,8 +46,7 @@ class StreamInput(enum.IntEnum):
     SEND_RESET = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """An input that a state does not allow."""
 
     code: ErrorCode
