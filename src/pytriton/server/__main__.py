@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from pytriton.server.tritonserver import main
+from pytriton.server.tritonserver import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

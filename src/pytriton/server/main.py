@@ -21,7 +21,7 @@ from pytriton.server.command.startup import log_ports
 from pytriton.server.core import Core
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
-from pytriton.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.server.process.event_loop import end_process, freeze_memory, new_event_loop
 from pytriton.server.process.log_output import open_missing_streams
 from pytriton.server.process.log_ring import keep_lines
 from pytriton.server.process.logs import set_up_logging
@@ -135,6 +135,7 @@ def main(
     serving = _serve(link, settings, options.parent, partial(start_server, zygote=zygote))
     allow_spinning(usable_cores())
     new_event_loop().run_until_complete(serving)
+    end_process(0)
 
 
 async def _serve(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import ServerError
 from pytriton.lazy_module import LazyModule, no_garbage_search
-from pytriton.server.worker_zygote import fork_worker_zygote
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,11 +20,13 @@ if TYPE_CHECKING:
     from pytriton.executor.python_process import StartedZygote
     from pytriton.server import main as bound_main
     from pytriton.server import serving as repository_serving
+    from pytriton.server import worker_zygote
     from pytriton.server.command import startup_tables
     from pytriton.server.options.server_options import ServerOptions
     from pytriton.server.process import logs
     from pytriton.server.serving import RepositoryServing
 else:  # workers are forked without the server's modules
+    worker_zygote = LazyModule("pytriton.server.worker_zygote")
     bound_main = LazyModule("pytriton.server.main")
     repository_serving = LazyModule("pytriton.server.serving")
     startup_tables = LazyModule("pytriton.server.command.startup_tables")
@@ -36,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a server of the repository's models and of those that the parent binds."""
-    workers = fork_worker_zygote()
     with no_garbage_search():
+        workers = worker_zygote.fork_worker_zygote()
         serve, build = bound_main.main, repository_serving.build
     serve(arguments, partial(start_repository_serving, partial(build, workers=workers)))
 

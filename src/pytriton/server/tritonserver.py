@@ -9,14 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.lazy_module import LazyModule, no_garbage_search
-from pytriton.server.worker_zygote import fork_worker_zygote
 
 if TYPE_CHECKING:
-    from pytriton.server import serving
+    from typing import NoReturn
+
+    from pytriton.server import serving, worker_zygote
     from pytriton.server.command import run
+    from pytriton.server.process import event_loop
 else:  # workers are forked without the server's modules
+    worker_zygote = LazyModule("pytriton.server.worker_zygote")
     serving = LazyModule("pytriton.server.serving")
     run = LazyModule("pytriton.server.command.run")
+    event_loop = LazyModule("pytriton.server.process.event_loop")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,11 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 after an orderly shutdown, else 1.
     """
-    workers = fork_worker_zygote()
     with no_garbage_search():
+        workers = worker_zygote.fork_worker_zygote()
         run_command, prepare = run.run_command, partial(serving.prepare, workers=workers)
     return run_command(sys.argv[1:] if arguments is None else arguments, prepare)
 
 
+def command() -> NoReturn:
+    """Run the command of this process, and end the process."""
+    event_loop.end_process(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -59,6 +59,7 @@ def _serve(control: socket.socket) -> None:
     """Fork workers; in a forked process, this returns when the worker's model has ended."""
     _ignore_signals()
     set_process_title("pytriton zygote of workers")
+    gc.enable()  # it is off while a process imports its modules
     # Existing objects are never garbage, and a collector that visits them would copy their pages
     # in every fork.
     gc.collect()

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import gc
+import os
 import select
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from pytriton.dtypes import Buffer
 
 
@@ -46,3 +52,12 @@ def freeze_memory() -> None:
     """Collect garbage once, then freeze the rest so that later collections skip it."""
     gc.collect()
     gc.freeze()
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process without taking its modules apart, which takes a server 60 ms."""
+    atexit._run_exitfuncs()  # noqa: SLF001  the public way is to take everything apart
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader may have ended
+            stream.flush()
+    os._exit(code)

@@ -216,6 +216,8 @@ def open_missing_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
             stream = os.fdopen(number, "w" if number else "r", closefd=False)
             setattr(sys, name, stream)
+            # As for other streams: a worker puts its own in its place, and this must stay open.
+            setattr(sys, f"__{name}__", stream)
 
 
 def discard_unwritable_output() -> None:
