@@ -23,6 +23,7 @@ LEAVES = frozenset(
         "messages",
         "model_config",
         "openai_routes",
+        "openblas",
         "protos",
         "ray_options",
         "request_ids",

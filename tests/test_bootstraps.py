@@ -33,6 +33,7 @@ def test_garbage_is_looked_for_only_among_what_comes_after_the_imports(name, tmp
     (package.parent / "__init__.py").touch()
     (package / "__init__.py").touch()
     (package / "main.py").write_text(STAND_IN)
+    (package.parent / "openblas.py").write_text("def load_without_threads(): pass")
     code, module = BOOTSTRAPS[name]
 
     command = [sys.executable, "-c", code, str(tmp_path), *module, "--of-the", "process"]

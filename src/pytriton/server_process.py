@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 # garbage: looking for some while and after they are imported takes a tenth of a server's start.
 _BOOTSTRAP = (
     "import gc, sys; sys.path[0] = sys.argv.pop(1); gc.disable(); "
+    "from pytriton.openblas import load_without_threads; load_without_threads(); "
     "from pytriton.server.{entry} import main; gc.freeze(); gc.enable(); main(sys.argv[1:])"
 )
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent)

@@ -10,6 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from pytriton.openblas import load_without_threads
+
 
 class Group(enum.Enum):
     """The headings of the help."""
@@ -126,6 +128,7 @@ def row_of(name: str) -> Row | None:
 
 def module_of(row: Row) -> Module:
     """Import the module of a command."""
+    load_without_threads()  # most of them import numpy
     return cast("Module", importlib.import_module(row.module))
 
 

@@ -27,6 +27,7 @@ WORKER_SCRIPT = str(_PACKAGE / "worker_process" / "__main__.py")
 # looking for some while and after they are imported takes a tenth of a start.
 _ZYGOTE_BOOTSTRAP = (
     "import gc, importlib, sys; sys.path[0] = sys.argv.pop(1); gc.disable(); "
+    "from pytriton.openblas import load_without_threads; load_without_threads(); "
     "module = importlib.import_module(sys.argv.pop(1)); gc.freeze(); gc.enable(); "
     "module.main(sys.argv[1:])"
 )

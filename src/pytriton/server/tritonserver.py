@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.lazy_module import LazyModule, no_garbage_search
+from pytriton.openblas import load_without_threads
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 after an orderly shutdown, else 1.
     """
+    load_without_threads()
     with no_garbage_search():
         workers = worker_zygote.fork_worker_zygote()
         run_command, prepare = run.run_command, partial(serving.prepare, workers=workers)

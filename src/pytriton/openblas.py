@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the library that numpy computes with so that a start does not pay for its threads.
+
+OpenBLAS starts a thread for each core when it is loaded, and each of them polls for 0.1 s: on 16
+cores, to import numpy takes 2.2 s of processor time instead of 0.5 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import sys
+import threading
+from pathlib import Path
+
+_FEW_CORES = 2  # with so many, this gains nothing
+
+
+def load_without_threads() -> None:
+    """Load numpy's OpenBLAS if there is one, and end its threads.
+
+    It starts them again when it first needs them. A process that has threads or numpy already is
+    left as it is.
+    """
+    if sys.platform != "linux" or "numpy" in sys.modules or threading.active_count() > 1:
+        return
+    if len(os.sched_getaffinity(0)) <= _FEW_CORES:
+        return
+    paths = _libraries()
+    for path in paths:
+        with contextlib.suppress(OSError):  # then numpy reports it
+            ctypes.CDLL(path)
+    if paths and (pid := _fork()):
+        os.waitpid(pid, 0)
+
+
+def _libraries() -> list[str]:
+    """Returns the OpenBLAS of numpy's wheel; none if numpy was built with another library."""
+    numpy = importlib.util.find_spec("numpy")
+    if numpy is None or numpy.origin is None:
+        return []
+    package = Path(numpy.origin).parent
+    return [str(path) for path in package.with_name("numpy.libs").glob("*openblas*")]
+
+
+def _fork() -> int:
+    """Fork a process that ends at once: before every fork, OpenBLAS ends its threads."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return pid
