@@ -132,7 +132,7 @@ def resource_error(error: BaseException) -> UnavailableError | None:
     return UnavailableError(f"the server has no {lack} left") if lack is not None else None
 
 
-def error_for_clients(error: Exception, activity: str) -> ServerError:
+def error_for_clients(error: BaseException, activity: str) -> ServerError:
     """Returns the answer to a request that an exception has ended.
 
     An exception that is neither a `ServerError` nor a lack of resources is logged.

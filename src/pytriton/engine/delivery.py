@@ -6,7 +6,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pytriton.errors import UNEXPECTED, InternalError, ServerError, UnavailableError
+from pytriton.errors import (
+    InternalError,
+    ServerError,
+    UnavailableError,
+    error_for_clients,
+    resource_error,
+)
 from pytriton.executor.inference import CLOSED_SINK
 from pytriton.request_ids import request_ids
 
@@ -53,9 +59,7 @@ def deliver_run(inferences: list[Inference], run: Run) -> None:
     try:
         chunk.sink.on_rows(chunk, run.first, run.end, run.outputs, run.row)
     except Exception as error:  # noqa: BLE001  other requests of the batch must get their responses
-        if not isinstance(error, ServerError):
-            _log(inferences[0], error)
-            error = InternalError(UNEXPECTED)
+        error = _failure(inferences[0], error)
         for inference in inferences:
             _fail(chunk.member_sink(inference.index), inference, error)
 
@@ -71,6 +75,7 @@ def refuse(inference: Inference, error: ServerError) -> None:
 
 def dispatch_error(model_name: str, error: Exception) -> ServerError:
     """Returns the error for the requests of a batch that could not be sent to an instance."""
+    error = resource_error(error) or error
     if isinstance(error, ServerError):
         return error
     logger.error("model %s: a batch could not be sent", model_name, exc_info=error)
@@ -89,13 +94,17 @@ def not_ready_error(spec: ModelSpec) -> ServerError:
 
 
 def _fail(sink: ResponseSink, inference: Inference, error: Exception) -> None:
-    if not isinstance(error, ServerError):
-        _log(inference, error)
-        error = InternalError(UNEXPECTED)
     try:
-        sink.on_error(error)
+        sink.on_error(_failure(inference, error))
     except Exception as failure:  # noqa: BLE001  it is logged
         _log(inference, failure)
+
+
+def _failure(inference: Inference, error: Exception) -> ServerError:
+    """Returns the error for the client of a response that its sink did not take."""
+    name, request_id = inference.request.model_name, inference.request.id
+    with request_ids({0: request_id} if request_id else {}):
+        return error_for_clients(error, f"it delivered a response of model {name}")
 
 
 def _log(inference: Inference, failure: Exception) -> None:

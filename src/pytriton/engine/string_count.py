@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytriton import dtypes
 from pytriton.engine.delivery import deliver, refuse
-from pytriton.errors import UNEXPECTED, CancelledError, InternalError
+from pytriton.errors import CancelledError, error_for_clients
 from pytriton.executor.base import Outcome
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ class StringCounter:
         if inference.is_over:
             return
         if failure is not None:
-            logger.error("strings could not be counted", exc_info=failure)
-            refuse(inference, InternalError(UNEXPECTED))
+            refuse(inference, error_for_clients(failure, "it counted strings"))
             return
         submit(inference)
         if callback is not None and not inference.is_over:

@@ -21,6 +21,7 @@ from pytriton.server.command.startup import log_ports
 from pytriton.server.core import Core
 from pytriton.server.options.server_options import ServerOptions
 from pytriton.server.process.cores import surroundings, usable_cores
+from pytriton.server.process.descriptors import raise_limit
 from pytriton.server.process.event_loop import end_process, freeze_memory, new_event_loop
 from pytriton.server.process.log_output import open_missing_streams
 from pytriton.server.process.log_ring import keep_lines
@@ -110,6 +111,7 @@ def main(
     arguments: Sequence[str] | None = None, start_server: StartServer = start_bound_serving
 ) -> None:
     """Run a server for the process that holds the other end of the control socket."""
+    raise_limit()
     open_missing_streams()
     parser = argparse.ArgumentParser(prog="pytriton server process")
     parser.add_argument("--control-fd", type=int, required=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pytriton.errors import UNEXPECTED, InternalError, ServerError, sendable_text
+from pytriton.errors import ServerError, error_for_clients, sendable_text
 from pytriton.transport.frontend_frames import Replies, ReplyItem, RowsItem
 from pytriton.transport.refs import TensorRef
 
@@ -140,10 +140,8 @@ class ReplyOutbox:
         self, items: list[ReplyItem], rows: list[RowsItem], error: Exception
     ) -> None:
         """End the requests of a message that could not be sent."""
-        if not isinstance(error, ServerError):
-            logger.error("replies could not be sent", exc_info=error)
-            error = InternalError(UNEXPECTED)
-        text, code = sendable_text(error.message), int(error.code)
+        failure = error_for_clients(error, "it sent replies to a front end")
+        text, code = sendable_text(failure.message), int(failure.code)
         failures = [
             item
             if item.is_outdated

@@ -14,7 +14,6 @@ from pytriton.background_tasks import BackgroundTasks
 from pytriton.engine.delivery import refuse
 from pytriton.engine.model_state import ModelState
 from pytriton.errors import (
-    UNEXPECTED,
     InternalError,
     NotFoundError,
     ServerError,
@@ -291,11 +290,8 @@ class FrontEndSession:
         sink.inference = inference
         try:
             model.submit(inference, time.monotonic_ns())
-        except ServerError as error:
-            refuse(inference, error)
-        except Exception:
-            logger.exception("a request of %s could not be queued", self._name)
-            refuse(inference, InternalError(UNEXPECTED))
+        except Exception as error:  # noqa: BLE001  the client gets it
+            refuse(inference, error_for_clients(error, f"it queued a request of {self._name}"))
 
     def _on_trace_refusal(self, received: Received, frame: TraceRefusal) -> None:
         """Record the trace of a request that the front end has refused."""

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import UNEXPECTED, ServerError, resource_error
+from pytriton.errors import error_for_clients
 from pytriton.server.api.status import GRPC_STATUS
 from pytriton.server.grpc.keepalive import Action, Keepalive
 from pytriton.server.grpc.large_reads import LargeMessageReader
@@ -215,12 +215,8 @@ class GrpcConnection(asyncio.Protocol):
         if isinstance(error, GrpcError):
             self._end(call, error.status, error.message)
             return
-        error = resource_error(error) or error
-        if isinstance(error, ServerError):
-            self._end(call, Status(GRPC_STATUS[error.code]), error.message)
-        else:
-            logger.error("call failed: %s", ascii(call.head.path), exc_info=error)
-            self._end(call, Status.INTERNAL, UNEXPECTED)
+        failure = error_for_clients(error, f"it served {call.head.path!a}")
+        self._end(call, Status(GRPC_STATUS[failure.code]), failure.message)
 
     def _on_deadline(self, call: Call) -> None:
         self._end(call, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")

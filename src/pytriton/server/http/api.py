@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import (
-    UNEXPECTED,
     ServerError,
     UnavailableError,
     UnsupportedError,
-    resource_error,
+    error_for_clients,
 )
 from pytriton.messages import InferRequest
 from pytriton.server.api import documents
@@ -185,11 +184,6 @@ class HttpApi(HttpHandler):
             return resolved.handler(connection, request, resolved.route)
         except ServerError as error:
             respond_server_error(connection, error)
-        except (MemoryError, OSError) as error:
-            lack = resource_error(error)
-            if lack is None:
-                raise
-            respond_server_error(connection, lack)
         return None
 
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
@@ -387,12 +381,6 @@ class HttpApi(HttpHandler):
 async def _answer_errors(connection: HttpConnection, work: Deferred[None]) -> None:
     try:
         await work()
-    except ServerError as error:
-        respond_server_error(connection, error)
-    except Exception as error:
-        lack = resource_error(error)
-        if lack is not None:
-            respond_server_error(connection, lack)
-            return
-        logger.exception("request failed while it was served in the background")
-        connection.respond_error(500, UNEXPECTED)
+    except Exception as error:  # noqa: BLE001  the client gets it
+        failure = error_for_clients(error, "it served a request in the background")
+        respond_server_error(connection, failure)

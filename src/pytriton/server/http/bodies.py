@@ -8,11 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pytriton.errors import (
-    UNEXPECTED,
-    InternalError,
     InvalidArgumentError,
     ServerError,
-    resource_error,
+    error_for_clients,
 )
 from pytriton.lazy_module import LazyModule
 from pytriton.server.api.background import SMALL_BYTES, Background
@@ -221,10 +219,5 @@ class Bodies:
 
 
 def as_server_error(error: Exception) -> ServerError:
-    """Returns the error for the client; an unexpected exception is logged, and not sent."""
-    if isinstance(error, ServerError):
-        return error
-    if (lack := resource_error(error)) is not None:
-        return lack
-    logger.error("a response could not be written", exc_info=error)
-    return InternalError(UNEXPECTED)
+    """Returns the error for the client of a response that could not be written."""
+    return error_for_clients(error, "it wrote a response")

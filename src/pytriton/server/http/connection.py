@@ -11,7 +11,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import UNEXPECTED
+from pytriton.errors import error_for_clients
+from pytriton.server.api.status import HTTP_STATUS
 from pytriton.server.http.client_timeouts import LINGER_S, ClientTimeouts, Decision
 from pytriton.server.http.reader import LARGE_BODY_BYTES, HttpRequest, RequestHead, RequestReader
 from pytriton.server.http.states import TRANSITIONS, ConnectionState, Expectation, Refusal
@@ -175,10 +176,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current = request
         try:
             exchange = self._handler.handle(self, request)
-        except Exception:
+        except Exception as error:  # noqa: BLE001  the client gets it
             head = request.head
-            logger.exception("request failed: %s %s", ascii(head.method), ascii(head.target))
-            self.respond_error(500, UNEXPECTED)
+            activity = f"it served {head.method!a} {head.target!a}"
+            failure = error_for_clients(error, activity)
+            self.respond_error(HTTP_STATUS[failure.code], failure.message)
             return
         if self._current is request:
             self._exchange = exchange

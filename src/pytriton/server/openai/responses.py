@@ -8,7 +8,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from pytriton.errors import UNEXPECTED, ServerError
+from pytriton.errors import ErrorCode, error_for_clients
 from pytriton.server.http.text import JSON_TYPE
 from pytriton.wire.openai.errors import OpenAIError, from_server_error
 
@@ -37,10 +37,10 @@ def as_openai_error(error: Exception) -> OpenAIError:
     """Returns the error for the client; an unexpected exception is logged, and not sent."""
     if isinstance(error, OpenAIError):
         return error
-    if isinstance(error, ServerError):
-        return from_server_error(error)
-    logger.error("a request of OpenAI's routes failed", exc_info=error)
-    return OpenAIError(500, UNEXPECTED, code="internal_error", kind="server_error")
+    failure = error_for_clients(error, "it served a request of OpenAI's routes")
+    if failure is not error and failure.code is ErrorCode.INTERNAL:
+        return OpenAIError(500, failure.message, code="internal_error", kind="server_error")
+    return from_server_error(failure)
 
 
 def respond_error(connection: HttpConnection, error: OpenAIError, request_id: str) -> None:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytriton.background_tasks import BackgroundTasks
 from pytriton.errors import (
-    UNEXPECTED,
-    InternalError,
     InvalidArgumentError,
     ServerError,
     UnsupportedError,
+    error_for_clients,
 )
 from pytriton.server.api.background import Background
 from pytriton.server.shared_memory.region_request import RegionRequest
@@ -145,11 +144,8 @@ class SharedMemory:
             error: ServerError | None = None
             try:
                 await self._background.run(work)
-            except ServerError as raised:
-                error = raised
-            except Exception:
-                logger.exception("shared memory of a client could not be copied")
-                error = InternalError(UNEXPECTED)
+            except Exception as raised:  # noqa: BLE001  the client gets it
+                error = error_for_clients(raised, "it copied shared memory of a client")
             try:
                 then(error)
             except Exception:
