@@ -38,6 +38,8 @@ LONG_FILES = [
     "tests/client/test_processes.py",
     "tests/check/test_command.py",
     "tests/e2e/test_front_ends.py",
+    "tests/cost/test_grpc_cost.py",
+    "tests/cost/test_http_cost.py",
     "tests/executor/test_workers.py",
     "tests/executor/remote/test_remote_workers.py",
     "tests/repository_e2e/test_startup.py",

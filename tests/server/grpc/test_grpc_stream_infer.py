@@ -8,11 +8,13 @@ import pytest
 
 from pytriton.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
 from pytriton.protos import service_pb2
+from pytriton.server.grpc import call as grpc_call
 from pytriton.server.grpc import stream as grpc_stream
+from pytriton.server.grpc.call import MESSAGES_PER_TURN
 from pytriton.wire.grpc import Status
 from pytriton.wire.http2 import frames
-from tests.server.grpc_fakes import GrpcClient, infer_request
-from tests.wire.http2.frame_client import window_update
+from tests.server.grpc_fakes import SERVICE, GrpcClient, framed, infer_request
+from tests.wire.http2.frame_client import data, rst_stream, window_update
 
 STRICT = ("triton_grpc_error", "true")
 
@@ -414,3 +416,40 @@ def window_updates(client, stream) -> int:
     return sum(
         1 for sent in client.sent if sent.kind == frames.WINDOW_UPDATE and sent.stream_id == stream
     )
+
+
+def test_many_small_messages_do_not_delay_other_calls(client, stream):
+    count = 2 * MESSAGES_PER_TURN + 1
+    client.connection.data_received(data(stream, framed(b"") * count, end_stream=True))
+    client.connection.data_received(client.head(f"{SERVICE}/ServerLive"))
+    other = client._next_stream - 2
+    client.connection.data_received(data(other, framed(b""), end_stream=True))
+    client.run()
+
+    order = [sent.stream_id for sent in client.sent if sent.kind == frames.DATA]
+    assert order.index(other) == MESSAGES_PER_TURN
+    assert client.response(other).status == "0"
+    assert client.response(stream).status == "0"
+    assert len(client.response(stream).messages) == count
+
+
+def test_messages_that_come_while_others_wait_for_their_turn_follow_them(client, stream):
+    count = MESSAGES_PER_TURN + 1
+    ids = [str(number) for number in range(2 * count)]
+    messages = [framed(infer_request("nobody", request_id)) for request_id in ids]
+    client.connection.data_received(data(stream, b"".join(messages[:count])))
+    client.connection.data_received(data(stream, b"".join(messages[count:]), end_stream=True))
+    client.run()
+
+    answers = map(service_pb2.ModelStreamInferResponse.FromString, client.response(stream).messages)
+    assert [answer.infer_response.id for answer in answers] == ids
+
+
+def test_reset_drops_messages_that_wait_for_their_turn(client, stream, monkeypatch):
+    monkeypatch.setattr(grpc_call, "MESSAGES_PER_TURN", 10)
+    message = framed(infer_request("stream"))
+    client.connection.data_received(data(stream, message * 30))
+    client.connection.data_received(rst_stream(stream))
+    client.run()
+
+    assert len(client.engine.inferences) == len(client.engine.cancelled) == 10

@@ -253,6 +253,10 @@ class GrpcConnection(asyncio.Protocol):
         """Schedule a callback."""
         return self._loop.call_later(delay_s, action)
 
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Schedule a callback for the next iteration of the event loop."""
+        self._loop.call_soon(action)
+
     def _abandon_calls(self) -> None:
         calls, self._calls = self._calls, {}
         for call in calls.values():
