@@ -18,6 +18,7 @@ LONG_FILES = [
     "tests/contract/test_instances.py",
     "tests/examples/test_model_repositories.py",
     "tests/repository_e2e/test_front_end_processes.py",
+    "tests/repository_e2e/test_front_end_resources.py",
     "tests/e2e/test_memory.py",
     "tests/repository_e2e/test_cloud.py",
     "tests/cluster/test_ray.py",
