@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Front ends that run out of memory: only requests that need much are refused."""
+"""Front ends, or the core, that run out of memory: only requests that need much are refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
@@ -107,3 +108,7 @@ def check_shortage(server, processes, limit):
 )
 def test_front_ends_without_memory_refuse_large_requests_and_serve_others(server, limit):
     check_shortage(server, front_ends(server), limit)
+
+
+def test_core_without_memory_refuses_large_requests_and_serves_others(server):
+    check_shortage(server, [psutil.Process(server.pid)], resource.RLIMIT_AS)
