@@ -184,6 +184,7 @@ def test_server_without_a_cluster_imports_nothing_of_it():
 
 
 FEATURES_THAT_ARE_OFF = (
+    "pytriton.engine.ensemble.ensemble_model",
     "pytriton.engine.sequence.strategies",
     "pytriton.server.access_log.use",
     "pytriton.server.cloud.apis",
@@ -198,12 +199,13 @@ FEATURES_THAT_ARE_OFF = (
 )
 
 
-def test_server_of_bound_models_imports_nothing_of_features_that_are_off():
-    source = "import sys, pytriton.server.main; print(*sys.modules)"
+@pytest.mark.parametrize("entry", ["pytriton.server.main", "pytriton.server.serving"])
+def test_server_imports_nothing_of_features_that_are_off(entry):
+    source = f"import sys, {entry}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
 
     imported = set(found.stdout.decode().split())
-    assert "pytriton.server.main" in imported
+    assert entry in imported
     assert imported.isdisjoint(FEATURES_THAT_ARE_OFF)
 
 

@@ -59,7 +59,7 @@ class Metrics:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._lock = threading.Lock()
-        self._custom = CustomMetrics(server_family_names())
+        self._custom = CustomMetrics(server_family_names)
         self._pages: Handles[_Page] = Handles("metrics")
         self._families: Handles[_OwnFamily] = Handles("a family of metrics")
         self._metrics: Handles[_OwnMetric] = Handles("a metric")

@@ -15,6 +15,7 @@ import msgspec
 
 from pytriton.background_tasks import wait_through
 from pytriton.executor.launcher import WorkerLauncher
+from pytriton.lazy_module import LazyModule
 from pytriton.repository.loading.backends import WORKERS
 from pytriton.repository.loading.ensemble_loader import ensemble_maker
 from pytriton.repository.loading.python_loader import PythonLoader
@@ -29,7 +30,6 @@ from pytriton.repository.services.model_services import ModelServices, SharedSer
 from pytriton.repository.settings import ControlMode, RepositorySettings
 from pytriton.server.binding.combined_control import CombinedControl
 from pytriton.server.core import Core
-from pytriton.server.metrics.page import custom_families, server_family_names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from pytriton.executor.python_process import StartedZygote
     from pytriton.repository.loading.plans import BackendLoader
     from pytriton.repository.model_repositories import Report
+    from pytriton.server.metrics import page as metrics_page
     from pytriton.server.metrics.exposition import Family
     from pytriton.server.options.server_options import ServerOptions
+else:
+    metrics_page = LazyModule("pytriton.server.metrics.page")
 
 
 async def make_core(
@@ -128,7 +131,7 @@ class RepositoryCore(Core):
             ensemble_maker(self.engine, loop, self.cache, begin_trace),
             finder,
         )
-        self._metrics = CustomMetrics(server_family_names())
+        self._metrics = CustomMetrics(_reserved_names)
         shared = SharedServices(
             self.engine,
             self.repositories.for_models,
@@ -161,7 +164,7 @@ class RepositoryCore(Core):
 
     def custom_metrics(self) -> Iterable[Family]:
         """See `Core`."""
-        return custom_families(self._metrics)
+        return metrics_page.custom_families(self._metrics)
 
     async def load(self, report: Report | None = None) -> None:
         """Load the models that the control mode selects, and begin to poll if so configured.
@@ -191,6 +194,10 @@ class RepositoryCore(Core):
         for loader in self.loaders.values():
             await loader.close()
         await asyncio.to_thread(self._finder.close)
+
+
+def _reserved_names() -> frozenset[str]:
+    return metrics_page.server_family_names()  # imported with the first custom metric
 
 
 def repository_settings(server: ServerOptions, gpu_ids: Sequence[int]) -> RepositorySettings:

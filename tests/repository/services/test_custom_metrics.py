@@ -14,7 +14,7 @@ from pytriton.repository.services.custom_metrics import CustomMetrics, WorkerMet
 
 @pytest.fixture
 def shared():
-    return CustomMetrics(reserved={"nv_inference_count"})
+    return CustomMetrics(reserved=lambda: {"nv_inference_count"})
 
 
 @pytest.fixture

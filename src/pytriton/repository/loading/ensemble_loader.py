@@ -8,18 +8,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytriton.engine.config import config_to_json, spec_from_config
-from pytriton.engine.ensemble.ensemble_model import EnsembleModel
-from pytriton.engine.ensemble.graph import make_graph
+from pytriton.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from pytriton.engine.cache import ResponseCache
     from pytriton.engine.engine import Engine
+    from pytriton.engine.ensemble import ensemble_model, graph
     from pytriton.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.engine.served_model import ServedModel
     from pytriton.repository.loading.ensemble_steps import StepFinder, StepModels
     from pytriton.repository.loading.plans import VersionPlan
 
     MakeEnsemble = Callable[[VersionPlan, StepModels], ServedModel]
+else:
+    ensemble_model = LazyModule("pytriton.engine.ensemble.ensemble_model")
+    graph = LazyModule("pytriton.engine.ensemble.graph")
 
 
 class StepUse:
@@ -110,11 +113,11 @@ def ensemble_maker(
     """Returns the function that makes the engine's models of ensembles."""
 
     def make(plan: VersionPlan, steps: StepModels) -> ServedModel:
-        return EnsembleModel(
+        return ensemble_model.EnsembleModel(
             spec_from_config(
                 steps.config, plan.version, _labels(plan, steps), namespace=plan.namespace
             ),
-            make_graph(steps.config, steps.configs, steps.identifiers),
+            graph.make_graph(steps.config, steps.configs, steps.identifiers),
             engine,
             loop,
             cache,

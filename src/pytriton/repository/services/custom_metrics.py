@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytriton.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 _COUNTER, _GAUGE, _HISTOGRAM = KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _KIND_NAME = "TRITONSERVER_METRIC_KIND_"
@@ -123,18 +123,18 @@ class CustomMetrics:
     """The families of all models.
 
     Args:
-        reserved: names of the server's own families, which models cannot use.
+        reserved: returns the names of the server's own families, which models cannot use.
     """
 
-    def __init__(self, reserved: Collection[str] = ()) -> None:
+    def __init__(self, reserved: Callable[[], Collection[str]] = tuple) -> None:
         self._families: dict[str, Family] = {}
-        self._reserved = frozenset(reserved)
+        self._reserved = reserved
 
     def acquire(self, name: str, description: str, kind: str) -> Family:
         """Returns the family of this name; the first user sets its description."""
         if not _is_metric_name(name):
             raise InvalidArgumentError("Invalid metric name")
-        if name in self._reserved:
+        if name in self._reserved():
             raise AlreadyExistsError(f"Family name '{name}' is one of the server's own")
         family = self._families.setdefault(name, Family(name, description, kind))
         if family.kind != kind:
