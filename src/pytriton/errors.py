@@ -11,6 +11,19 @@ import enum
 import errno
 import logging
 
+try:  # now: without descriptors, nothing can be imported
+    import resource
+except ImportError:  # it does not exist on every platform
+
+    def _descriptor_limit() -> str:
+        return ""
+
+else:
+
+    def _descriptor_limit() -> str:
+        return f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})"
+
+
 logger = logging.getLogger(__name__)
 
 
@@ -151,12 +164,7 @@ def error_for_clients(error: BaseException, activity: str) -> ServerError:
 
 def descriptor_error() -> UnavailableError:
     """Returns the answer to a request for which this process had no file descriptor left."""
-    try:
-        import resource  # noqa: PLC0415  it does not exist on every platform
-    except ImportError:
-        return UnavailableError("the server has no file descriptors left")
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return UnavailableError(f"the server has no file descriptors left (limit {limit})")
+    return UnavailableError(f"the server has no file descriptors left{_descriptor_limit()}")
 
 
 def _detail(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from pytriton.dtypes import FP32, INT32
-from pytriton.errors import InternalError
+from pytriton.errors import ErrorCode, InternalError
 from pytriton.executor.config_completion import complete_config
 from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
 from pytriton.executor.log_feed import LogFeed
@@ -23,10 +23,12 @@ from pytriton.executor.model_labels import ModelLabels
 from pytriton.executor.python_instance import PythonInstance
 from pytriton.log_switches import LogSwitches
 from pytriton.messages import InferResponse, InferTensor
+from pytriton.transport.memory import PORTABLE_SETTING
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 from pytriton.transport.worker_frames import Initialize
 from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
 from tests.fakes import RecordingSink, inference
+from tests.resource_limits import no_descriptors
 
 MODEL = pathlib.Path(__file__).parent / "model_files" / "1" / "model.py"
 CAUSES = {
@@ -167,6 +169,35 @@ def test_model_answers(way):
 
         assert await owner.output(instance) == np.array([1, 2], np.float32).tobytes()
         assert psutil.Process(instance.pid).is_running()
+
+    run(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
+@pytest.mark.parametrize("portable", ["0", "1"], ids=["native", "portable"])
+def test_worker_without_descriptors_fails_its_batch_and_lives(portable, monkeypatch):
+    monkeypatch.setenv(PORTABLE_SETTING, portable)
+    data = np.arange(50_000, dtype=np.float32).tobytes()
+
+    async def infer_large(instance):
+        sink = RecordingSink()
+        tensor = InferTensor("x", FP32, (1, 50_000), data)
+        instance.execute([inference(sink, inputs={"x": tensor})], 0)
+        await until(lambda: sink.final_count)
+        return sink
+
+    async def scenario(owner):
+        instance = await owner.launch()
+        await owner.output(instance)
+        with no_descriptors(instance.pid):
+            for _ in range(2):
+                (error,) = (await infer_large(instance)).errors
+
+                assert error.code is ErrorCode.UNAVAILABLE
+                assert error.message.endswith("no file descriptors left (limit 0)")
+        (answer,) = (await infer_large(instance)).responses
+        assert bytes(answer.outputs[0].data) == data
+        assert owner.deaths == []
 
     run(scenario)
 

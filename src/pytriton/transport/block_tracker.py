@@ -42,6 +42,9 @@ class _PartialBlocks(dict[int, "NDArray[np.uint8]"]):
         super().__init__(blocks)
         self._reason = reason
 
+    def __bool__(self) -> bool:
+        return True  # also if all of them are missing
+
     def __missing__(self, block_id: int) -> NDArray[np.uint8]:
         raise UnavailableError(f"a tensor in shared memory could not be read: {self._reason}")
 
