@@ -31,7 +31,7 @@ MAX_DESCRIPTORS = 250  # per system call; Linux allows 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _LENGTH = struct.Struct("<I")
 _NO_BYTES = bytes(4)  # the answer of TIOCOUTQ if the peer has read everything
-_TRUNCATED = socket.MSG_CTRUNC
+_TRUNCATED = int(socket.MSG_CTRUNC)  # the operators of an enum take 3 us
 _MISSING = -1  # in place of the descriptors of one system call that there was no room for
 
 
