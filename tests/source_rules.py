@@ -62,7 +62,7 @@ BESIDE_THE_CHAIN = {
     | {"backend", "client", "decorators", "models", "proxy", "triton"},
     # Every run of pytest imports it: it imports what it needs when a test asks for a server.
     "pytest_plugin": frozenset({"lazy_module", "testing"}),
-    "trace_summary": frozenset(),
+    "trace_summary": frozenset({"utils"}),
     # Instances on a Ray cluster: the process that starts their actors, and what the server knows.
     "cluster": LEAVES | {"transport", "executor"},
     # The load generator and what measures with it: a client of any server.

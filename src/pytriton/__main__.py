@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import pytriton
 from pytriton.commands.output import OutputError, accept_any_name, complain, show
-from pytriton.commands.table import DEFAULT, help_text, module_of, row_of, unknown_text
+from pytriton.commands.table import help_text, module_of, row_of, unknown_text
 
 _FAILED, _WRONG_OPTIONS = 1, 2
+# With these alone, NVIDIA PyTriton's command checks the machine.
+_OPTIONS_OF_CHECK = ("-w", "--workspace", "--zip", "--no-zip", "--json")
 _INTERRUPTED = 130  # the exit code in a shell of a program that Ctrl-C ended
 
 
@@ -45,8 +47,12 @@ def _run(given: list[str]) -> int:
     if given[:1] == ["--version"]:
         show(f"pytriton {pytriton.__version__}")
         return 0
-    # Options before the name of a command belong to the checks.
-    name = given[0] if given and not given[0].startswith("-") else DEFAULT
+    if not given:
+        complain(help_text())
+        return _WRONG_OPTIONS
+    if given[0].partition("=")[0] in _OPTIONS_OF_CHECK:
+        given = ["check", *given]
+    name = given[0]
     row = row_of(name)
     if row is None:
         complain(unknown_text(name))

@@ -50,11 +50,12 @@ def answers(monkeypatch):
     return give
 
 
-def test_no_command_means_check(answers, capsys):
+def test_options_without_a_command_mean_check_as_in_nvidia_pytriton(answers, capsys, here):
     answers(Finding("server", "works", State.OK), name="check")
 
-    assert __main__.main([]) == 0
+    assert __main__.main(["-w", "new"]) == 0
     assert "  [ok] server: works\nEverything works.\n" in capsys.readouterr().out
+    assert (here / "new.zip").exists()
 
 
 def test_failure_gives_exit_code_one(answers, capsys):
@@ -130,10 +131,27 @@ def test_workspace_is_kept_and_packed_beside_it(answers, here):
     assert zipfile.ZipFile(here / "new.zip").namelist() == ["report.txt"]
 
 
-def test_temporary_workspace_is_packed_beside_it_and_removed(answers, capsys, here, tmp_path):
-    answers(Finding("cores", "2"))
+def test_nothing_stays_of_a_check_that_worked(answers, capsys, here, tmp_path):
+    answers(Finding("server", "works", State.OK))
 
-    __main__.main(["env"])
+    assert __main__.main(["env"]) == 0
+    assert [*here.iterdir(), *(tmp_path / "temporary").iterdir()] == []
+    assert capsys.readouterr().out.endswith("Everything works.\n")
+
+
+@pytest.mark.parametrize(
+    "finding, options",
+    [
+        (Finding("cores", "2"), ["--zip"]),
+        (Finding("server", "broke", State.FAILED), []),
+    ],
+)
+def test_temporary_workspace_is_packed_where_it_is_needed_and_removed(
+    answers, capsys, here, tmp_path, finding, options
+):
+    answers(finding)
+
+    __main__.main(["env", *options])
 
     (archive,) = (tmp_path / "temporary").iterdir()
     assert archive.name.startswith("pytriton_workspace_")
@@ -143,7 +161,7 @@ def test_temporary_workspace_is_packed_beside_it_and_removed(answers, capsys, he
 
 
 def test_workspace_is_not_packed_where_it_is_not_wanted(answers, here, tmp_path):
-    answers(Finding("cores", "2"))
+    answers(Finding("server", "broke", State.FAILED))
 
     __main__.main(["env", "--no-zip"])
 
@@ -160,7 +178,7 @@ def test_workspace_is_kept_where_no_zip_can_be_written(answers, capsys, monkeypa
 
     monkeypatch.setattr(command.shutil, "make_archive", refuse)
 
-    assert __main__.main(["env"]) == 0
+    assert __main__.main(["env", "--zip"]) == 0
     (folder,) = (tmp_path / "temporary").iterdir()
     shown = capsys.readouterr().out
     assert f"Report and logs: {folder}\n" in shown

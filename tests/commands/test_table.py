@@ -53,6 +53,7 @@ def test_checks_are_described_in_the_same_words():
     [
         ("chekc", "Did you mean 'check'?"),
         ("Trace", "Did you mean 'trace'?"),
+        ("--vesion", "Did you mean '--version'?"),
         ("zzz", "'zzz' is not a command. 'pytriton --help' lists all commands.\n"),
     ],
 )
@@ -64,11 +65,44 @@ def test_unknown_command_is_refused_with_names_like_it(name, hint, capsys):
     assert printed.out == ""
 
 
+@pytest.mark.parametrize(
+    "line, given, option",
+    [
+        ("serve m.py --relod", "--relod", "--reload"),
+        ("infer M --sequnce-id=3", "--sequnce-id=3", "--sequence-id"),
+        ("models --tokn x", "--tokn", "--token"),
+        ("top --interval 1 --onec", "--onec", "--once"),
+        ("check --no-zp", "--no-zp", "--no-zip"),
+        ("trace f --json --modle x", "--modle", "--model"),
+        ("c-library --ouptut x", "--ouptut", "--output"),
+        ("include --halp", "--halp", "--help"),
+    ],
+)
+def test_misspelt_option_is_named_in_one_line_with_the_nearest(line, given, option, capsys):
+    with pytest.raises(SystemExit) as end:
+        __main__.main(line.split())
+
+    command = line.split()[0]
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        f"pytriton {command}: unrecognized option '{given}', did you mean {option}? "
+        f"'pytriton {command} --help' lists all options.\n"
+    )
+
+
 def test_help_of_a_command_has_two_forms(capsys):
     with pytest.raises(SystemExit):
         __main__.main(["help", "trace"])
 
     assert "pytriton trace" in capsys.readouterr().out
+
+
+def test_help_is_what_no_command_gets(capsys):
+    assert __main__.main([]) == 2
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"{table.help_text()}\n"
 
 
 def test_ctrl_c_ends_any_command_without_a_traceback(monkeypatch, capsys):

@@ -13,7 +13,8 @@ from tests.operations_differential.server import Observation, Server
 END_DEADLINE_S = 20.0
 # A usage is long and ours is written otherwise; log lines and tables have cases of their own.
 _LEFT_OUT = re.compile(
-    r"^(?:Error: Failed to initialize NVML|\s|Usage:|[\w/ ]+:$|<prefix> |\+-|\||$)"
+    r"^(?:Error: Failed to initialize NVML|\s|Usage:|[\w/ ]+:$|<prefix> |\+-|\||$"
+    r"|'tritonserver --help' lists)"
 )
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
 

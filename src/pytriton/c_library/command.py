@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytriton.c_library.build import BuildError, compile_library
+from pytriton.utils.option_parser import OptionParser
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
     Returns:
         The exit code: 0, or 1 if it cannot be compiled.
     """
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="pytriton c-library",
         description="Compile libtritonserver.so for programs in C and C++ that have a server in "
         "their process: it starts this Python there. Prints flags for the compiler, as in: "

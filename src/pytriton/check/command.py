@@ -36,7 +36,7 @@ class Outcome:
 
     command: str
     report: Report
-    workspace: pathlib.Path | None  # None if it was temporary and was replaced by the archive
+    workspace: pathlib.Path | None  # None if it was temporary and is not needed any more
     archive: pathlib.Path | None
     archive_error: str | None  # why it could not be made
 
@@ -69,14 +69,15 @@ class Outcome:
 
 
 def run_command(
-    name: str, workspace: pathlib.Path | None, *, packs: bool, show: Callable[[str], None]
+    name: str, workspace: pathlib.Path | None, *, packs: bool | None, show: Callable[[str], None]
 ) -> Outcome:
     """Run a command and keep its logs.
 
     Args:
         name: name of the command.
         workspace: folder to make for the logs; None makes a temporary one.
-        packs: whether to make a zip file beside the folder; a temporary folder is then removed.
+        packs: whether to make a zip file beside the folder; None makes one of a folder that was
+            asked for, and of a temporary one if something failed.
         show: called with each line of the report when it is known.
 
     Returns:
@@ -91,7 +92,7 @@ def run_command(
         folder = workspace.resolve()
         folder.mkdir(parents=True)
         _run_into(folder, name, report)
-        archive, error = _zip_folder(folder) if packs else (None, None)
+        archive, error = _zip_folder(folder) if packs is not False else (None, None)
         return Outcome(name, report, folder, archive, error)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     try:
@@ -99,8 +100,11 @@ def run_command(
     except BaseException:  # such as Ctrl-C; the user does not know of the folder yet
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    archive, error = _zip_folder(folder) if packs else (None, None)
-    if archive is None:
+    archive, error = None, None
+    is_needed = packs or report.count(State.FAILED) > 0
+    if is_needed and packs is not False:
+        archive, error = _zip_folder(folder)
+    if is_needed and archive is None:
         return Outcome(name, report, folder, None, error)
     shutil.rmtree(folder)
     return Outcome(name, report, None, archive, None)
@@ -197,7 +201,7 @@ class Command:
 
 
 COMMANDS = {
-    "check": Command("env, then examples; what is done without a name", _check),
+    "check": Command("whether serving works here: env, then examples", _check),
     "env": Command("report on this machine, its Python and its packages", _environment),
     "example-add-sub": Command(
         "serve a model from this process and ask it", _example("example_add_sub")

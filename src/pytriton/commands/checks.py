@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from pytriton.check.command import COMMANDS, run_command
+from pytriton.utils.option_parser import OptionParser
 
 _WARNING = (
     "The report shows paths, versions and settings of this machine: look at it before you pass it "
@@ -25,20 +26,20 @@ def run(
     """Run a check.
 
     Args:
-        arguments: the command line, with the name of the check; without a name, all are run.
+        arguments: the command line, with the name of the check.
         show: prints a line of the report.
         complain: prints why there is no report.
 
     Returns:
         The exit code: 0 if everything works, 1 otherwise.
     """
-    options = _parser().parse_args(list(arguments))
+    options = _parser(arguments[0]).parse_args(arguments[1:])
     try:
         if not options.json:
             show(_WARNING)
         with _ended_in_order():
             outcome = run_command(
-                options.command,
+                arguments[0],
                 options.workspace,
                 packs=options.zip,
                 show=_show_nothing if options.json else show,
@@ -67,18 +68,15 @@ def _ended_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(name: str) -> OptionParser:
     checks = "\n".join(f"  {name:<24}{check.help}" for name, check in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="pytriton",
-        usage="%(prog)s [CHECK] [-w FOLDER] [--no-zip] [--json]",
+    parser = OptionParser(
+        prog=f"pytriton {name}",
+        usage="%(prog)s [-w FOLDER] [--no-zip] [--json]",
         description="Find out whether serving models works on this machine.",
         epilog=f"checks:\n{checks}\n\nexit code: 0 where everything works, 1 otherwise, "
         "130 after Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "command", nargs="?", choices=COMMANDS, default="check", metavar="CHECK", help="see below"
     )
     parser.add_argument(
         "-w",
@@ -90,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--zip",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="pack the workspace, beside it; of a temporary one only that stays",
+        help="pack the workspace, beside it; a temporary one is only packed if something failed "
+        "or if this is given, and is removed",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser

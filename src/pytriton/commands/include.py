@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 from collections.abc import Callable, Sequence
 
 import pytriton
+from pytriton.utils.option_parser import OptionParser
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
     Returns:
         The exit code.
     """
-    argparse.ArgumentParser(
+    OptionParser(
         prog="pytriton include",
         description="Print the folder of the C headers, as in: "
         'cc -shared -fPIC -I"$(pytriton include)" backend.c -o libtriton_backend.so',

@@ -96,7 +96,7 @@ ROWS = (
         "summarise files of traces",
         "pytriton.trace_summary.command",
     ),
-    _check("check", "env, then examples; what is done without a name"),
+    _check("check", "whether serving works here: env, then examples"),
     _check("env", "report on this machine, its Python and its packages"),
     _check("example-add-sub", "serve a model from this process and ask it"),
     _check("example-add-sub-script", "the same with the server in a script"),
@@ -117,7 +117,7 @@ ROWS = (
         "pytriton.c_library.command",
     ),
 )
-DEFAULT = "check"  # what is run if no command is named
+_MAIN_OPTIONS = ("--help", "--version")
 _WIDTH = 25  # of the column of names
 
 
@@ -154,7 +154,8 @@ def help_text() -> str:
 
 def unknown_text(name: str) -> str:
     """Returns what to say about a command that does not exist."""
-    near = difflib.get_close_matches(name.lower(), [row.name for row in ROWS], n=3, cutoff=0.6)
+    known = [*(row.name for row in ROWS), *_MAIN_OPTIONS]
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
     return " ".join(
         filter(

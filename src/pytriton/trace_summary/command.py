@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytriton.trace_summary.reading import TracedRequest, TraceFile, TraceFileError, read_traces
 from pytriton.trace_summary.summary import summarise
 from pytriton.trace_summary.text import summary_text, timeline_text
+from pytriton.utils.option_parser import OptionParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,8 +68,8 @@ def _read(path: pathlib.Path) -> TraceFile:
     return read_traces(text, str(path))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="pytriton trace",
         description="Say how long the requests in files of traces took, and where. The files are "
         "those of this server or of Triton, in mode 'triton'.",

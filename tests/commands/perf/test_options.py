@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import pytriton
 from pytriton.commands.perf.arguments import make_parser
 from pytriton.commands.perf.command import run
 from pytriton.commands.perf.options import PerfOptions, options_of
@@ -45,7 +46,12 @@ def test_defaults_are_those_of_perf_analyzer():
         ("M --concurrency-range 4", Mode.CONCURRENCY, LoadRange(4, 4)),
         ("M --concurrency-range=1:8:2", Mode.CONCURRENCY, LoadRange(1, 8, 2)),
         ("M --concurrency-range 2:0 -l 10", Mode.CONCURRENCY, LoadRange(2, 0)),
+        ("M --concurrency 4:8", Mode.CONCURRENCY, LoadRange(4, 8)),
         ("M -t 16", Mode.CONCURRENCY, LoadRange(16, 16)),
+        ("M -c 9", Mode.CONCURRENCY, LoadRange(1, 1)),
+        ("M -d -c 9", Mode.CONCURRENCY, LoadRange(1, 9)),
+        ("M -t 2 -d -c 9", Mode.CONCURRENCY, LoadRange(2, 9)),
+        ("M -t 2 -d -l 10", Mode.CONCURRENCY, LoadRange(2, 0)),
         ("M --request-rate-range 0.5:2:0.5", Mode.RATE, LoadRange(0.5, 2, 0.5)),
         (
             "M --periodic-concurrency-range 1:9:2 --profile-export-file x.json",
@@ -127,7 +133,12 @@ def test_encryption_follows_the_url_or_the_option():
         ("M --concurrency-range 1:2:3:4", "expected START:END:STEP"),
         ("M --concurrency-range 4:2", "an end that is not below the start"),
         ("M --concurrency-range 1.5", "expected whole numbers"),
-        ("M -t 3 --concurrency-range 3", "-t is the old form"),
+        ("M -t 3 --concurrency-range 3", "-t, -c and -d are the old form"),
+        ("M -d", "can not be both 0"),
+        ("M -d --request-rate-range 3", "more than one inference load mode"),
+        ("M --htm=x.html --shap a:1 --conc", "argument --concurrency-range: expected one"),
+        ("M --parcentile 3", "unrecognized option '--parcentile', did you mean --percentile?"),
+        ("M --reques 3", "ambiguous option: --reques could match --request-rate-range"),
         ("M --percentile 100", "--percentile: expected 1 to 99, or -1 for the mean, got 100"),
         ("M -p 0", "--measurement-interval: expected a number above 0, got 0"),
         ("M -b 0", "expected a batch size above 0"),
@@ -135,7 +146,6 @@ def test_encryption_follows_the_url_or_the_option():
         ("M --enable-mpi", "--enable-mpi is not supported: start one process"),
         ("M --model-repository x", "--model-repository is not supported"),
         ("M --endpoint x", "--endpoint is not supported"),
-        ("M -c 9", "-c is not supported: it is an old option"),
         ("M --shared-memory cuda", "cuda is not supported, expected none or system"),
         ("M -i tcp", "expected -i http or -i grpc, got -i tcp"),
         ("M --metrics-url x", "need --collect-metrics"),
@@ -148,7 +158,7 @@ def test_encryption_follows_the_url_or_the_option():
         ("M --sequence-id-range 9:9", "an end above it"),
         ("M --request-intervals none", "none cannot be read"),
         ("M --input-data random --input-data x.json", "cannot be joined with files"),
-        ("M --no-such-option", "unrecognized arguments: --no-such-option"),
+        ("M --no-such-option", "unrecognized option '--no-such-option'"),
         ("M --against x --profile-export-file y", "leave out --against"),
     ],
 )
@@ -164,9 +174,17 @@ def test_wrong_options_end_with_code_3():
 
     assert run(["M", "--sync", "--async"], print, errors.append) == 3
     assert "".join(errors) == (
-        "Error: Cannot specify --async and --sync simultaneously.\n"
+        "Error: Cannot specify --async and --sync simultaneously. "
         "'pytriton perf --help' lists all options."
     )
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["-m", "M", "--version"]])
+def test_version_is_shown_whatever_else_is_given(arguments):
+    shown: list[str] = []
+
+    assert run(arguments, shown.append, print) == 0
+    assert shown == [f"pytriton {pytriton.__version__}"]
 
 
 @pytest.mark.parametrize("option", ["-f", "--json", "--html", "--plot", "--profile-export-file"])
@@ -198,6 +216,8 @@ def test_help_has_groups(capsys):
 
 
 def test_secrets_of_a_command_line_are_not_shown():
-    shown = without_secrets(["M", "--token", "s", "--token=s", "-H", "k:s", "-Hk:s", "-b", "2"])
+    line = "M --token s --token=s -H k:s -Hk:s --tok=s --toke s -b 2"
 
-    assert shown == ["M", "--token", "…", "--token=…", "-H", "…", "-H…", "-b", "2"]
+    shown = " ".join(without_secrets(line.split()))
+
+    assert shown == "M --token … --token=… -H … -H… --tok=… --toke … -b 2"

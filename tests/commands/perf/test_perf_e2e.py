@@ -114,6 +114,19 @@ def test_report_has_the_clients_and_the_servers_side(server, grpc):
 
 
 @pytest.mark.parametrize("grpc", [False, True])
+def test_tensors_may_be_in_shared_memory(tmp_path, grpc):
+    write_model(tmp_path / "models" / "add", ADD)
+    shared = ["--shared-memory", "system", "--output-shared-memory-size", "4096"]
+    with ServerProcess(tmp_path, [tmp_path / "models"], ["--allow-client-shm=true"]) as server:
+        server.await_ready()
+
+        found = perf(server, "add", "--shape", "a:3", *shared, *COUNT, grpc=grpc)
+
+    assert found.code == 0, found.errors
+    assert "    Inference count: 40\n" in found.text
+
+
+@pytest.mark.parametrize("grpc", [False, True])
 def test_streams_have_all_their_responses(server, grpc):
     found = perf(server, "words", "--string-data", "one two three", *COUNT, grpc=grpc)
 

@@ -119,6 +119,7 @@ def test_plan_follows_the_options(found):
     assert plan.parameters == {"p": 1}
     assert plan.processes == 3
     assert plan.shared_memory is SharedMemory.SYSTEM
+    assert plan.outputs == ["b"]
     assert plan.output_region_bytes == 64
     assert plan.compression is Compression.GZIP
     assert plan.keep_outputs

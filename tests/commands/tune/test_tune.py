@@ -284,7 +284,7 @@ def test_served_file_is_recommended_as_a_command_and_a_decorator():
         ([], "the following arguments are required: MODEL"),
         (["M", "--concurrency", "0"], "--concurrency: expected a number above 0, got 0"),
         (["M", "-u", "h:1", "--model-repository", "x"], "expected -u for a running server or"),
-        (["M", "--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["M", "--no-such-option"], "unrecognized option '--no-such-option'"),
     ],
 )
 def test_wrong_options_end_with_code_2(arguments, error):

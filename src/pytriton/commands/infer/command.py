@@ -19,6 +19,7 @@ from pytriton.commands.kserve.models import ModelCard, describe, unknown_model
 from pytriton.commands.kserve.options import Connection, add_server_options, connect
 from pytriton.commands.kserve.records import Answer, Parameter, Question
 from pytriton.commands.output import show as show_piece
+from pytriton.utils.option_parser import OptionParser
 
 _EPILOG = """\
 values:
@@ -207,8 +208,8 @@ class _Printer:
             raise AskError(f"{self._options.save} cannot be written: {error.strerror}.") from error
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="pytriton infer",
         usage="pytriton infer MODEL [name=value ...] [options]",
         description="Ask a model of this server, of Triton or of any other KServe v2 server, and "

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -21,6 +20,7 @@ from pytriton.commands.kserve.models import (
 )
 from pytriton.commands.kserve.options import Connection, add_server_options, connect
 from pytriton.commands.models.text import card_document, details_text, table_text
+from pytriton.utils.option_parser import OptionParser
 
 
 def run(
@@ -102,8 +102,8 @@ def _has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="pytriton models",
         description="List the models of a server: versions, states, batch sizes, inputs and "
         "outputs. With a name, say more about that model.",

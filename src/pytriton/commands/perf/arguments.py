@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from pytriton.perf.errors import OptionError
 from pytriton.security import TOKEN_VARIABLE
+from pytriton.utils.option_parser import OptionParser
 
 # Options for services of other kinds, with the reason why they are refused.
 REFUSED = {
@@ -17,11 +18,9 @@ REFUSED = {
     "--endpoint": "it belongs to the service kind openai, which is not measured",
     "--session-concurrency": "it belongs to the service kind openai, which is not measured",
     "--grpc-method": "it belongs to the service kind dynamic_grpc, which is not measured",
-    "-c": "it is an old option; use --concurrency-range START:END",
 }
 REFUSED_FLAGS = {
     "--enable-mpi": "start one process for each server, or use --processes",
-    "-d": "it is an old option; use --concurrency-range START:0 with -l",
 }
 EPILOG = """\
 examples:
@@ -34,21 +33,22 @@ exit code: 0; 2 if the first level was not stable; 3 for wrong options; 99 for e
 """
 
 
-class PerfParser(argparse.ArgumentParser):
+class PerfParser(OptionParser):
     """Raises instead of ending the program, because the exit code is perf_analyzer's."""
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(message)
 
 
-def make_parser() -> PerfParser:
+def make_parser(*, allow_abbrev: bool = True) -> PerfParser:
+    """Returns the parser; perf_analyzer takes options by the beginning of their names, too."""
     parser = PerfParser(
         prog="pytriton perf",
         description="Measure a model of any KServe v2 server under load. The options are those "
         "of perf_analyzer, and some more.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        allow_abbrev=allow_abbrev,
         usage="pytriton perf MODEL [options]",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, also -m MODEL")
@@ -56,6 +56,9 @@ def make_parser() -> PerfParser:
     parser.add_argument("-x", dest="version", default="", metavar="VERSION", help="its version")
     parser.add_argument(
         "-v", dest="verbose", action="count", default=0, help="also report each window"
+    )
+    parser.add_argument(
+        "--version", dest="wants_version", action="store_true", help="print the version of pytriton"
     )
     _add_server(parser)
     _add_load(parser)
@@ -99,7 +102,10 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load")
     add = group.add_argument
     add("--concurrency-range", metavar="START:END:STEP", help="requests under way (default 1)")
+    # The old options: a concurrency, the highest one, and the search between them.
     add("-t", dest="concurrency", type=int, metavar="N", help=argparse.SUPPRESS)
+    add("-c", dest="max_concurrency", type=int, metavar="N", help=argparse.SUPPRESS)
+    add("-d", dest="is_search", action="store_true", help=argparse.SUPPRESS)
     add("--request-rate-range", metavar="START:END:STEP", help="requests a second")
     add(
         "--request-distribution", choices=("constant", "poisson"), default="constant",

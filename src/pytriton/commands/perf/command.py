@@ -15,6 +15,7 @@ from pytriton.perf.errors import FAILED, SUCCESS, UNSTABLE, OptionError, PerfErr
 from pytriton.perf.load.interface import LoadError
 from pytriton.perf.load.process_load import ProcessLoad
 from pytriton.perf.measuring.stability import Status
+from pytriton.utils.option_parser import closed
 
 
 def run(
@@ -34,19 +35,20 @@ def run(
     Returns:
         The exit code, one of perf_analyzer's.
     """
-    if list(arguments) == ["--version"]:
-        show(f"pytriton {importlib.metadata.version('pytriton')}")
-        return SUCCESS
     interrupts = Interrupts()
     try:
-        options = options_of(make_parser().parse_args(arguments))
+        given = make_parser().parse_args(arguments)
+        if given.wants_version:
+            show(f"pytriton {importlib.metadata.version('pytriton')}")
+            return SUCCESS
+        options = options_of(given)
         check_outputs(options)
         compared = compared_runs(options)
         with interrupts.caught():
             measured = PerfSession(options, make_load, show, complain).run(interrupts)
         write_results(measured, options, compared, arguments, show, complain)
     except OptionError as error:
-        complain(f"Error: {error}\n'pytriton perf --help' lists all options.")
+        complain(f"Error: {closed(str(error))} 'pytriton perf --help' lists all options.")
         return error.code
     except (PerfError, LoadError) as error:
         complain(f"error: {error}")

@@ -135,10 +135,12 @@ def _check_refused(given: argparse.Namespace) -> None:
 
 
 def _load(given: argparse.Namespace) -> LoadOptions:
-    if given.concurrency is not None:
+    if given.concurrency is not None or given.max_concurrency is not None or given.is_search:
         if given.concurrency_range:
-            raise OptionError("-t is the old form of --concurrency-range: expected one of them")
-        given.concurrency_range = str(given.concurrency)
+            raise OptionError(
+                "-t, -c and -d are the old form of --concurrency-range: expected one of them"
+            )
+        given.concurrency_range = _old_range(given)
     modes = {mode: getattr(given, name) for name, mode in _MODES.items() if getattr(given, name)}
     if len(modes) > 1:
         raise OptionError(
@@ -167,6 +169,12 @@ def _load(given: argparse.Namespace) -> LoadOptions:
         intervals_us=intervals,
         period=given.request_period,
     )
+
+
+def _old_range(given: argparse.Namespace) -> str:
+    """The range that -t, -c and -d mean; as in perf_analyzer, -c needs -d to have an effect."""
+    start = 1 if given.concurrency is None else given.concurrency
+    return f"{start}:{given.max_concurrency or 0}" if given.is_search else str(start)
 
 
 def _measurement(given: argparse.Namespace) -> MeasurementOptions:

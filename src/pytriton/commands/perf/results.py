@@ -250,12 +250,17 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
         if is_secret:
             shown.append("…")
             is_secret = False
-        elif argument in _SECRETS:
+        elif _is_secret(argument):
             shown.append(argument)
             is_secret = True
         elif argument.startswith("-H"):  # with its value, as -HNAME:VALUE
             shown.append("-H…")
         else:
             name, equals, _ = argument.partition("=")
-            shown.append(f"{name}=…" if equals and name in _SECRETS else argument)
+            shown.append(f"{name}=…" if equals and _is_secret(name) else argument)
     return shown
+
+
+def _is_secret(option: str) -> bool:
+    """Whether the value of an option is a secret; options may be cut after their beginning."""
+    return option in _SECRETS or (len(option) > len("--t") and "--token".startswith(option))

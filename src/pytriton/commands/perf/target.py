@@ -153,11 +153,14 @@ def _plan(
     options: PerfOptions, address: ServerAddress, model: ModelDescription, inputs: InputData
 ) -> LoadPlan:
     given = options.given
+    memory = SharedMemory(given.shared_memory)
     return LoadPlan(
         url=address.url,
         protocol=Protocol.GRPC if address.is_grpc else Protocol.HTTP,
         model=model.name,
         inputs=inputs.streams,
+        # Each output has a region of its own in shared memory, so that their names are needed.
+        outputs=[each.name for each in model.outputs] if memory is SharedMemory.SYSTEM else (),
         version=options.version,
         streaming=given.streaming or model.is_decoupled,
         decoupled=model.is_decoupled,
@@ -166,7 +169,7 @@ def _plan(
         headers=address.headers,
         parameters=options.parameters,
         sequences=_sequences(options, inputs) if model.has_sequences else None,
-        shared_memory=SharedMemory(given.shared_memory),
+        shared_memory=memory,
         output_region_bytes=given.output_shared_memory_size,
         compression=Compression(given.grpc_compression_algorithm),
         tls=address.tls,

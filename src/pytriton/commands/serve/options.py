@@ -14,6 +14,7 @@ from pytriton.commands.serve.targets import Target, TargetError
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.security import TOKEN_VARIABLE
 from pytriton.triton_config import TritonConfig
+from pytriton.utils.option_parser import OptionParser
 
 _LOG_LEVELS = ("warning", "info", "verbose")
 _DESCRIPTION = """\
@@ -105,8 +106,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     return Options(**values)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="pytriton serve",
         description=_DESCRIPTION,
         epilog=_EPILOG,

@@ -18,6 +18,7 @@ from pytriton.commands.top.rows import row_document
 from pytriton.commands.top.source import Reader, Source
 from pytriton.commands.top.terminal import take, watch
 from pytriton.commands.top.view import Shown, table_lines
+from pytriton.utils.option_parser import OptionParser
 
 _TIMEOUT_S = 10.0  # a server that hangs is to be seen soon
 
@@ -89,8 +90,8 @@ def _document(shown: Shown) -> dict[str, object]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="pytriton top",
         description="Show what the models of a server do: states, requests a second, queues, batch "
         "sizes and latencies, from its metrics. ? shows the keys.",

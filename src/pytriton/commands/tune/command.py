@@ -84,13 +84,15 @@ def run(
     """
     interrupts = Interrupts()
     try:
-        given, rest = make_tune_parser().parse_known_args(arguments)
+        parser, perf_parser = make_tune_parser(), make_parser(allow_abbrev=False)
+        given, rest = parser.parse_known_args(arguments)
+        parser.refuse(perf_parser.parse_known_args(rest)[1], perf_parser)
         _check(given)
         if given.html or given.plot:
             check_available()
         with interrupts.caught(), contextlib.ExitStack() as stack:
             start = _start(given, rest, stack)
-            options = options_of(make_parser().parse_args([start.model, *start.arguments, *rest]))
+            options = options_of(perf_parser.parse_args([start.model, *start.arguments, *rest]))
             finding = Tuning(given, options, start, make_load, interrupts, show).run()
         _write(finding, given, show)
     except (PerfError, LoadError, PlotError) as error:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.server.command.option import Option, Takes
 from pytriton.server.command.table import BY_NAME
 from pytriton.server.options.flags import FlagError, Flags
+from pytriton.utils.option_parser import unknown_option
 
 _PROGRAM = "tritonserver"
 _SHORT = {"-h": "--help"}
@@ -107,9 +107,8 @@ def _find(argument: str, name: str) -> Option:
             f"{_PROGRAM}: option '{argument}' is ambiguous; possibilities: {names}"
         )
     if not begun:
-        close = difflib.get_close_matches(name, BY_NAME, n=1)
-        suggestion = "".join(f", did you mean --{it}?" for it in close)
-        raise PyTritonValidationError(f"{_PROGRAM}: unrecognized option '{argument}'{suggestion}")
+        message = unknown_option(argument, (f"--{known}" for known in BY_NAME))
+        raise PyTritonValidationError(f"{_PROGRAM}: {message}")
     return begun[0]
 
 

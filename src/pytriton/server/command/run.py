@@ -15,7 +15,7 @@ from pytriton.errors import InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.log_switches import JSON_FORMAT
 from pytriton.server.api.documents import TRITON_VERSION
-from pytriton.server.command.help import USAGE, help_page
+from pytriton.server.command.help import help_page
 from pytriton.server.command.parser import CommandLine, parse
 from pytriton.server.command.shutdown import Exit, exit_signals, shut_down
 from pytriton.server.command.startup import StartError, creation_error, start_up
@@ -140,9 +140,9 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
 
 
 def _refusal(error: PyTritonValidationError) -> str:
-    """Returns the message for a bad command line; the cause is last, next to the prompt."""
+    """Returns the message for a bad command line, without the long list of options."""
     option = f'Bad option: "{error.flag}".\n' if isinstance(error, FlagError) else ""
-    return f"{USAGE}\n       tritonserver --help\n\n{option}{error.message}"
+    return f"{option}{error.message}\n'tritonserver --help' lists all options."
 
 
 def _serve(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit:
