@@ -55,6 +55,30 @@ def test_finalize_is_called_and_may_raise():
     assert current_runtime() is None
 
 
+@pytest.mark.parametrize("given", [".", "2"])
+@pytest.mark.parametrize("name", ["model.py", "double.py"])
+def test_model_is_found_in_its_folder(tmp_path, given, name):
+    for version in ("1", "2", "10"):
+        folder = tmp_path / version
+        folder.mkdir()
+        (folder / name).write_text(f"class TritonPythonModel:\n    VERSION = {version}\n")
+    (tmp_path / "config.pbtxt").write_text(
+        f'name: "scale" max_batch_size: 3 default_model_filename: "{name}"'
+    )
+
+    with ModelHarness(tmp_path / given) as model:
+        assert int(model.model.VERSION) == (2 if given == "2" else 10)
+        assert model.config["max_batch_size"] == 3
+
+
+def test_folder_without_code_is_refused_with_what_was_expected(tmp_path):
+    with (
+        pytest.raises(RuleError, match=rf"its code in {tmp_path}/1/model.py, .* got the folder"),
+        ModelHarness(tmp_path),
+    ):
+        pass
+
+
 def test_exception_of_initialize_leaves_nothing_behind():
     class Model(Doubling):
         def initialize(self, args):

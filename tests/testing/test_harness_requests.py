@@ -12,7 +12,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from pytriton.errors import InvalidArgumentError
-from pytriton.testing import ModelHarness, Request, Response, RuleError
+from pytriton.testing import ModelHarness, Request, Response, ResponseError, RuleError
 from tests.testing.doubling import Doubling, config, doubled
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -71,7 +71,7 @@ def test_tensors_are_reshaped_as_by_a_server():
     reshaped = config(input=tensors[:1], output=tensors[1:])
     with ModelHarness(model_of(execute), reshaped) as model:
         response = model.execute({"IN": [1, 2, 3, 4]})
-        too_short = model.execute({"IN": [0, 0, 0, 0]})
+        ((too_short,),) = model.execute_batch([Request({"IN": [0, 0, 0, 0]})])
 
     assert seen[0] == (2, 2)
     assert response["OUT"].tolist() == [1, 2, 3, 4]
@@ -152,12 +152,44 @@ def test_output_that_is_not_there_is_told_with_those_that_are():
         response["UOT"]
 
 
-def test_response_may_be_an_error():
+def test_error_in_a_response_is_raised():
+    error = pb_utils.TritonError("busy", pb_utils.TritonError.UNAVAILABLE)
+    model_class = model_of(lambda _: [pb_utils.InferenceResponse(error=error)])
+    with (
+        ModelHarness(model_class, config()) as model,
+        pytest.raises(ResponseError, match=r"^busy$") as raised,
+    ):
+        model.execute({"IN": [1]})
+
+    assert raised.value.error.code() == pb_utils.TritonError.UNAVAILABLE
+
+
+def test_error_in_a_stream_is_raised_with_the_other_responses():
+    def execute(requests):
+        sender = requests[0].get_response_sender()
+        output = pb_utils.Tensor("OUT", np.ones(1, np.float32))
+        sender.send(pb_utils.InferenceResponse([output]))
+        sender.send(
+            pb_utils.InferenceResponse(error=pb_utils.TritonError("busy")),
+            pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+        )
+
+    decoupled = config(model_transaction_policy={"decoupled": True})
+    with (
+        ModelHarness(model_of(execute), decoupled) as model,
+        pytest.raises(ResponseError, match="busy") as raised,
+    ):
+        model.stream({"IN": [1]})
+
+    assert [each.error is None for each in raised.value.responses] == [True, False]
+
+
+def test_error_of_a_batch_is_in_its_response():
     error = pb_utils.TritonError("busy", pb_utils.TritonError.UNAVAILABLE)
     with ModelHarness(
         model_of(lambda _: [pb_utils.InferenceResponse(error=error)]), config()
     ) as model:
-        response = model.execute({"IN": [1]})
+        ((response,),) = model.execute_batch([Request({"IN": [1]})])
 
     assert response.error.code() == pb_utils.TritonError.UNAVAILABLE
     with pytest.raises(KeyError, match="the response is the error 'busy'"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pytriton.python_backend.failure_text import RuleError
 from pytriton.testing.functions import FunctionHarness
 from pytriton.testing.harness import ModelHarness
-from pytriton.testing.records import LogLine, Request, Response
+from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.server import RunningServer, StartServer
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ModelHarness",
     "Request",
     "Response",
+    "ResponseError",
     "RuleError",
     "RunningServer",
     "StartServer",

@@ -24,7 +24,7 @@ from pytriton.repository.reading.config_files import read_initial_states
 from pytriton.repository.reading.layout import ModelPlace
 from pytriton.testing.exchange import Exchange
 from pytriton.testing.inputs import make_tensors
-from pytriton.testing.records import LogLine, Request, Response
+from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.runtime import HarnessRuntime
 from pytriton.testing.sequences import HarnessSequences
 from pytriton.testing.source import ModelSource
@@ -40,7 +40,7 @@ class ModelHarness:
     one calls the other.
 
     Args:
-        model: the model's file, the file of its backend, or a class.
+        model: the model's folder in a repository, its file, the file of its backend, or a class.
         config: its configuration, as a file or as a dict in its JSON form; by default the
             `config.pbtxt` of the model's folder, if there is one. `auto_complete_config` completes
             it. If no inputs or outputs are declared, requests are not checked.
@@ -140,9 +140,10 @@ class ModelHarness:
             **details: the other fields of `Request`.
 
         Returns:
-            The response; its `error` is set if the model returned one.
+            The response.
 
         Raises:
+            ResponseError: the model's response is an error; `execute_batch` returns such responses.
             InvalidArgumentError: the request does not fit the configuration.
             RuleError: `execute` returned something invalid, or the model is decoupled.
             TimeoutError: no response came in time.
@@ -153,11 +154,14 @@ class ModelHarness:
                 f"model '{self._spec.name}' is decoupled and sends any number of responses: use"
                 " `stream`"
             )
-        return self.execute_batch([Request(inputs, **details)])[0][0]
+        return self.stream(inputs, **details)[0]
 
     def stream(self, inputs: Mapping[str, Any], **details: Any) -> list[Response]:
         """Like `execute`, for models that send any number of responses; waits for the last one."""
-        return self.execute_batch([Request(inputs, **details)])[0]
+        responses = self.execute_batch([Request(inputs, **details)])[0]
+        if any(response.error is not None for response in responses):
+            raise ResponseError(responses)
+        return responses
 
     def execute_batch(self, requests: Sequence[Request]) -> list[list[Response]]:
         """Send several requests in one call of `execute`, or of a backend's `execute_batch`.
@@ -166,10 +170,11 @@ class ModelHarness:
             requests: in the order in which the model gets them.
 
         Returns:
-            The responses to each request: one, or any number from a decoupled model.
+            The responses to each request: one, or any number from a decoupled model. The `error`
+            of a response is set if the model returned one.
 
         Raises:
-            Exception: as for `execute`.
+            Exception: as for `execute`, but for errors in responses.
         """
         keep = self._sequences.keep if self._sequences is not None else None
         exchanges = [

@@ -66,6 +66,23 @@ class Response:
         return self.outputs[name]
 
 
+class ResponseError(Exception):
+    """The model answered a request with an error.
+
+    Args:
+        responses: the responses, the first of which with an error is the cause.
+
+    Attributes:
+        error: the model's error, with its code and message.
+        responses: all responses to the request, as a stream may have others before and after it.
+    """
+
+    def __init__(self, responses: Sequence[Response]) -> None:
+        self.responses = list(responses)
+        self.error = next(each.error for each in responses if each.error is not None)
+        super().__init__(self.error.message())
+
+
 @dataclass(frozen=True)
 class LogLine:
     """One line that the model logged; levels are INFO, WARNING, ERROR and VERBOSE."""

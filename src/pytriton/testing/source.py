@@ -26,6 +26,7 @@ from pytriton.repository.reading.auto_complete import FUNCTION, completed_config
 from pytriton.repository.reading.backend_choice import fill_backend
 
 _CONFIG_NAME = "config.pbtxt"
+_MODEL_FILE = "model.py"  # unless the configuration names another one
 
 
 @dataclass
@@ -48,7 +49,7 @@ class ModelSource:
         """Import a model's file as a server does, or use its class.
 
         Args:
-            model: the model's file, the file of its backend, or its class.
+            model: the model's folder, its file, the file of its backend, or its class.
             model_directory: the model's folder, if it is not the one of the file.
 
         Raises:
@@ -58,7 +59,8 @@ class ModelSource:
         if isinstance(model, type):
             source = cls(model, _folder_of(model), _folder_of(model))
         else:
-            source = cls._imported(Path(model).resolve())
+            path = Path(model).resolve()
+            source = cls._imported(_file_in(path) if path.is_dir() else path)
         if model_directory is not None:
             source.model_directory = Path(model_directory).resolve()
             source.version = _last_version(source.model_directory)
@@ -143,6 +145,25 @@ def _folder_of(model_class: type[Any]) -> Path:
         return Path(inspect.getfile(model_class)).resolve().parent
     except (OSError, TypeError):  # it was defined in a prompt or a notebook
         return Path.cwd()
+
+
+def _file_in(directory: Path) -> Path:
+    """Returns the code of the highest version in a model's folder, or of a version's folder."""
+    is_version = directory.name.isdecimal()
+    model_directory = directory.parent if is_version else directory
+    config = model_directory / _CONFIG_NAME
+    name = ""
+    if config.exists():
+        message = config_from_text(config.read_text(encoding="utf-8"), str(config))
+        name = message.default_model_filename
+    version = directory if is_version else directory / _last_version(directory)
+    path = version / (name or _MODEL_FILE)
+    if not path.is_file():
+        raise RuleError(
+            f"expected a model's folder with its code in {path}, or the path of a Python file, got "
+            f"the folder {directory}"
+        )
+    return path
 
 
 def _last_version(directory: Path) -> str:
