@@ -157,7 +157,7 @@ def test_server_that_is_not_ready_in_time_is_told_in_the_words_that_users_look_f
 
     assert str(raised.value) == (
         "Waiting for server to be ready timed out. Timeout while waiting for model Model version "
-        "3: 5 s. At the end: OSError: refused."
+        "3: 5 s. Last problem: OSError: refused."
     )
     assert not isinstance(raised.value, PyTritonClientModelUnavailableError)
 
@@ -183,30 +183,39 @@ def test_misspelt_model_is_told_once_in_the_log_and_in_the_error_with_those_ther
     error, methods = in_vain(Server(index=index), timeout_s=300.0)
 
     known = (
-        "Request for unknown model: 'Model'; its models are: Models, Other, perhaps Models is meant"
+        "Request for unknown model: 'Model'. Its models are: Models, Other. Did you mean Models?"
     )
-    assert error.endswith(f"300 s. At the end: {known}.")
+    assert error.endswith(f" at the server: 300 s. The server is ready, but not the model: {known}")
     (told,) = caplog.messages
     assert told.startswith("Still waiting for model Model version 3 at the server, for up to 29")
     assert told.endswith(known)
     assert methods.count("get_model_repository_index") == 1
 
 
+def test_timeout_at_the_end_does_not_replace_the_reason():
+    script = Script(True, True, False, UNKNOWN, False, TimeoutError("timed out"))
+    with pytest.raises(PyTritonClientModelUnavailableError, match="unknown model: 'Model'"):
+        script.carry_out(waiting.model_ready(script.wait(0.005), None, MODEL, HTTP))
+
+
 def test_short_wait_is_not_logged_and_its_error_gives_the_reason(caplog):
     error, _ = in_vain(Server(), timeout_s=0.5)
 
-    assert error.endswith("0.5 s. At the end: Request for unknown model: 'Model'.")
+    assert error.endswith("not the model: Request for unknown model: 'Model'.")
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize(
     "server, problem",
     [
-        (Server(index=RESTRICTED), "unknown model: 'Model'; it lists its models with an acc"),
+        (Server(index=RESTRICTED), "unknown model: 'Model'. Its models are listed with acc"),
         (Server(index=OSError("gone")), "unknown model: 'Model'."),
-        (Server(index=[]), "unknown model: 'Model'; its models are: none."),
-        (Server(config=RESTRICTED, index=RESTRICTED), "At the end: it is not ready; it lists"),
-        (Server(config={}, index=[{"name": "Model"}]), "At the end: it is not ready."),
+        (Server(index=[]), "unknown model: 'Model'. It has no models."),
+        (
+            Server(config=RESTRICTED, index=RESTRICTED),
+            "not the model: it is not ready. Its models are listed",
+        ),
+        (Server(config={}, index=[{"name": "Model"}]), "not the model: it is not ready."),
     ],
 )
 def test_what_a_server_does_not_tell_is_not_guessed(server, problem):

@@ -48,7 +48,10 @@ def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
             f"Timeout occurred during {during}. Timeout: {limit}. Message: {text}"
         )
     if isinstance(error, ValueError):
-        text = f"expected an answer of a Triton server, got one that cannot be read: {error}"
+        text = (
+            f"expected an answer of a Triton server, got one that cannot be read: {error}. Is this "
+            "the port for HTTP, which is 8000 by default?"
+        )
     elif not callable(status):
         return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")
     return PyTritonClientInferenceServerError(f"Error occurred during {during}. Message: {text}")

@@ -92,7 +92,7 @@ class Wait:
         self.last_problem: str = _NOT_READY
         self._timeout_s = timeout_s
         self._clock = clock
-        self._address = address
+        self.address = address
         self._deadline = clock() + timeout_s
         self._warn_at_s: float | None = clock() + _WARN_AFTER_S
         self._pause_s = _FIRST_PAUSE_S if pause_s is None else pause_s
@@ -113,7 +113,7 @@ class Wait:
         logger.warning(
             "Still waiting for %s at %s, for up to %.0f s more: %s",
             goal,
-            self._address,
+            self.address,
             max(self._deadline - self._clock(), 0.0),
             self.last_problem,
         )
@@ -161,7 +161,7 @@ def server_ready(wait: Wait, headers: Headers, goal: object = "server") -> Steps
         if not (yield from _has_paused(wait)):
             raise PyTritonClientTimeoutError(
                 f"Waiting for server to be ready timed out. Timeout while waiting for {goal}: "
-                f"{wait}. At the end: {wait.last_problem}."
+                f"{wait}. Last problem: {wait.last_problem}."
             )
 
 
@@ -194,7 +194,7 @@ def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) 
         PyTritonClientModelUnavailableError: The model was not ready in time.
     """
     yield from server_ready(wait, headers, goal=model)
-    known_models = ""
+    reason, known_models = _NOT_READY, ""
     while True:
         answer = yield Call("is_model_ready", model.arguments, {"headers": headers}, wait.limit_s())
         if isinstance(answer, Exception):
@@ -202,39 +202,45 @@ def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) 
         elif answer:
             return
         else:
-            reason = yield from _why_not_ready(wait, headers, model)
+            reason = yield from _why_not_ready(wait, headers, model, reason)
             if wait.is_warning_due():
                 known_models = yield from _other_models(wait, headers, model, protocol)
-            wait.last_problem = reason + known_models
+            wait.last_problem = f"{reason}.{known_models}"
         wait.warn_once(model)
         if not (yield from _has_paused(wait)):
             raise PyTritonClientModelUnavailableError(
-                f"Waiting for {model} to be ready timed out. Timeout while waiting for {model}, "
-                f"whose server is ready: {wait}. At the end: {wait.last_problem}."
+                f"Waiting for {model} to be ready timed out. Timeout while waiting for {model} at "
+                f"{wait.address}: {wait}. The server is ready, but not the model: "
+                f"{wait.last_problem}"
             )
 
 
-def _why_not_ready(wait: Wait, headers: Headers, model: Model) -> Steps[str]:
-    """Returns the server's reason why a model is not ready."""
+def _why_not_ready(wait: Wait, headers: Headers, model: Model, known: str) -> Steps[str]:
+    """Returns the server's reason why a model is not ready; if it has no time, the known one."""
     named_arguments = {"headers": headers}
     answer = yield Call("get_model_config", model.arguments, named_arguments, wait.limit_s())
-    text = text_of(answer) if isinstance(answer, Exception) else None
+    if is_timeout(answer):
+        return known
+    text = text_of(answer).rstrip(".") if isinstance(answer, Exception) else None
     return _NOT_READY if text is None or _RESTRICTED in text else text
 
 
 def _other_models(wait: Wait, headers: Headers, model: Model, protocol: Protocol) -> Steps[str]:
-    """Returns the server's models as a part of a sentence; empty if it does not list them."""
+    """Returns a sentence about the server's models; empty if it does not list them."""
     named_arguments = {"headers": headers}
     answer = yield Call("get_model_repository_index", (), named_arguments, wait.limit_s())
     text = text_of(answer) if isinstance(answer, Exception) else None
     if text is not None:
-        return "; it lists its models with an access_token" if _RESTRICTED in text else ""
+        how = " Its models are listed with access_token=..., or by `pytriton models`."
+        return how if _RESTRICTED in text else ""
     names = sorted({name for name, _, _ in protocol.states_in(protocol.models_in(answer))})
     if model.name in names:
         return ""
+    if not names:
+        return " It has no models."
     alike = difflib.get_close_matches(model.name, names, n=1)
-    hint = f", perhaps {alike[0]} is meant" if alike else ""
-    return f"; its models are: {', '.join(names) or 'none'}{hint}"
+    hint = f" Did you mean {alike[0]}?" if alike else ""
+    return f" Its models are: {', '.join(names)}.{hint}"
 
 
 def model_config(
