@@ -304,4 +304,7 @@ def test_only_the_model_is_missing_from_an_empty_command_line(capsys):
         main(["infer"])
 
     assert end.value.code == 2
-    assert capsys.readouterr().err.endswith("arguments are required: MODEL\n")
+    assert capsys.readouterr().err == (
+        "pytriton infer: the following arguments are required: MODEL. "
+        "'pytriton infer --help' lists all options.\n"
+    )

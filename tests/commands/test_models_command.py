@@ -111,3 +111,25 @@ def test_model_that_is_not_there_is_said_with_names(server, capsys):
     told = capsys.readouterr().err
     assert "There is no model 'Cuont'" in told
     assert "Did you mean 'Count'?" in told
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["infer", "AddSub"], ["models"], ["top", "--once"], ["perf", "AddSub", "--request-count=1"]],
+    ids=lambda command: command[0],
+)
+def test_port_of_the_metrics_is_told_from_that_for_http(server, command, capsys):
+    assert main([*command, "-u", server.metrics]) != 0
+
+    assert (
+        f"{server.metrics} is the port of the metrics; expected the port for HTTP, {server.http}"
+    ) in capsys.readouterr().err
+
+
+def test_port_for_grpc_is_told_from_that_for_http(server, capsys):
+    port = server.grpc.removeprefix("grpc://")
+
+    assert main(["perf", "AddSub", "-u", port]) == 99
+
+    told = capsys.readouterr().err
+    assert f"{port} does not speak HTTP; is it the port for gRPC? That needs -i grpc" in told

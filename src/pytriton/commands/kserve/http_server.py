@@ -15,6 +15,7 @@ from pytriton.commands.kserve import http_tensors
 from pytriton.commands.kserve.address import Address
 from pytriton.commands.kserve.errors import AskError, NoServerError, RefusedError, refusal
 from pytriton.commands.kserve.records import Answer, Document, Question
+from pytriton.utils.metrics_port import metrics_port_hint
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _EVENT = b"data:"
@@ -86,7 +87,7 @@ class HttpServer:
         response = self._send("POST", path, body, {"Content-Type": "application/json"})
         try:
             if not response.headers.get_content_type() == "text/event-stream":
-                raise _refused(response.status, response.read())
+                raise self._refused(response.status, response.read())
             while line := response.readline():
                 if line.startswith(_EVENT):
                     yield _event(line, metadata, question)
@@ -138,7 +139,7 @@ class HttpServer:
             self.close()
             raise self._lost(error) from error
         if response.status >= 400:
-            raise _refused(response.status, answer)
+            raise self._refused(response.status, answer)
         return response, answer
 
     def _send(
@@ -196,23 +197,29 @@ class HttpServer:
         return NoServerError(f"No server answers at {where}: {reason}.")
 
     def _unexpected(self, path: str, error: Exception) -> NoServerError:
-        return NoServerError(
+        return self._of_metrics() or NoServerError(
             f"{self._address}{path} does not answer as a KServe v2 server does: {error}."
         )
+
+    def _refused(self, status: int, body: bytes) -> AskError:
+        text = body.decode(errors="replace").strip()
+        is_odd = status == http.HTTPStatus.METHOD_NOT_ALLOWED
+        try:
+            text = json.loads(text)["error"]
+        except (ValueError, KeyError, TypeError):
+            text, is_odd = text[:300], True
+        hint = self._of_metrics() if is_odd else None
+        return hint or refusal(text or f"HTTP status {status}")
+
+    def _of_metrics(self) -> NoServerError | None:
+        """Returns what to say if this is the port of the metrics."""
+        hint = metrics_port_hint(self._address.host, self._address.port)
+        return NoServerError(f"{hint}.") if hint else None
 
 
 def _path(model: str, version: str) -> str:
     path = f"/v2/models/{urllib.parse.quote(model, safe='')}"
     return f"{path}/versions/{urllib.parse.quote(version, safe='')}" if version else path
-
-
-def _refused(status: int, body: bytes) -> AskError:
-    text = body.decode(errors="replace").strip()
-    try:
-        text = json.loads(text)["error"]
-    except (ValueError, KeyError, TypeError):
-        text = text[:300]
-    return refusal(text or f"HTTP status {status}")
 
 
 def _event(line: bytes, metadata: Document, question: Question) -> Answer:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytriton.perf.load.plan import Tls
 from pytriton.perf.server.questions import ServerAddress, ServerError
+from pytriton.utils.metrics_port import metrics_port_hint
 
 _TIMEOUT_S = 60.0
 _LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
@@ -72,19 +73,38 @@ class HttpQuestions:
     def _ask_json(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
         try:
             status, raw = self._ask(method, path, body, timeout_s)
+        except http.client.BadStatusLine as error:
+            self.close()
+            raise ServerError(
+                f"{self._address.host_and_port} does not speak HTTP; is it the port for gRPC? "
+                "That needs -i grpc"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise ServerError(
                 f"the server at {self._address.host_and_port} cannot be reached: {error}"
             ) from error
         try:
-            document = json.loads(raw) if raw else {}
+            document = json.loads(raw or b"{}")
+            is_document = bool(raw) or method == "POST"  # such as the answer to a load
         except ValueError:
-            document = {"error": raw.decode(errors="replace").strip()[:500]}
+            is_document = False
+        if not is_document:
+            raise ServerError(self._unexpected(status, raw))
         if status != http.HTTPStatus.OK:
             text = document.get("error") if isinstance(document, dict) else None
             raise ServerError(str(text or f"the server answered with status {status}"))
         return document
+
+    def _unexpected(self, status: int, raw: bytes) -> str:
+        """Returns what to say of an answer that is no document of the protocol."""
+        address = self._address.host_and_port
+        host, _, port = address.rpartition(":")
+        hint = metrics_port_hint(host.strip("[]"), int(port)) if port.isdigit() else ""
+        text = raw.decode(errors="replace").strip()[:500]
+        return hint or (
+            f"{address} does not answer as a KServe v2 server does: status {status}, {text!r}"
+        )
 
     def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
         content = None if body is None else json.dumps(body)
