@@ -11,6 +11,7 @@ import signal
 
 import pytest
 
+from pytriton.engine.control import IndexEntry
 from pytriton.errors import InternalError, UnavailableError
 from pytriton.server.command.run import run
 from pytriton.server.command.serving_protocol import LoadProgress
@@ -90,6 +91,31 @@ def test_model_that_fails_ends_the_server(log, capsys):
     assert capsys.readouterr().err == (
         "error: creating server: Internal - failed to load all models\n"
     )
+
+
+def test_models_that_fail_are_named_last_with_their_causes(log, capsys):
+    serving = FakeServing(load_error=InternalError("failed to load all models"))
+    python = "Internal: ValueError: no weights\n\nAt:\n  a/1/model.py(2): g\n  a/1/lib.py(7): f\n"
+    serving.index = lambda: [
+        IndexEntry("a", "1", "UNAVAILABLE", python),
+        IndexEntry("b", "1", "READY"),
+        IndexEntry("c", reason="Invalid argument: no such field\nmore"),
+        *(IndexEntry(f"n{number}", "2", "UNAVAILABLE", "gone") for number in range(20)),
+    ]
+
+    serve(serving)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == [
+        "Models that cannot be loaded:",
+        "  a version 1: Internal: ValueError: no weights, at a/1/model.py(2): g",
+        "  c: Invalid argument: no such field",
+        "  n0 version 2: gone",
+    ]
+    assert lines[-2:] == [
+        "  and 2 more, which the table of models names",
+        "error: creating server: Internal - failed to load all models",
+    ]
 
 
 def test_folder_that_is_no_repository_is_explained(log, tmp_path):

@@ -6,10 +6,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytriton.engine.model_spec import identifier_of
+from pytriton.engine.model_state import ModelState
 from pytriton.errors import ServerError
 from pytriton.repository.reading.agents import AGENTS
+from pytriton.request_ids import visible
 from pytriton.server.command.startup_hints import port_hint, repository_hints
 from pytriton.server.command.startup_tables import (
     agent_table,
@@ -31,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S = 10.0
 _CONTROL_API = "model-repository"
+_MAX_FAILED_MODELS = 20
 _ANY_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -58,6 +63,26 @@ def _known_models(serving: Serving, options: ServerOptions) -> list[IndexEntry]:
     ]
 
 
+def _failed_models(models: Sequence[IndexEntry]) -> str:
+    """Returns a line for each model that cannot be loaded, as tables are between it and its log."""
+    failed = [each for each in models if each.reason and each.state != ModelState.READY.value]
+    if not failed:
+        return ""
+    lines = [f"  {_failure_line(each)}" for each in failed[:_MAX_FAILED_MODELS]]
+    more = len(failed) - len(lines)
+    if more:
+        lines.append(f"  and {more} more, which the table of models names")
+    return "\n".join(["Models that cannot be loaded:", *lines, ""])
+
+
+def _failure_line(entry: IndexEntry) -> str:
+    name = identifier_of(entry.namespace, entry.name)
+    version = f" version {entry.version}" if entry.version else ""
+    cause, _, place = entry.reason.partition("\n\nAt:\n")
+    where = f", at {place.strip().splitlines()[0]}" if place.strip() else ""
+    return visible(f"{name}{version}: {cause.strip().splitlines()[0]}{where}")
+
+
 async def start_up(
     serving: Serving,
     options: ServerOptions,
@@ -81,13 +106,14 @@ async def start_up(
     failure = await _load(serving, progress)
     log_table(logger, agent_table(AGENTS, width))
     log_table(logger, backend_table(serving.backends(), options, width))
-    log_table(logger, model_table(_known_models(serving, options), width))
+    models = _known_models(serving, options)
+    log_table(logger, model_table(models, width))
     log_table(logger, option_table(options, width))
     if failure is not None:
         for hint in repository_hints(options.repository.paths):
             logger.error("%s", hint)
         if options.exit_on_error:
-            raise creation_error(failure)
+            raise StartError(f"{_failed_models(models)}{creation_error(failure)}")
         logger.error("%s: %s", failure.kind, failure.message)
     _warn_of_open_control(options)
     try:
