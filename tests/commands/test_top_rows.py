@@ -51,10 +51,21 @@ def test_two_samples_give_rates_averages_and_batch_sizes():
     after = read_metrics(metrics(300, failed=5), 20.0)
 
     (row,) = rows_of(before, after, {KEY: ("READY", "")})
-    assert (row.requests_s, row.inferences_s, row.errors_s, row.batch) == (20.0, 40.0, 1.0, 2.0)
+    assert (row.requests_s, row.inferences_s, row.errors_s, row.batch) == (21.0, 40.0, 1.0, 2.0)
     assert (row.average_ms, row.queue_ms, row.compute_ms) == (2.0, 0.5, 1.0)
     assert (row.pending, row.running, row.p99_ms, row.cache_hits) == (3.0, None, None, None)
     assert (row.state, row.succeeded, row.failed) == ("READY", 300.0, 10.0)
+
+
+def test_failed_executions_do_not_make_batches_smaller():
+    def sample(runs, at_s):
+        rows = f'nv_inference_batch_size_sum{{model="m",version="1"}} {runs * 3}'
+        failed_runs = f'nv_inference_exec_count{{model="m",version="1"}} {runs // 2}'
+        return read_metrics(metrics(runs // 2, extra=f"{rows}\n{failed_runs}"), at_s)
+
+    (row,) = rows_of(sample(0, 1.0), sample(10, 2.0), {})
+
+    assert row.batch == 3.0
 
 
 def test_one_sample_gives_no_rates():
@@ -147,11 +158,12 @@ def test_statistics_serve_where_there_are_no_metrics():
             "inference_count": count * 3,
             "execution_count": count,
             "inference_stats": inference,
+            "batch_stats": [{"batch_size": 4, "compute_infer": part}],
         }
 
     before, after = read_statistics([stats(0)], 0.0), read_statistics([stats(10)], 1.0)
     (row,) = rows_of(before, after, {})
-    assert (row.requests_s, row.errors_s, row.batch, row.average_ms) == (10.0, 0.0, 3.0, 2.0)
+    assert (row.requests_s, row.errors_s, row.batch, row.average_ms) == (10.0, 0.0, 4.0, 2.0)
 
 
 def test_page_adds_memory_age_and_instances():

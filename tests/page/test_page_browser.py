@@ -366,6 +366,16 @@ def test_parts_of_the_page_decide_as_they_should(page):
     assert page.module("tensors.js", f"it.tensorText({nested})") == "[[1, 2.5],\n [3, 4]]"
     assert page.module("data.js", "it.quantile([[1, 0], [2, 10], [Infinity, 0]], 0.5)") == 1.5
     assert page.module("data.js", "it.quantile([[1, 0]], 0.5)") is None
+    # Two executions of four rows, one of which failed.
+    reading = "{ok: 0, failed: 0, inferences: 0, executions: 0, request_s: 0, batches: []}"
+    later = "{ok: 1, failed: 1, inferences: 4, executions: 2, request_s: 1, batches: [[4, 2]]}"
+    samples = ", ".join(
+        f"{{time: {time}, machine: {{}}, models: [{{name: 'm', version: '1', ...{model}}}]}}"
+        for time, model in ((1, reading), (2, later))
+    )
+    points = f"[{samples}].reduce((all, each) => (all.add(each), all), new it.Series()).of('')"
+    (point,) = page.module("data.js", points)
+    assert (point["batch"], point["requests"], point["failed"]) == (4, 2, 1)
     assert page.module("charts.js", "[0, 0.3, 7, 10, 11].map(it.roundUp)") == [1, 0.5, 10, 10, 20]
     assert page.module("data.js", "it.duration(3700)") == "1 h 1 min"
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -17,7 +18,7 @@ from pytriton.perf.measuring.summary import SummaryRules
 from pytriton.perf.output.comparison import comparison_text, pairs_of
 from pytriton.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
 from pytriton.perf.output.profile_export import write_export
-from pytriton.perf.output.run_document import read_run
+from pytriton.perf.output.run_document import level_record, read_run
 from pytriton.perf.output.settings import ReportSettings
 from pytriton.perf.server.gauges import GpuGauges, read_gauges
 from pytriton.perf.server.statistics import Counted, ServerCounts, counted_of
@@ -190,6 +191,10 @@ def test_statistics_are_read_from_both_protocols(number):
         {
             "inference_count": number(12),
             "execution_count": number(3),
+            "batch_stats": [
+                {"batch_size": number(4), "compute_infer": {"count": number(2)}},
+                {"batch_size": number(7), "compute_infer": {"count": number(1)}},
+            ],
             "inference_stats": {
                 "success": {"count": number(6), "ns": number(600)},
                 "queue": {"count": number(6), "ns": number(60)},
@@ -198,7 +203,18 @@ def test_statistics_are_read_from_both_protocols(number):
         }
     )
 
-    assert found == Counted(inferences=12, executions=3, requests=6, request_ns=600, queue_ns=60)
+    assert found == Counted(
+        inferences=12, executions=3, rows=15, requests=6, request_ns=600, queue_ns=60
+    )
+
+
+def test_failed_executions_do_not_make_batches_smaller():
+    counted = Counted(executions=3, inferences=8, rows=12)
+
+    record = level_record(level(server=ServerCounts(counted)))
+
+    assert record.batch == 4
+    assert dataclasses.replace(record, rows=0, inferences=6).batch == 2
 
 
 PAGE = """# HELP x

@@ -105,6 +105,7 @@ _AT_LOAD = ModelCounts(
     failed=0.0,
     inferences=0.0,
     executions=0.0,
+    rows=0.0,
     request_us=0.0,
     queue_us=0.0,
     compute_us=0.0,
@@ -138,6 +139,9 @@ def _row(
     if _grown(before.succeeded, after.succeeded) is None and after.succeeded is not None:
         before = _AT_LOAD  # it was loaded again and counts from zero
     done = _grown(before.succeeded, after.succeeded)
+    failed = _grown(before.failed, after.failed)
+    inferences = _grown(before.inferences, after.inferences)
+    rows = _grown(before.rows, after.rows)
     runs = _grown(before.executions, after.executions)
     latencies = {
         bound: count - before.latencies.get(bound, 0.0) for bound, count in after.latencies.items()
@@ -147,10 +151,10 @@ def _row(
     lookups = None if hits is None or misses is None else hits + misses
     return dataclasses.replace(
         row,
-        requests_s=_per(done, seconds),
-        inferences_s=_per(_grown(before.inferences, after.inferences), seconds),
-        errors_s=_per(_grown(before.failed, after.failed), seconds),
-        batch=_per(_grown(before.inferences, after.inferences), runs),
+        requests_s=_per(None if done is None else done + (failed or 0.0), seconds),
+        inferences_s=_per(inferences, seconds),
+        errors_s=_per(failed, seconds),
+        batch=_per(inferences if rows is None else rows, runs),
         average_ms=_ms_per(_grown(before.request_us, after.request_us), done),
         queue_ms=_ms_per(_grown(before.queue_us, after.queue_us), done),
         compute_ms=_ms_per(_grown(before.compute_us, after.compute_us), done),

@@ -21,6 +21,7 @@ _COUNTERS = {
     "nv_inference_request_failure": "failed",  # one series for each reason
     "nv_inference_count": "inferences",
     "nv_inference_exec_count": "executions",
+    "nv_inference_batch_size_sum": "rows",
     "nv_inference_request_duration_us": "request_us",
     "nv_inference_queue_duration_us": "queue_us",
     "nv_inference_compute_infer_duration_us": "compute_us",
@@ -50,6 +51,7 @@ class ModelCounts:
     failed: float | None = None
     inferences: float | None = None
     executions: float | None = None
+    rows: float | None = None  # of all executions; inferences leave out those that failed
     request_us: float | None = None
     queue_us: float | None = None
     compute_us: float | None = None
@@ -159,6 +161,11 @@ def read_statistics(models: Iterable[Document], at_s: float) -> Sample:
         counts.compute_us = _number(stats, "compute_infer", "ns") / 1000
         counts.inferences = float(entry.get("inference_count", 0))
         counts.executions = float(entry.get("execution_count", 0))
+        if "batch_stats" in entry:
+            counts.rows = sum(
+                int(each["batch_size"]) * _number(each, "compute_infer", "count")
+                for each in entry["batch_stats"]
+            )
         if "cache_hit" in stats:
             counts.cache_hits = _number(stats, "cache_hit", "count")
             counts.cache_misses = _number(stats, "cache_miss", "count")

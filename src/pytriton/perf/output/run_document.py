@@ -41,6 +41,7 @@ class LevelRecord:
     server_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
     executions: int = 0
     inferences: int = 0
+    rows: int = 0
     busy_share: float = 0.0
     is_generator_limit: bool = False
     errors: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -51,8 +52,11 @@ class LevelRecord:
 
     @property
     def batch(self) -> float:
-        """The mean number of inferences that the server ran at once; 0 if it did not say."""
-        return self.inferences / self.executions if self.executions else 0.0
+        """The mean number of rows that the server ran at once; 0 if it did not say.
+
+        Inferences leave out those that failed, but older runs and some servers have no rows.
+        """
+        return (self.rows or self.inferences) / self.executions if self.executions else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ def level_record(result: LevelResult) -> LevelRecord:
         server_us=_server_us(counted),
         executions=counted.executions,
         inferences=counted.inferences,
+        rows=counted.rows,
         busy_share=summary.generator.cpu_share,
         is_generator_limit=summary.generator.is_limit,
         errors=dict(summary.errors),

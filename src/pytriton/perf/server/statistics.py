@@ -16,6 +16,7 @@ class Counted:
 
     inferences: int = 0
     executions: int = 0
+    rows: int = 0  # of all executions; inferences leave out those that failed
     requests: int = 0
     request_ns: int = 0
     queue_ns: int = 0
@@ -125,6 +126,13 @@ def _sum(versions: Mapping[tuple[str, str], Counted]) -> Counted:
     return total
 
 
+def _rows(batches: Sequence[Mapping[str, Any]]) -> int:
+    return sum(
+        int(each.get("batch_size", 0)) * int((each.get("compute_infer") or {}).get("count", 0))
+        for each in batches
+    )
+
+
 def counted_of(statistics: Mapping[str, Any]) -> Counted:
     """Read one model's document; over gRPC numbers are texts, and zeros are left out."""
     times = statistics.get("inference_stats") or {}
@@ -138,6 +146,7 @@ def counted_of(statistics: Mapping[str, Any]) -> Counted:
     return Counted(
         inferences=int(statistics.get("inference_count", 0)),
         executions=int(statistics.get("execution_count", 0)),
+        rows=_rows(statistics.get("batch_stats") or ()),
         requests=count("success"),
         request_ns=ns("success"),
         queue_ns=ns("queue"),

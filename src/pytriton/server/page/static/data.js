@@ -63,13 +63,16 @@ function merged(lists) {
   return [...sums].sort(([a], [b]) => a - b);
 }
 
+// Inferences count those that succeeded and executions all, so batch sizes come from the rows of all.
+const rowsOf = (model) => model.batches.reduce((total, [rows, count]) => total + rows * count, 0);
+
 // What happened between two readings of a model.
 function change(now, before, seconds) {
   const base = before && before.ok <= now.ok && before.executions <= now.executions ? before : null;
   const rose = (name) => now[name] - (base ? base[name] : 0);
   return {
     ok: rose("ok"), failed: rose("failed"), inferences: rose("inferences"), executions: rose("executions"),
-    request_s: rose("request_s"), pending: now.pending, running: now.running, seconds,
+    rows: rowsOf(now) - (base ? rowsOf(base) : 0), request_s: rose("request_s"), pending: now.pending, running: now.running, seconds,
     buckets: bucketsOf(now, base),
   };
 }
@@ -84,7 +87,7 @@ function pointOf(time, changes) {
   return {
     time, requests: (ok + sum("failed")) / seconds, failed: sum("failed") / seconds,
     inferences: sum("inferences") / seconds, mean, p50: at(0.5), p95: at(0.95), p99: at(0.99),
-    batch: executions ? sum("inferences") / executions : null,
+    batch: executions ? sum("rows") / executions : null,
     pending: sum("pending"), running: sum("running"),
   };
 }
