@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 from pytriton.errors import ErrorCode
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
-from pytriton.transport.control import Bind, ControlLink, Done, Join, Start, Started, Stop, Unbind
+from pytriton.transport.control import (
+    Bind,
+    ControlLink,
+    Done,
+    Join,
+    Serving,
+    Start,
+    Started,
+    Stop,
+    Unbind,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -109,6 +119,10 @@ class ServerLink:
         self._send(Unbind(call, model.name, model.version))
         return call
 
+    def report_serving(self) -> None:
+        """Let the server be ready, as its first models are served."""
+        self._send(Serving())
+
     def request_stop(self) -> None:
         """Request that the server finishes open requests and then ends."""
         self._send(Stop())
@@ -118,7 +132,9 @@ class ServerLink:
         self._link.shut_down()
 
     def _send(
-        self, message: Start | Join | Bind | Unbind | Stop, descriptors: list[int] | None = None
+        self,
+        message: Start | Join | Bind | Unbind | Serving | Stop,
+        descriptors: list[int] | None = None,
     ) -> None:
         try:
             with self._send_lock:

@@ -41,8 +41,15 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: ServerLink | None = None
 
-    def start(self, config: dict[str, Any], timeout_s: float) -> Started:
+    def start(
+        self, config: dict[str, Any], timeout_s: float, *, awaits_models: bool = False
+    ) -> Started:
         """Start the process with the settings of a `TritonConfig`.
+
+        Args:
+            config: The settings.
+            timeout_s: How long the start may take.
+            awaits_models: Whether the server is not ready before `report_serving`.
 
         Raises:
             PyTritonValidationError: A setting is wrong.
@@ -61,7 +68,7 @@ class ServerProcess:
             )
         self._link = ServerLink(ours, self._on_end)
         try:
-            return self._link.open(Start(config), timeout_s)
+            return self._link.open(Start(config, awaits_models), timeout_s)
         except BaseException:  # also KeyboardInterrupt
             self.kill()
             raise
@@ -85,6 +92,11 @@ class ServerProcess:
         """Remove a model from the server."""
         assert self._link is not None
         self._link.unbind(model, timeout_s)
+
+    def report_serving(self) -> None:
+        """Let the server be ready, as its first models are served."""
+        assert self._link is not None
+        self._link.report_serving()
 
     def stop(self, timeout_s: float) -> None:
         """Let running requests finish, then stop; a process that takes too long is killed."""

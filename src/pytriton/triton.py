@@ -127,16 +127,22 @@ class Triton(TritonBase):
     def run(self) -> None:
         """Start the server and serve the bound models; returns when they are ready.
 
+        The server says that it is ready when all models are that were bound before.
+
         Raises:
             PyTritonValidationError: A setting or a model's configuration is wrong.
             PyTritonRuntimeError: The server could not start, for example because a port is in use.
             TimeoutError: The server did not start in time.
         """
+        self._launch(awaits_models=bool(self._models))
+
+    def _launch(self, *, awaits_models: bool) -> None:
+        """Start the server and serve the bound models; it may not be ready before there are any."""
         self._stop_dead_server()
         with self._lock:
             if self._model_server is None:
                 try:
-                    self._start_server()
+                    self._start_server(awaits_models=awaits_models)
                 except PyTritonRuntimeError as error:
                     service = _PORT_IN_USE.match(error.message)
                     if service is None:
@@ -227,11 +233,13 @@ class Triton(TritonBase):
         """The settings as a command line; guides use it to show the configuration."""
         return TritonServerConfig(self._server_settings())
 
-    def _start_server(self) -> None:
+    def _start_server(self, *, awaits_models: bool) -> None:
         self._wait_for_stop()
         self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
-        started = server.start(self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S)
+        started = server.start(
+            self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S, awaits_models=awaits_models
+        )
         self._triton_server = self._model_server = server
         atexit.register(self.stop)
         self._use_ports(started)

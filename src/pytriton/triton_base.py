@@ -48,6 +48,9 @@ class ModelServer(Protocol):
     def unbind(self, model: AnyModel, timeout_s: float) -> None:
         """Remove a model from the server."""
 
+    def report_serving(self) -> None:
+        """Let the server be ready, as its first models are served."""
+
 
 class TritonBase:
     """Common base of `Triton` and `RemoteTriton`, which manages the bound models."""
@@ -138,6 +141,7 @@ class TritonBase:
             if self._is_connected:
                 try:
                     self._serve_model(model)
+                    self._report_serving()
                 except BaseException:
                     del self._models[model.key]
                     raise
@@ -256,9 +260,15 @@ class TritonBase:
         model.close(INSTANCE_END_TIMEOUT_S)
         model.leave(self._context)
 
+    def _report_serving(self) -> None:
+        """Let the server be ready, which waits for its first models."""
+        assert self._model_server is not None
+        self._model_server.report_serving()
+
     def _serve_models(self) -> None:
         for model in self._models.values():
             self._serve_model(model)
+        self._report_serving()
         self._unserved.clear()
         self._is_connected = True
 

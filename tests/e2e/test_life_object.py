@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
-from pytriton.model_config import Tensor
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.http_client import call, infer, is_port_free, is_ready
@@ -54,6 +55,26 @@ def make(ports, factor=1) -> Triton:
 
 def answer(ports) -> float:
     return infer(ports["http_port"], "Model", {"x": ONE})["y"].item()
+
+
+def test_server_is_ready_when_its_first_models_are(ports):
+    ready_while_preparing = []
+
+    def model(requests):
+        ready_while_preparing.append(is_ready(ports["http_port"]))
+        return [{"y": request["x"]} for request in requests]
+
+    warmup = ModelWarmup(
+        "w", 1, {"x": WarmupInput(dtype=np.float32, shape=(1,), zero_data=True)}, 1
+    )
+    triton = make(ports)
+    triton.bind("Slow", model, [X], [Y], config=ModelConfig(model_warmup=[warmup]))
+    triton.run()
+    try:
+        assert set(ready_while_preparing) == {False}
+        assert is_ready(ports["http_port"])
+    finally:
+        triton.stop()
 
 
 def test_object_runs_again_after_a_stop_on_the_same_ports(ports):

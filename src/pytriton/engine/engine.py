@@ -33,11 +33,13 @@ class Engine(ModelRegistry):
         strict_readiness: bool = True,
         latency_plan: LatencyPlan | None = None,
         namespacing: bool = False,
+        awaits_models: bool = False,
     ) -> None:
         super().__init__(latency_plan=latency_plan, namespacing=namespacing)
         self._strict_readiness = strict_readiness
         self._strings = StringCounter()
         self._reports_not_ready = False  # still serving, but load balancers should send no more
+        self.awaits_models = awaits_models  # not ready before the first ones are bound
         self.is_exiting = False  # set by `refuse`; each request reads it
 
     # Shutdown and readiness
@@ -46,6 +48,12 @@ class Engine(ModelRegistry):
         """Report from now on that the server is not ready, but continue to serve."""
         self._reports_not_ready = True
         self.on_changed()
+
+    def stop_awaiting(self) -> None:
+        """Be ready if all models are: the first ones are bound."""
+        if self.awaits_models:
+            self.awaits_models = False
+            self.on_changed()
 
     def refuse(self) -> None:
         """Refuse new requests; accepted requests continue."""
@@ -58,7 +66,9 @@ class Engine(ModelRegistry):
             return False
         if not self._strict_readiness:
             return True
-        return all(model.is_ready or model.is_withdrawn for model in self.models())
+        return not self.awaits_models and all(
+            model.is_ready or model.is_withdrawn for model in self.models()
+        )
 
     # Requests
 

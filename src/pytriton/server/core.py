@@ -66,6 +66,7 @@ class Core:
             strict_readiness=options.strict_readiness,
             latency_plan=options.metrics_options.latencies if options.metrics.allow else None,
             namespacing=options.repository.namespacing,
+            awaits_models=options.awaits_models,
         )
         self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)

@@ -12,6 +12,8 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from pytriton.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
 from pytriton.server.binding.binder import BinderSession
@@ -126,7 +128,10 @@ def main(
         return
     assert isinstance(start, Start)
     try:
-        settings = ServerOptions.from_triton_config(start.config, surroundings=surroundings())
+        settings = msgspec.structs.replace(
+            ServerOptions.from_triton_config(start.config, surroundings=surroundings()),
+            awaits_models=start.awaits_models,
+        )
         set_up_logging(settings.log)
         if settings.has_page:
             keep_lines(settings.log.switches)

@@ -20,6 +20,7 @@ class Start(msgspec.Struct, tag="start", array_like=True):
     """Binder to its own server, first: the settings. A command line would show the secrets."""
 
     config: dict[str, Any]
+    awaits_models: bool = False  # the server is not ready before `Serving` comes
 
 
 class Join(msgspec.Struct, tag="join", array_like=True):
@@ -67,6 +68,10 @@ class Unbind(msgspec.Struct, tag="unbind", array_like=True):
     version: int
 
 
+class Serving(msgspec.Struct, tag="serving", array_like=True):
+    """Binder to server: its first models are served, or it has none for the time being."""
+
+
 class Stop(msgspec.Struct, tag="stop", array_like=True):
     """Binder to its own server: finish running requests, then exit."""
 
@@ -87,7 +92,7 @@ class Done(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = Start | Join | Bind | Unbind | Stop | Started | Done
+ControlMessage = Start | Join | Bind | Unbind | Serving | Stop | Started | Done
 
 _MAX_MESSAGE_BYTES = 16 << 20  # more than any model's configuration
 

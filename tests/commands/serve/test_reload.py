@@ -11,6 +11,9 @@ import time
 import pytest
 
 from tests.commands.serve.serving import FREE_PORTS, TIMEOUT_S, serving
+from tests.e2e.http_client import call, is_ready
+from tests.e2e.waiting import eventually
+from tests.free_ports import free_ports
 
 pytestmark = pytest.mark.e2e
 
@@ -65,6 +68,27 @@ class Asking:
     def __exit__(self, *_):
         self._stopped.set()
         self._thread.join()
+
+
+def test_server_is_ready_when_the_first_models_are(folder):
+    (folder / "helper.py").write_text("raise RuntimeError('broken')\n")
+    ports = free_ports(3)
+    options = [
+        f"--{name}-port={port}"
+        for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)
+    ]
+    with serving("code.py", "--reload", *options, cwd=folder) as server:
+        server.wait_for("This cannot be served. Save a file to try again")
+        refusal = call(ports[0], "/v2/health/ready")
+
+        (folder / "helper.py").write_text("VERSION = 'one'\n")
+        server.started()
+
+        assert (refusal.status, refusal.error) == (
+            400,
+            "Server is not ready: the first models are not served yet",
+        )
+        assert eventually(lambda: is_ready(ports[0]))
 
 
 def test_changed_code_is_served_without_a_failed_request(folder):

@@ -85,7 +85,7 @@ def _serve(options: Options, ending: _Ending, screen: Screen) -> bool:
     server = CommandServer(options)
     try:
         if options.reload:
-            server.run()
+            server.launch()
             return Reloader(options, server, screen).run(ending.is_asked)
         ending.is_loading = True
         loaded = load(options, server)

@@ -23,6 +23,14 @@ class CommandServer(Triton):
         )
         self._log_level = options.log_level
 
+    def launch(self) -> None:
+        """Start it without models, which another process binds; it is not ready before."""
+        self._launch(awaits_models=True)
+
+    def _report_serving(self) -> None:
+        if self._models:  # otherwise the process that binds them reports
+            super()._report_serving()
+
     @property
     def addresses(self) -> Addresses:
         """Its addresses for clients on this machine; that of the page has the token.

@@ -66,6 +66,8 @@ class Readiness:
         more = len(problems) - MAX_PROBLEMS
         if more > 0:
             problems[MAX_PROBLEMS:] = [f"and {more} more"]
+        if not problems and self._engine.awaits_models:
+            return "the first models are not served yet"
         return "; ".join(problems) or "the server is about to exit"
 
     def model(self, name: str, version: str) -> ReadyResult:

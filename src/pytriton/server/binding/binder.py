@@ -15,7 +15,7 @@ from pytriton.engine.model import Model
 from pytriton.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.executor.channel_instance import ChannelInstance
 from pytriton.server.binding.bound_spec import BoundSpec
-from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
+from pytriton.transport.control import Bind, ControlLink, Done, Serving, Started, Stop, Unbind
 from pytriton.transport.memory_channel import MemoryChannel
 from pytriton.transport.memory_trimmer import MemoryTrimmer
 
@@ -118,6 +118,8 @@ class BinderSession:
                     self._answer(message.call, self._bind, message)
                 elif isinstance(message, Unbind):
                     self._unbind(message)
+                elif isinstance(message, Serving):
+                    self._engine.stop_awaiting()
                 elif isinstance(message, Stop):
                     self._stop_reading()
                     self._on_end(True)

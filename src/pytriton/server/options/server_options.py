@@ -128,6 +128,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     exit_timeout_s: int = 30
     exit_grace_s: float = 0.0  # not ready any more, but still accepting requests
     strict_readiness: bool = True
+    awaits_models: bool = False  # not ready before the process that started it says so
     cache_bytes: int = 0  # size of the response cache; 0: no cache
     trace_settings: tuple[str, ...] = ()
     frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
