@@ -22,7 +22,7 @@ class FakeServerProcess:
         self.is_stopped = False
         made.append(self)
 
-    def start(self, config, timeout_s) -> Started:
+    def start(self, config, timeout_s, *, awaits_models) -> Started:
         return Started(1, 2, 3)
 
     def is_alive(self) -> bool:
@@ -30,6 +30,9 @@ class FakeServerProcess:
 
     def bind(self, model, on_unrecoverable, timeout_s) -> None:
         self.on_unrecoverable.append(on_unrecoverable)
+
+    def report_serving(self) -> None:
+        """A fake server is always ready."""
 
     def stop(self, timeout_s) -> None:
         self.is_stopped = True

@@ -31,7 +31,7 @@ class FakeServer:
         self.may_stop.set()
         self.is_stopping = threading.Event()
 
-    def start(self, config, timeout_s):
+    def start(self, config, timeout_s, *, awaits_models):
         self.events.append("start")
         return Started(1, 2, 3)
 
@@ -39,6 +39,9 @@ class FakeServer:
         return True
 
     def bind(self, model, on_unrecoverable, timeout_s):
+        pass
+
+    def report_serving(self):
         pass
 
     def stop(self, timeout_s):
@@ -62,6 +65,9 @@ class FakeLink:
             self.has_ended = True
             self._on_end()
         return Started(1, 2, 3)
+
+    def report_serving(self):
+        pass
 
     def unbind_all(self, models, timeout_s):
         pass

@@ -82,7 +82,15 @@ class ServerLink:
         call = next(self._calls)
         try:
             self._send(
-                Bind(call, message, model.version, concurrency, model.initial_states(), model.ray),
+                Bind(
+                    call,
+                    message,
+                    model.version,
+                    concurrency,
+                    model.initial_states(),
+                    model.ray,
+                    model.takes_parameters,
+                ),
                 [sock.fileno() for sock in sockets],
             )
         finally:

@@ -151,6 +151,9 @@ class FakeServer:
     def bind(self, model, on_unrecoverable, timeout_s):
         self.timeouts_s.append(timeout_s)
 
+    def report_serving(self):
+        """A fake server is always ready."""
+
 
 def test_binding_process_waits_as_long_as_a_start_may_take():
     triton = TritonBase(None)

@@ -38,6 +38,34 @@ def test_members_become_inputs_and_parameters():
     assert request.parameters == {"id": "x", "color": "red", "n": 3, "m": 1.5}
 
 
+@pytest.mark.parametrize(
+    "member, hint",
+    [("excites", ", did you mean 'excited'?"), ("stream", ".")],
+)
+def test_member_that_is_ignored_is_refused_with_the_nearest_input(member, hint):
+    spec = model_spec(
+        tensor_spec("name", dtypes.BYTES, (1,), batched=False),
+        tensor_spec("excited", dtypes.BOOL, (1,), batched=False, optional=True),
+    )
+    function = msgspec.structs.replace(spec, takes_parameters=False)
+
+    with pytest.raises(InvalidArgumentError) as refusal:
+        parse({"name": "Ada", member: True}, function)
+
+    assert refusal.value.message == (
+        f"model '{spec.name}' has no input '{member}'{hint} Its inputs are: name, excited"
+    )
+    assert parse({"name": "Ada", member: True}, spec).parameters == {member: True}
+
+
+def test_function_without_parameters_takes_an_id_a_sequence_and_named_parameters():
+    sequence = msgspec.structs.replace(ADD_SUB, takes_parameters=False, sequence=SequenceSpec())
+
+    request = parse({"id": "x", "a": 1, "sequence_id": 7, "parameters": {"m": 1}}, sequence)
+
+    assert (request.id, request.correlation_id, request.parameters["m"]) == ("x", 7, 1)
+
+
 def test_nested_member_can_be_an_input():
     assert "b" in parse({"a": 1, "parameters": {"b": 2}}).inputs
 

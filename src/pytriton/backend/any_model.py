@@ -22,6 +22,7 @@ class AnyModel(Protocol):
     version: int
     config: TritonModelConfig
     examples: Mapping[str, Any]  # values for inputs that it certainly takes
+    takes_parameters: bool  # whether its function gets the parameters of requests
     start_timeout_s: float  # how long its instances may take to start, beyond the usual
 
     @property

@@ -83,6 +83,7 @@ class BoundModel:
             decoupled=self.config.decoupled,
         )
         self.examples: Mapping[str, Any] = {}  # values for inputs that it certainly takes
+        self.takes_parameters: bool = True
         self._hosts: list[InstanceHost] = []
 
     def _check_callables(self) -> None:

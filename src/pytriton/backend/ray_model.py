@@ -85,6 +85,7 @@ class RayModel:
             _check_sequences(model_name, instances)
         self.config.backend_parameters = _parameters(instances)
         self.examples: Mapping[str, Any] = {}
+        self.takes_parameters: bool = True
         self.start_timeout_s = instances.start_timeout_s
         self._function = function
         self._instances = instances

@@ -175,6 +175,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     metric_tags: dict[str, str] = {}  # labels of its metrics, whose names get a `_` in front
     histogram_buckets: dict[str, tuple[float, ...]] = {}  # chosen ones, by metric family
     openai: OpenAISpec | None = None  # None: OpenAI's routes do not serve it
+    takes_parameters: bool = True  # False: its function gets the inputs of a request only
     gpu: int | None = None  # the device of all its instances, if that is one GPU
     namespace: str = ""  # its repository, if models of several repositories may have one name
     is_idempotent: bool = False  # requests may run again if their instance is lost unanswered

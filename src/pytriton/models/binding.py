@@ -111,6 +111,8 @@ def bound_model(given: BindArguments, count: int | None = None) -> BoundModel:
     declared = _declaration(function)
     inputs, outputs, config = given.inputs, given.outputs, given.config
     examples: Mapping[str, Any] = {}
+    # An annotated function is called with values for its inputs, and with nothing else.
+    takes_parameters = inputs is not None and outputs is not None
     if inputs is None or outputs is None:
         function, inputs, outputs, config, examples = served.served_model(
             function, inputs, outputs, config, count
@@ -125,6 +127,7 @@ def bound_model(given: BindArguments, count: int | None = None) -> BoundModel:
         strict=declared.strict if given.strict is None else given.strict,
     )
     model.examples = examples
+    model.takes_parameters = takes_parameters
     return model
 
 
@@ -145,6 +148,8 @@ def _ray_model(given: BindArguments, instances: Ray) -> RayModel:
     inputs, outputs, config = given.inputs, given.outputs, given.config
     source = GivenFunction(str(reference), import_paths(), inputs, outputs)
     examples: Mapping[str, Any] = {}
+    # An annotated function is called with values for its inputs, and with nothing else.
+    takes_parameters = inputs is not None and outputs is not None
     if inputs is None or outputs is None:
         function = _importable(reference)
         _, inputs, outputs, config, examples = _described(
@@ -162,6 +167,7 @@ def _ray_model(given: BindArguments, instances: Ray) -> RayModel:
         strict=declared.strict if given.strict is None else given.strict,
     )
     model.examples = examples
+    model.takes_parameters = takes_parameters
     return model
 
 

@@ -58,6 +58,7 @@ class Bind(msgspec.Struct, tag="bind", array_like=True):
     concurrency: list[int]  # of each instance: batches that it runs at the same time
     initial_states: dict[str, bytes] = {}  # of its sequences, by the state's input
     ray: RayInstances | None = None  # None: its instances are in the binding process
+    takes_parameters: bool = True  # False: the function gets the inputs of a request only
 
 
 class Unbind(msgspec.Struct, tag="unbind", array_like=True):

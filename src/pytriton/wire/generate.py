@@ -8,6 +8,7 @@ response each output is a member; an output with one element is a plain value.
 
 from __future__ import annotations
 
+import difflib
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from pytriton.wire.json_members import (
     parameter_value,
     refuse_reserved,
     text_member,
+    utf8,
 )
 from pytriton.wire.json_text import dump_json, load_members, names_in
 from pytriton.wire.kserve_json import request_prefix
@@ -78,8 +80,26 @@ def request_from_members(
         if key == "parameters":
             _read_nested(document[key], request, spec)
         else:
+            if not spec.takes_parameters:
+                _refuse_unknown(key, spec)
             _read_member(key, document[key], request, spec)
     return request
+
+
+def _refuse_unknown(key: str, spec: ModelSpec) -> None:
+    """Refuse what is neither an input nor a parameter: it would be ignored, such as a misspelling.
+
+    Members of the nested object `parameters` are parameters on purpose, and are left alone.
+    """
+    known = [*spec.inputs, "id", *(SEQUENCE_MEMBERS if spec.sequence is not None else ())]
+    if key in known:
+        return
+    near = difflib.get_close_matches(key, spec.inputs, n=1)
+    hint = f", did you mean '{near[0]}'?" if near else "."
+    raise InvalidArgumentError(
+        f"model '{spec.name}' has no input '{utf8(key, 'inputs')}'{hint} Its inputs are: "
+        f"{', '.join(spec.inputs) or 'none'}"
+    )
 
 
 def encode_generate_response(response: InferResponse) -> bytes:

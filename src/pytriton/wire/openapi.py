@@ -276,6 +276,9 @@ def _generate_request(spec: ModelSpec) -> Schema:
         # Others are parameters of the request.
         "additionalProperties": {"type": ["string", "number", "boolean", "object", "array"]},
     }
+    if not spec.takes_parameters and spec.sequence is None:
+        properties = {**schema["properties"], "parameters": {"type": "object"}}
+        schema |= {"properties": properties, "additionalProperties": False}
     return {**schema, "required": required} if required else schema
 
 

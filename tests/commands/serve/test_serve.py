@@ -16,6 +16,7 @@ import socket
 import subprocess
 import textwrap
 import threading
+import urllib.error
 
 import numpy as np
 import pytest
@@ -174,6 +175,16 @@ def test_every_kind_of_model_answers(server):
     ):
         events = server.ask(model, "generate_stream", **members).split("\n\n")[:-1]
         assert [json.loads(event.removeprefix("data: "))["output"] for event in events] == outputs
+
+
+def test_misspelt_input_is_refused_with_the_nearest(server):
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        server.ask("add", a=1, bb=2)
+
+    assert refusal.value.code == 400
+    assert json.load(refusal.value)["error"] == (
+        "model 'add' has no input 'bb', did you mean 'b'? Its inputs are: a, b"
+    )
 
 
 def test_clients_ask_with_arrays(server):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from pytriton.engine.config import (
     config_from_dict,
     config_to_json,
@@ -36,10 +38,8 @@ class BoundSpec(NamedTuple):
         """
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
-        return cls(
-            config,
-            spec_from_config(config, message.version, initial_states=message.initial_states),
-        )
+        spec = spec_from_config(config, message.version, initial_states=message.initial_states)
+        return cls(config, msgspec.structs.replace(spec, takes_parameters=message.takes_parameters))
 
     @property
     def config_json(self) -> bytes:
