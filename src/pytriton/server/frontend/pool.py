@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ class FrontEndMember:
         self.passed_count = 0
         self.counts = (0, 0)  # connections over HTTP and gRPC
         self.load = 0  # connections, with those that it has not taken yet
-        self.capacity = 0  # how many clients it can serve
+        self.capacity = sys.maxsize  # how many clients it can serve, as far as known
         self.on_ended: asyncio.Future[None] | None = None
 
     @property
