@@ -6,8 +6,8 @@ import gc
 import hypothesis
 import pytest
 
+from tests import parts, scheduling
 from tests.compiling import compile_share
-from tests.long_files import long_files_first
 
 # No test has a time limit: a machine may be busy with other things.
 hypothesis.settings.register_profile(
@@ -16,14 +16,54 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("untimed")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--parts", metavar="PART,…", help="run the tests of these parts only")
+    parser.addoption(
+        "--write-durations", action="store_true", help="write what tests/scheduling.py reads"
+    )
+
+
 def pytest_configure(config):
-    """Files start in the order of `long_files_first`, not those of many tests first."""
+    # Units start in the order of `units_of`, not those of many tests first.
     config.option.loadscopereorder = False
+    if config.option.write_durations and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(scheduling.DurationWriter())
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return scheduling.UnitScheduling(config, log)
+
+
+def chosen_parts(config) -> set[str]:
+    given = config.option.parts
+    return set(given.split(",")) if given else set(parts.PARTS)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files of other parts are not imported, as their packages may be missing."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return None if parts.part_of(file) in chosen_parts(config) else True
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    items[:] = [items[index] for index in long_files_first([item.nodeid for item in items])]
+def pytest_collection_modifyitems(config, items):
+    chosen = chosen_parts(config)
+    items[:] = [
+        item for item in items if all(mark.args[0] in chosen for mark in item.iter_markers("part"))
+    ]
+    units = scheduling.units_of([item.nodeid for item in items], scheduling.read_durations())
+    items[:] = [items[index] for unit in units for index in unit]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Hides GPUs, as what is compared was recorded on machines without one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("gpu") is None:
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,6 +29,7 @@ from tests.free_ports import free_ports
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.gpu,  # nodes that claim to have GPUs need an environment that hides none
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
 ]
 

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.gpu,  # nodes that claim to have GPUs need an environment that hides none
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
 ]
 

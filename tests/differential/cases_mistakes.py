@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from tests.differential.case import Case, Observation, binary, error, infer, tensor
@@ -21,10 +20,17 @@ from tests.differential.cases_server import ADD_SUB, ADD_SUB_BODY
 MAX = 2**63 - 1
 TOO_DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
 DEEP = f"Unable to parse 'data': {TOO_DEEP}"
-# Up to 3.12, Python has not the stack for parsing it, and nobody knows whose data it is.
-DEEPEST = DEEP if sys.version_info >= (3, 13) else TOO_DEEP
 LISTED = "the names that would have been right follow the real server's words"
 NEWER = "a later release of the real server answers so"
+
+
+def without_place(body: Any) -> Any:
+    """An error without the name of the member that it is in.
+
+    It depends on the versions of Python and orjson whether text with thousands of arrays is parsed
+    at all, and only then the member is known.
+    """
+    return {"error": body["error"].removeprefix("Unable to parse 'data': ")}
 
 
 def prefixed(text: str) -> tuple[Observation]:
@@ -257,7 +263,7 @@ DATA = [
     identity("strings nested 100 deep", "BYTES", "[" * 100 + '"1"' + "]" * 100,
              ours=error(400, TOO_DEEP), because=NEWER),
     identity("nested 5000 deep", "FP32", "[" * 5000 + "1" + "]" * 5000,
-             ours=error(400, DEEPEST), because=NEWER),
+             view=without_place, ours=error(400, TOO_DEEP), because=NEWER),
     identity("dimension beyond 63 bits", "FP32", "[1]", 2**63,
              ours=error(400, f"invalid shape for input 'IN': shape [{2**63}] contains one or more "
                              "invalid dimensions"),

@@ -20,7 +20,13 @@ from tests.operations_differential.surface import load, surfaces
 SURFACES = surfaces()
 REAL = {name: load(surface.golden) for name, surface in SURFACES.items()}
 KNOWN = {name: load(surface.known) for name, surface in SURFACES.items()}
-CASES = [(surface.name, case.name) for surface in SURFACES.values() for case in surface.cases]
+# The package of buckets is one of another part of the suite.
+MARKS = {"cloud": pytest.mark.part("cloud")}
+CASES = [
+    pytest.param(surface.name, case.name, marks=MARKS.get(surface.name, ()))
+    for surface in SURFACES.values()
+    for case in surface.cases
+]
 DIFFERENCES = [(surface, case) for surface, known in KNOWN.items() for case in known]
 NOT_LIVE = peers.missing() or (
     "" if os.environ.get("PYTRITON_LIVE_OPERATIONS") else "PYTRITON_LIVE_OPERATIONS is not set"

@@ -116,6 +116,7 @@ def real_driver():
     return driver
 
 
+@pytest.mark.gpu
 def test_real_gpu_gives_what_was_put_there():
     driver = real_driver()
     values = np.arange(1000, dtype=np.float32)

@@ -24,6 +24,8 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU that torch can use", allow_module_level=True)
 
+pytestmark = pytest.mark.gpu
+
 GPU = "instance_group [{ kind: KIND_GPU gpus: [ 0 ] }]\n"
 MODEL = "instance_group [{ kind: KIND_MODEL }]\n"
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

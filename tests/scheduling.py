@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests run in the same process, and the order in which they start.
+
+Tests of a file run in one process, one after another, as they share servers. A file that takes
+longer than `MAX_UNIT_S` is cut: otherwise, it decides on a machine with many cores when all end.
+What takes longest starts first. `scripts/test --write-durations` measures the times again.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections import Counter, defaultdict
+
+from xdist.scheduler import LoadScopeScheduling
+
+DURATIONS = pathlib.Path(__file__).with_name("durations.json")
+MAX_UNIT_S = 15.0
+MIN_WRITTEN_S = 1.0  # shorter ones are not worth a line
+UNKNOWN_S = 0.01  # of a test that is not in the list
+# Their tests share something that takes too long to be made twice, or that only one may use.
+WHOLE = (
+    "tests/cluster/",  # a cluster of Ray
+    "tests/docs/test_scaling_walk.py",  # the same
+)
+
+
+def function_of(node_id: str) -> str:
+    """The name of a test without its parameters."""
+    file, _, name = node_id.partition("::")
+    return f"{file}::{name.partition('[')[0]}"
+
+
+def units_of(node_ids: list[str], durations: dict[str, float]) -> list[list[int]]:
+    """Tests that stay together, as indexes; what takes longest comes first.
+
+    Args:
+        node_ids: All tests. Those of a file are cut into parts, but keep their order.
+        durations: The seconds of functions, for all of their parameters together.
+    """
+    counts = Counter(map(function_of, node_ids))
+    files: dict[str, list[int]] = defaultdict(list)
+    for index, node_id in enumerate(node_ids):
+        files[node_id.partition("::")[0]].append(index)
+
+    def seconds(index: int) -> float:
+        function = function_of(node_ids[index])
+        return durations.get(function, 0.0) / counts[function] + UNKNOWN_S
+
+    units: list[tuple[float, list[int]]] = []
+    for file, indexes in files.items():
+        unit, unit_s = [], 0.0
+        for index in indexes:
+            if unit and unit_s + seconds(index) > MAX_UNIT_S and not file.startswith(WHOLE):
+                units.append((unit_s, unit))
+                unit, unit_s = [], 0.0
+            unit.append(index)
+            unit_s += seconds(index)
+        units.append((unit_s, unit))
+    return [unit for _, unit in sorted(units, key=lambda each: -each[0])]
+
+
+def read_durations() -> dict[str, float]:
+    return json.loads(DURATIONS.read_text())
+
+
+class UnitScheduling(LoadScopeScheduling):
+    """Gives processes one unit after another."""
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            node_ids = next(iter(self.registered_collections.values()))
+            self._units = {
+                node_ids[index]: f"{node_ids[unit[0]]}"
+                for unit in units_of(node_ids, read_durations())
+                for index in unit
+            }
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._units[nodeid]
+
+
+class DurationWriter:
+    """A plugin of pytest: writes the durations of the tests that ran, and keeps the others."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report):
+        self._seconds[function_of(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self):
+        found = read_durations() | {name: round(time, 1) for name, time in self._seconds.items()}
+        longer = {name: time for name, time in sorted(found.items()) if time >= MIN_WRITTEN_S}
+        DURATIONS.write_text(json.dumps(longer, indent=1) + "\n")

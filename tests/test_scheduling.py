@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+
+from tests import scheduling
+
+REPOSITORY = pathlib.Path(__file__).parent.parent
+
+
+def names(node_ids, durations):
+    return [
+        [node_ids[index] for index in unit] for unit in scheduling.units_of(node_ids, durations)
+    ]
+
+
+def test_tests_of_a_short_file_stay_together():
+    tests = ["a.py::one", "b.py::one", "a.py::two[::]", "a.py::two[x]"]
+
+    assert names(tests, {"a.py::two": scheduling.MAX_UNIT_S / 2}) == [
+        ["a.py::one", "a.py::two[::]", "a.py::two[x]"],
+        ["b.py::one"],
+    ]
+
+
+def test_long_file_is_cut_where_its_time_is_over():
+    tests = [f"a.py::one[{number}]" for number in range(4)] + ["a.py::two"]
+    durations = {"a.py::one": 2 * scheduling.MAX_UNIT_S - 1}
+
+    first, second = tests[:2], tests[2:]  # the second takes longer, by one test
+    assert names(tests, durations) == [second, first]
+
+
+def test_file_whose_tests_share_a_cluster_is_not_cut():
+    tests = ["tests/cluster/test_a.py::one", "tests/cluster/test_a.py::two"]
+    durations = dict.fromkeys(tests, 2 * scheduling.MAX_UNIT_S)
+
+    assert names(tests, durations) == [tests]
+
+
+def test_longest_unit_starts_first():
+    tests = ["short.py::test", "long.py::test", "longer.py::test"]
+    durations = {"long.py::test": 5.0, "longer.py::test": 60.0}
+
+    assert names(tests, durations) == [["longer.py::test"], ["long.py::test"], ["short.py::test"]]
+
+
+def test_measured_files_are_there():
+    files = {name.partition("::")[0] for name in scheduling.read_durations()}
+
+    assert [file for file in files if not (REPOSITORY / file).is_file()] == []
+
+
+def test_xdist_keeps_this_order(pytestconfig):
+    assert pytestconfig.option.loadscopereorder is False
