@@ -2,26 +2,30 @@
 """Which tests run in the same process, and the order in which they start.
 
 Tests of a file run in one process, one after another, as they share servers. A file that takes
-longer than `MAX_UNIT_S` is cut: otherwise, it decides on a machine with many cores when all end.
-What takes longest starts first. `scripts/test --write-durations` measures the times again.
+long is cut: otherwise, it decides on a machine with many cores when all end. What takes longest
+starts first. `scripts/test --write-durations` measures the times again; how fast or busy the
+machine is does not matter, as only proportions count.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
+import re
 from collections import Counter, defaultdict
 
 from xdist.scheduler import LoadScopeScheduling
 
 DURATIONS = pathlib.Path(__file__).with_name("durations.json")
-MAX_UNIT_S = 15.0
+MAX_SHARE = 1 / 64  # of the time of all tests, for a unit
+MIN_CUT_S = 10.0  # shorter units would start more servers than they save time
 MIN_WRITTEN_S = 1.0  # shorter ones are not worth a line
 UNKNOWN_S = 0.01  # of a test that is not in the list
-# Their tests share something that takes too long to be made twice, or that only one may use.
-WHOLE = (
-    "tests/cluster/",  # a cluster of Ray
-    "tests/docs/test_scaling_walk.py",  # the same
+# Their tests share something that takes too long to be made twice: a cluster of Ray, the answers of
+# a server to all cases, the documentation site.
+WHOLE = re.compile(
+    r"tests/cluster/|_differential|tests/docs/test_(site|scaling_walk)\.py"
+    r"|tests/c_library/test_programs\.py|tests/e2e/test_memory\.py"
 )
 
 
@@ -47,11 +51,12 @@ def units_of(node_ids: list[str], durations: dict[str, float]) -> list[list[int]
         function = function_of(node_ids[index])
         return durations.get(function, 0.0) / counts[function] + UNKNOWN_S
 
+    longest_s = max(MIN_CUT_S, sum(map(seconds, range(len(node_ids)))) * MAX_SHARE)
     units: list[tuple[float, list[int]]] = []
     for file, indexes in files.items():
         unit, unit_s = [], 0.0
         for index in indexes:
-            if unit and unit_s + seconds(index) > MAX_UNIT_S and not file.startswith(WHOLE):
+            if unit and unit_s + seconds(index) > longest_s and not WHOLE.search(file):
                 units.append((unit_s, unit))
                 unit, unit_s = [], 0.0
             unit.append(index)
@@ -71,7 +76,7 @@ class UnitScheduling(LoadScopeScheduling):
         if self.collection is None:
             node_ids = next(iter(self.registered_collections.values()))
             self._units = {
-                node_ids[index]: f"{node_ids[unit[0]]}"
+                node_ids[index]: node_ids[unit[0]]
                 for unit in units_of(node_ids, read_durations())
                 for index in unit
             }

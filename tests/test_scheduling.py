@@ -17,7 +17,7 @@ def names(node_ids, durations):
 def test_tests_of_a_short_file_stay_together():
     tests = ["a.py::one", "b.py::one", "a.py::two[::]", "a.py::two[x]"]
 
-    assert names(tests, {"a.py::two": scheduling.MAX_UNIT_S / 2}) == [
+    assert names(tests, {"a.py::two": scheduling.MIN_CUT_S / 2}) == [
         ["a.py::one", "a.py::two[::]", "a.py::two[x]"],
         ["b.py::one"],
     ]
@@ -25,15 +25,23 @@ def test_tests_of_a_short_file_stay_together():
 
 def test_long_file_is_cut_where_its_time_is_over():
     tests = [f"a.py::one[{number}]" for number in range(4)] + ["a.py::two"]
-    durations = {"a.py::one": 2 * scheduling.MAX_UNIT_S - 1}
+    durations = {"a.py::one": 2 * scheduling.MIN_CUT_S - 1}
 
     first, second = tests[:2], tests[2:]  # the second takes longer, by one test
     assert names(tests, durations) == [second, first]
 
 
+def test_file_is_not_cut_whose_share_of_all_is_small():
+    tests = [f"a.py::one[{number}]" for number in range(3)]
+    others = {f"b{number}.py::test": scheduling.MIN_CUT_S for number in range(200)}
+    durations = {"a.py::one": 2 * scheduling.MIN_CUT_S, **others}
+
+    assert names([*tests, *others], durations)[0] == tests
+
+
 def test_file_whose_tests_share_a_cluster_is_not_cut():
     tests = ["tests/cluster/test_a.py::one", "tests/cluster/test_a.py::two"]
-    durations = dict.fromkeys(tests, 2 * scheduling.MAX_UNIT_S)
+    durations = dict.fromkeys(tests, 2 * scheduling.MIN_CUT_S)
 
     assert names(tests, durations) == [tests]
 

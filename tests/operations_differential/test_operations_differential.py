@@ -16,6 +16,7 @@ import pytest
 from tests import peers
 from tests.operations_differential.recording import answers
 from tests.operations_differential.surface import load, surfaces
+from tests.suite import available_cores
 
 SURFACES = surfaces()
 REAL = {name: load(surface.golden) for name, surface in SURFACES.items()}
@@ -35,13 +36,13 @@ NOT_LIVE = peers.missing() or (
 
 @pytest.fixture(scope="module")
 def our_answers(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[str, Any]]]]:
-    """What ours answers about the surfaces that are tested, two of them at a time."""
+    """What ours answers about the surfaces that are tested, two or more of them at a time."""
     tested = {
         item.callspec.params["surface"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
     }
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=max(2, available_cores() // 4)) as pool:
         yield {
             name: pool.submit(answers, SURFACES[name], is_real=False)
             for name in SURFACES
