@@ -33,9 +33,11 @@ FOLDERS = {
         "tests/test_deploy.py",
     ),
     "docs": (
+        "tests/benchmarks/test_plots.py",
         "tests/docs/test_site.py",
         "tests/docs/test_walks.py",
         "tests/examples",
+        "tests/perf/test_pictures.py",
         "tests/test_docs.py",
         "tests/typing",
     ),

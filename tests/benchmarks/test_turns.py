@@ -109,6 +109,7 @@ def test_real_triton_is_a_contestant_only_where_it_is_installed(tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.part("backends")  # onnx
 def test_measured_onnx_models_compute_the_same():
     checked = []
 

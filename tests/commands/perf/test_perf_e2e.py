@@ -135,6 +135,7 @@ def test_streams_have_all_their_responses(server, grpc):
     assert "Avg time between responses" in found.text
 
 
+@pytest.mark.part("docs")  # matplotlib
 def test_levels_are_written_to_all_files(server, tmp_path):
     files = {name: str(tmp_path / name) for name in ("x.csv", "run.json", "export.json", "p.html")}
 

@@ -254,6 +254,7 @@ def test_limit_that_nothing_keeps_is_said():
     assert text.startswith("No configuration keeps p99 below 0.5 ms with 16 requests under way.")
 
 
+@pytest.mark.part("docs")  # matplotlib
 def test_page_and_plots_show_the_search():
     found = finding(gain=Gain(1.9, 1.1, 0.05, Objective.THROUGHPUT, 1900.0, 950.0))
 

@@ -49,6 +49,7 @@ def config_of(server: ServerProcess) -> dict:
         return json.load(answer)
 
 
+@pytest.mark.part("docs")  # matplotlib
 def test_running_server_is_tuned_and_left_as_it_was(server, tmp_path):
     before = config_of(server)
     settings = IN_FULL if os.environ.get("PYTRITON_PICTURES") == "1" else QUICK
