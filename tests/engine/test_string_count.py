@@ -17,7 +17,12 @@ from pytriton.engine.config import config_from_text, normalise_config, spec_from
 from pytriton.engine.engine import Engine
 from pytriton.engine.model import Model
 from pytriton.engine.validation import MANY_STRINGS
-from pytriton.errors import CancelledError, InternalError, InvalidArgumentError
+from pytriton.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from pytriton.messages import InferRequest, InferTensor
 
 CONFIG = """name: "m" backend: "python"
@@ -148,9 +153,15 @@ def test_request_may_be_given_up_while_its_strings_are_counted(gate):
     assert isinstance(error, CancelledError)
 
 
-def test_request_whose_strings_cannot_be_counted_is_refused_once(monkeypatch, caplog):
+@pytest.mark.parametrize(
+    "failure, kind, is_logged",
+    [(MemoryError(), UnavailableError, False), (KeyError("x"), InternalError, True)],
+)
+def test_request_whose_strings_cannot_be_counted_is_refused_once(
+    monkeypatch, caplog, failure, kind, is_logged
+):
     def fail(request):
-        raise MemoryError
+        raise failure
 
     monkeypatch.setattr(string_count, "count_strings", fail)
 
@@ -164,8 +175,8 @@ def test_request_whose_strings_cannot_be_counted_is_refused_once(monkeypatch, ca
         return sink.errors
 
     (error,) = asyncio.run(main())
-    assert isinstance(error, InternalError)
-    assert "strings could not be counted" in caplog.text
+    assert isinstance(error, kind)
+    assert ("unexpected error in the server while it counted strings" in caplog.text) == is_logged
 
 
 def test_requests_of_a_sequence_stay_in_order_while_strings_are_counted(gate):

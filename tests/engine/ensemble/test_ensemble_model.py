@@ -351,7 +351,7 @@ def test_request_ends_if_its_next_step_cannot_be_made(
     _, sink = chain.infer()
 
     def fail(*_: Any, **__: Any) -> None:
-        raise MemoryError
+        raise KeyError("x")
 
     monkeypatch.setattr(EnsembleRun, "respond", fail)
     chain.answer("a", tensor("OUT"))

@@ -75,8 +75,8 @@ class FakeFrontEnd:
         channel.stop_watching()
         return channel.start
 
-    def report(self, http=0, grpc=0, opening=0, taken=0):
-        self.client.link.send(Connections(http, grpc, opening, taken))
+    def report(self, http=0, grpc=0, opening=0, taken=0, capacity=100):
+        self.client.link.send(Connections(http, grpc, opening, taken, capacity))
 
     def received(self):
         """The clients that it was given since the last time."""
@@ -229,6 +229,26 @@ def test_client_goes_to_the_front_end_with_the_fewest_connections(scene):
     # One has 3 connections, two are given to the other, then they take turns.
     assert [len(first.received()), len(second.received())] == [1, 3]
     assert one.pool.connection_counts == (2, 1)
+
+
+def test_no_front_end_gets_more_clients_than_it_has_descriptors_for(scene):
+    one = scene()
+    first, second = one.start()
+    first.report(capacity=1)
+    second.report(http=3, capacity=5)
+    one.run()
+    for _ in range(3):
+        assert not one.pool.is_full
+        one.connect()
+
+    assert one.pool.is_full
+    one.connect()  # it was accepted just before that
+    assert [len(first.received()), len(second.received())] == [1, 2]
+
+    second.report(http=4, taken=2, capacity=5)
+    one.run()
+
+    assert [len(first.received()), len(second.received())] == [0, 1]
 
 
 def test_clients_that_a_front_end_has_not_taken_yet_count(scene):
