@@ -210,6 +210,7 @@ class Clients:
         self.grpc()
         self.stream()
         assert (self.health(), self.readiness(), self.metrics()) == (200, 200, 200)
+        assert self._get(self._other, "/v2/health/live") == 200
 
     def _connect(self, port):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)

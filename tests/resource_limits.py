@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import resource
 from pathlib import Path
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 def open_descriptors(pid: int | str = "self") -> set[int]:
     """The numbers of a process's file descriptors."""
+    gc.collect()  # or what other tests left is closed at another time
     numbers = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
@@ -47,6 +50,8 @@ def no_descriptors(pid: int = 0, spare: int = 0) -> Iterator[None]:
 def little_memory(spare_bytes: int) -> Iterator[None]:
     """Let this process map only `spare_bytes` more."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what other tests left would be used again
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     size = pages * resource.getpagesize() + spare_bytes
     resource.setrlimit(resource.RLIMIT_AS, (size, limits[1]))

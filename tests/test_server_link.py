@@ -16,6 +16,7 @@ MODEL = SimpleNamespace(
     version=2,
     ray=None,
     message=dict,
+    takes_parameters=True,
     initial_states=dict,
     open_instances=lambda _: ([], []),
 )

@@ -30,6 +30,8 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest asks all that a plugin has for some of these
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
     def __repr__(self) -> str:

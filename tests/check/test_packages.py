@@ -50,15 +50,15 @@ def test_missing_package_is_a_failure(installed):
     assert (failure.name, failure.value) == ("orjson", "not installed")
 
 
-@pytest.mark.parametrize("version", ["1.22.4", "1.9", "0"])
+@pytest.mark.parametrize("version", ["1.24.4", "1.9", "0"])
 def test_package_that_is_too_old_is_a_failure(installed, version):
     installed["numpy"] = version
 
     (failure,) = failures()
-    assert (failure.name, failure.value) == (f"numpy=={version}", "expected 1.23 or newer")
+    assert (failure.name, failure.value) == (f"numpy=={version}", "expected 1.25 or newer")
 
 
-@pytest.mark.parametrize("version", ["1.23", "1.23.0", "2.0.0rc1", "10.0+local"])
+@pytest.mark.parametrize("version", ["1.25", "1.25.0", "2.0.0rc1", "10.0+local"])
 def test_package_that_is_new_enough_is_a_fact(installed, version):
     installed["numpy"] = version
 

@@ -60,6 +60,7 @@ def run(scenario):
     gc.collect()  # or what other tests left is closed meanwhile
     opened = len(descriptors())
     asyncio.run(main())
+    gc.collect()  # a loop that is closed may have a descriptor of its own until then
 
     assert [child for child in me.children(recursive=True) if child.pid not in before] == []
     assert len(descriptors()) == opened

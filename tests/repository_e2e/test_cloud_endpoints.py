@@ -193,7 +193,9 @@ def test_invocation_in_flight_is_answered_at_the_end(sagemaker):
     held = {"held": {**model(code(f"{begin}\n{HOLD}\ny = x")), **HELD}}
     server, port = sagemaker(held, SAGEMAKER_TRITON_DEFAULT_MODEL_NAME="held")
     server.await_ready()
-    head = b"POST /invocations HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    head = b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(
+        BODY
+    )
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(head + BODY)
         assert eventually((server.repository / "held" / "1" / "begun").exists)

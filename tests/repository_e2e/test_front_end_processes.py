@@ -270,7 +270,9 @@ def test_requests_of_a_killed_front_end_leave_the_queue(server):
             client = stack.enter_context(
                 socket.create_connection(("127.0.0.1", server.http_port), timeout=DEADLINE_S)
             )
-            head = f"POST /v2/models/held/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
+            head = (
+                f"POST /v2/models/held/infer HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {len(body)}"
+            )
             client.sendall(head.encode() + b"\r\n\r\n" + body)
             lost.append(client)
         ports = {each: each.getsockname()[1] for each in lost}

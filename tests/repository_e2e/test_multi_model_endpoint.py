@@ -132,7 +132,7 @@ def test_unloading_waits_for_requests_in_flight(endpoint):
     url = endpoint.write("held", held=held)
     assert endpoint.load("held", url).status == 200
     version = pathlib.Path(url, "held", "1")
-    head = b"POST /models/held/invoke HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /models/held/invoke HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     statuses = []
     with socket.create_connection(("127.0.0.1", endpoint.port)) as client:
         client.sendall(head % len(BODY) + BODY)

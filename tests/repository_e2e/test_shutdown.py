@@ -105,7 +105,7 @@ def test_idle_connections_do_not_delay_the_end(servers):
             )
             for _ in range(2)
         )
-        kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+        kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert kept.recv(4096).startswith(b"HTTP/1.1 200")
         client = stack.enter_context(server.grpc_client())
         assert client.is_server_live()
@@ -121,7 +121,7 @@ def test_event_stream_is_ended_in_order(servers):
     with socket.create_connection(("127.0.0.1", server.http_port), DEADLINE_S) as client:
         body = b'{"X": 1.0}'
         client.sendall(
-            b"POST /v2/models/stream/generate_stream HTTP/1.1\r\nHost: h\r\n"
+            b"POST /v2/models/stream/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
         received = client.recv(65536)
