@@ -99,6 +99,21 @@ def test_start_is_placed_and_its_end_is_told():
     run(case)
 
 
+def test_node_that_has_just_joined_is_told_by_its_name():
+    async def case():
+        async with rig() as it:
+            it.cluster.places_at_once = False
+            it.start()
+            await until(lambda: NAME in it.cluster.shells)
+            it.cluster.node_list += (NodeStatus("n2", "node-2", {"CPU": 8.0}),)
+            it.cluster.place(NAME, "n2", "10.0.0.2")
+            placed = await it.next_of(Placed)
+
+        assert [place.node for place in placed.places] == ["node-2"]
+
+    run(case)
+
+
 def test_lost_actor_is_told_as_one_whose_end_nobody_knows():
     async def case():
         async with rig() as it:

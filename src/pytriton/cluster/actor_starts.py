@@ -161,6 +161,8 @@ class ActorStarts:
             return
         try:
             self._check_version(found)
+            if {each.node_id for each in found} - {each.node_id for each in self._nodes}:
+                self._nodes = await self._cluster.nodes()  # one of them has just joined
             names = {each.node_id: each.name for each in self._nodes}
             places = await group.start(order, found, names)
         except ClusterError as error:
