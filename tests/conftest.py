@@ -30,6 +30,7 @@ def pytest_configure(config):
         config.pluginmanager.register(scheduling.DurationWriter())
 
 
+@pytest.hookimpl(optionalhook=True)  # failed tests run again without pytest-xdist
 def pytest_xdist_make_scheduler(config, log):
     return scheduling.UnitScheduling(config, log)
 

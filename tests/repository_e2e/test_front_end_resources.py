@@ -103,11 +103,8 @@ def check_shortage(server, processes, limit):
     assert {each.pid for each in front_ends(server)} == old
 
 
-@pytest.mark.parametrize(
-    "limit", [resource.RLIMIT_AS, resource.RLIMIT_FSIZE], ids=["memory", "files"]
-)
-def test_front_ends_without_memory_refuse_large_requests_and_serve_others(server, limit):
-    check_shortage(server, front_ends(server), limit)
+def test_front_ends_without_memory_refuse_large_requests_and_serve_others(server):
+    check_shortage(server, front_ends(server), resource.RLIMIT_FSIZE)
 
 
 def test_core_without_memory_refuses_large_requests_and_serves_others(server):
